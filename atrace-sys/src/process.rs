@@ -1,0 +1,428 @@
+//! What a tracer must know of its own process: its id as text, its name, its rights, its errno.
+//!
+//! The id is asked for at every event, and glibc's `getpid()` is a system call (160 ns). It is therefore kept,
+//! already in decimal, in a page that the kernel wipes in a forked child (`MADV_WIPEONFORK`, Linux 4.14): a child
+//! finds zero there and asks again, however it was forked. Where the kernel can't do that, `pthread_atfork` clears
+//! the word, which covers `fork()` but not a bare `clone` system call.
+
+use std::ffi::CStr;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// The process id as it stands in a message: its decimal digits and a closing `|`, in memory order, then zeros.
+///
+/// Linux' largest id is 4194304 (`PID_MAX_LIMIT`), so seven digits and the bar fill the eight bytes.
+///
+/// # Examples
+///
+/// ```
+/// let id = atrace_sys::process::id();
+/// assert_eq!(id.text(), std::process::id().to_string().as_bytes());
+/// assert_eq!(id.bytes()[id.text().len()], b'|');
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessId(NonZeroU64);
+
+impl ProcessId {
+    /// Writes `pid` in decimal: its last seven digits, which on Linux are all.
+    pub fn new(pid: u32) -> Self {
+        let mut digits = [0; 10];
+        let mut at = digits.len();
+        let mut rest = pid;
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        let digits = &digits[at.max(3)..];
+        let mut bytes = [0; 8];
+        bytes[..digits.len()].copy_from_slice(digits);
+        bytes[digits.len()] = b'|';
+        // A digit and a bar are never zero; MIN can't be reached.
+        Self(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// The eight bytes: digits, `|`, zeros.
+    #[inline(always)]
+    pub fn bytes(&self) -> [u8; 8] {
+        self.0.get().to_ne_bytes()
+    }
+
+    /// How many of the bytes are used: the digits and the bar.
+    #[inline(always)]
+    pub fn len_with_bar(&self) -> usize {
+        // Little end first: the unused bytes are the high ones.
+        8 - (u64::from_le(self.0.get()).leading_zeros() / 8) as usize
+    }
+
+    /// The digits alone.
+    pub fn text(&self) -> Vec<u8> {
+        self.bytes()[..self.len_with_bar() - 1].to_vec()
+    }
+}
+
+/// Zero until known. Lies in a page that a fork wipes, once [`learn_id`] has made one.
+static UNKNOWN: AtomicU64 = AtomicU64::new(0);
+static ID: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const UNKNOWN).cast_mut());
+
+/// Returns the id of the calling process, also right after a fork.
+///
+/// Costs two loads. A `vfork` child shares its parent's memory and would be told its parent's id: it must not trace
+/// before it executes a program.
+#[inline(always)]
+pub fn id() -> ProcessId {
+    // SAFETY: ID points to UNKNOWN or to the page that `learn_id` made and never unmaps.
+    let word = unsafe { &*ID.load(Ordering::Acquire) };
+    match NonZeroU64::new(word.load(Ordering::Relaxed)) {
+        Some(known) => ProcessId(known),
+        None => learn_id(),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn learn_id() -> ProcessId {
+    let _errno = ErrnoGuard::new();
+    let id = ProcessId::new(std::process::id());
+    let unknown = (&raw const UNKNOWN).cast_mut();
+    let mut place = ID.load(Ordering::Acquire);
+    if place == unknown {
+        place = wiped_on_fork().unwrap_or(unknown);
+        if place != unknown
+            && let Err(faster) = ID.compare_exchange(unknown, place, Ordering::AcqRel, Ordering::Acquire)
+        {
+            unmap(place);
+            place = faster;
+        }
+    }
+    if place == unknown && !clear_at_fork() {
+        return id; // Nothing would clear it in a child: ask each time.
+    }
+    // SAFETY: `place` is UNKNOWN or a live page of ours, see `id`.
+    unsafe { &*place }.store(id.0.get(), Ordering::Relaxed);
+    id
+}
+
+fn page_size() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Maps a page that reads as zero in every forked child, if the kernel knows how.
+fn wiped_on_fork() -> Option<*mut AtomicU64> {
+    if cfg!(miri) {
+        return None;
+    }
+    let size = page_size();
+    // SAFETY: a new private anonymous mapping touches no memory of anyone.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the range is the mapping just made.
+    if unsafe { libc::madvise(page, size, libc::MADV_WIPEONFORK) } != 0 {
+        unmap(page.cast());
+        return None;
+    }
+    Some(page.cast())
+}
+
+fn unmap(page: *mut AtomicU64) {
+    // SAFETY: only called with a page of `wiped_on_fork` that nobody else has seen.
+    unsafe { libc::munmap(page.cast(), page_size()) };
+}
+
+/// Has UNKNOWN cleared in forked children; false where that can't be arranged.
+fn clear_at_fork() -> bool {
+    static REGISTERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    unsafe extern "C" fn clear() {
+        UNKNOWN.store(0, Ordering::Relaxed);
+    }
+    if cfg!(miri) || REGISTERED.load(Ordering::Acquire) {
+        return true;
+    }
+    // SAFETY: the handler only stores to a static; registering it twice would do no harm.
+    let registered = unsafe { libc::pthread_atfork(None, None, Some(clear)) } == 0;
+    REGISTERED.store(registered, Ordering::Release);
+    registered
+}
+
+/// Tells whether the process runs with rights its caller does not have (`AT_SECURE`: set-user-id, file capabilities).
+///
+/// Such a process must not be steered by its environment, so every `ATRACE_*` variable is ignored there.
+pub fn has_elevated_rights() -> bool {
+    // SAFETY: getauxval has no preconditions.
+    !cfg!(miri) && unsafe { libc::getauxval(libc::AT_SECURE) } != 0
+}
+
+/// Reads an `ATRACE_*` environment variable; `None` when unset, empty, or in a process with elevated rights.
+pub fn variable(name: &str) -> Option<std::ffi::OsString> {
+    if has_elevated_rights() {
+        return None;
+    }
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Calls `then` with the process' argv\[0\] as the kernel tells it now, cut as libcutils cuts it.
+///
+/// It is read again each time, as hosts such as Zygote rename themselves: the first string of
+/// `/proc/self/cmdline`, at most 4095 bytes, at most one line. `None` where it can't be read or there is none.
+pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
+    let mut buffer = [0; 4096];
+    let length = read_file(c"/proc/self/cmdline", &mut buffer[..4095]);
+    let mut end = 0;
+    while end < length && buffer[end] != 0 {
+        end += 1;
+        if buffer[end - 1] == b'\n' {
+            break;
+        }
+    }
+    buffer[end] = 0;
+    then(if length == 0 { None } else { CStr::from_bytes_until_nul(&buffer[..=end]).ok() })
+}
+
+/// Fills `buffer` from the start of a file; returns how much there was, 0 on any error.
+pub(crate) fn read_file(path: &CStr, buffer: &mut [u8]) -> usize {
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return 0;
+    }
+    let mut length = 0;
+    while length < buffer.len() {
+        let rest = &mut buffer[length..];
+        // SAFETY: `rest` is writable memory of that length, and the descriptor is ours.
+        let got = unsafe { libc::read(fd, rest.as_mut_ptr().cast(), rest.len()) };
+        match usize::try_from(got) {
+            Ok(0) => break,
+            Ok(got) => length += got,
+            Err(_) if errno() == libc::EINTR => {}
+            Err(_) => break,
+        }
+    }
+    // SAFETY: opened above, closed once.
+    unsafe { libc::close(fd) };
+    length
+}
+
+/// Tells whether `text` matches the shell pattern as libcutils asks it: `fnmatch(pattern, text, FNM_NOESCAPE)`.
+///
+/// `*` crosses `/`, a backslash is an ordinary character.
+#[doc(alias = "fnmatch")]
+pub fn matches(pattern: &CStr, text: &CStr) -> bool {
+    // SAFETY: both are C strings.
+    unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), libc::FNM_NOESCAPE) == 0 }
+}
+
+/// The calling thread's errno.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: the location is valid for the calling thread.
+    unsafe { *errno_location() }
+}
+
+fn errno_location() -> *mut i32 {
+    // SAFETY: both functions have no preconditions.
+    #[cfg(target_os = "android")]
+    unsafe {
+        libc::__errno()
+    }
+    // SAFETY: as above.
+    #[cfg(not(target_os = "android"))]
+    unsafe {
+        libc::__errno_location()
+    }
+}
+
+/// Keeps the calling thread's errno as it is now: puts it back when dropped.
+#[derive(Debug)]
+#[must_use = "errno is put back when this is dropped"]
+pub struct ErrnoGuard {
+    // A raw pointer, so this is neither Send nor Sync: another thread has another errno.
+    location: *mut i32,
+    saved: i32,
+}
+
+impl ErrnoGuard {
+    /// Notes the calling thread's errno.
+    #[inline]
+    pub fn new() -> Self {
+        let location = errno_location();
+        // SAFETY: valid for the calling thread while it lives.
+        Self { location, saved: unsafe { *location } }
+    }
+}
+
+impl Default for ErrnoGuard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for ErrnoGuard {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the location is valid for the calling thread, which is the one that made this (it is not Send).
+        unsafe { *self.location = self.saved };
+    }
+}
+
+/// An [`ErrnoGuard`] that also keeps `pthread_cancel` away from the calling thread.
+///
+/// Opening and reading files are cancellation points: the thread would end in the middle, and the unwinding that glibc does
+/// then must not pass through Rust. A cancellation that comes meanwhile is acted on at the host's next cancellation point.
+#[derive(Debug)]
+#[must_use = "the thread can be cancelled again when this is dropped"]
+pub struct Undisturbed {
+    _errno: ErrnoGuard,
+    cancel_state: i32,
+}
+
+impl Undisturbed {
+    /// Notes the calling thread's errno, and has cancellation wait.
+    pub fn new() -> Self {
+        let errno = ErrnoGuard::new();
+        Self { _errno: errno, cancel_state: set_cancel_state(CANCEL_DISABLE) }
+    }
+}
+
+impl Default for Undisturbed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        set_cancel_state(self.cancel_state);
+    }
+}
+
+/// `PTHREAD_CANCEL_DISABLE`, alike in glibc and musl.
+const CANCEL_DISABLE: i32 = 1;
+
+/// Sets whether the calling thread can be cancelled; returns what it was.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn set_cancel_state(state: i32) -> i32 {
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+    }
+    let mut old = 0;
+    // SAFETY: `old` is writable; the state is one of the two, and no cancellation point.
+    unsafe { pthread_setcancelstate(state, &mut old) };
+    old
+}
+
+/// Bionic has no cancellation.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn set_cancel_state(state: i32) -> i32 {
+    state
+}
+
+/// Writes a line to stderr, unless that could block or signal the program: then the line is lost.
+///
+/// Takes no lock, so that a child forked while another thread printed can complain too.
+pub fn complain(line: &str) {
+    let _undisturbed = Undisturbed::new();
+    let mut bytes: Vec<u8> =
+        line.bytes().map(|byte| if byte < 0x20 || byte == 0x7f { b'?' } else { byte }).collect();
+    // What a pipe that has room at all has room for.
+    bytes.truncate(1023);
+    bytes.push(b'\n');
+    let mut place = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one writable pollfd.
+    if unsafe { libc::poll(&mut place, 1, 0) } != 1 || place.revents != libc::POLLOUT {
+        return; // Closed, a pipe or socket nobody reads, or full.
+    }
+    // The reader may go at any moment, and a program in the background be stopped for writing to its terminal: both signals
+    // are for this thread, so they can be held back here.
+    let mut held = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut pending = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut broken = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the sets are writable, and each is initialised before it is read.
+    let was_pending = unsafe {
+        libc::sigemptyset(broken.as_mut_ptr());
+        libc::sigaddset(broken.as_mut_ptr(), libc::SIGPIPE);
+        libc::sigemptyset(held.as_mut_ptr());
+        libc::sigaddset(held.as_mut_ptr(), libc::SIGPIPE);
+        libc::sigaddset(held.as_mut_ptr(), libc::SIGTTOU);
+        libc::sigpending(pending.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, held.as_ptr(), before.as_mut_ptr());
+        libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1
+    };
+    // SAFETY: `bytes` is readable memory of that length.
+    let written = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+    if written < 0 && errno() == libc::EPIPE && !was_pending {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: takes the signal of the write above; the set and the time are initialised.
+        unsafe { libc::sigtimedwait(broken.as_ptr(), std::ptr::null_mut(), &now) };
+    }
+    // SAFETY: `before` is what pthread_sigmask stored above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_every_length_are_text_and_a_bar() {
+        for pid in [1, 9, 10, 99_999, 4_194_304] {
+            let id = ProcessId::new(pid);
+            assert_eq!(id.text(), pid.to_string().as_bytes());
+            assert_eq!(id.bytes()[id.len_with_bar() - 1], b'|');
+            assert!(id.bytes()[id.len_with_bar()..].iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn errno_is_put_back() {
+        // SAFETY: the calling thread's errno.
+        unsafe { *errno_location() = 77 };
+        let guard = ErrnoGuard::new();
+        assert_eq!(read_file(c"/nonexistent", &mut [0; 4]), 0);
+        assert_eq!(errno(), libc::ENOENT);
+        drop(guard);
+        assert_eq!(errno(), 77);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "fnmatch is foreign code")]
+    fn patterns_match_as_in_libcutils() {
+        assert!(matches(c"*", c"/a/b"));
+        assert!(matches(c"*name", c"/a/b/name"));
+        assert!(matches(c"/a/*", c"/a/b/c"));
+        assert!(matches(c"[ab]", c"b"));
+        assert!(!matches(c"[ab]", c"[ab]"));
+        assert!(matches(c"\\*", c"\\anything"));
+        assert!(!matches(c"", c"a"));
+        assert!(matches(c"", c""));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "fnmatch is foreign code")]
+    fn a_hostile_pattern_ends_soon() {
+        let pattern = std::ffi::CString::new("*a".repeat(45)).unwrap();
+        let text = std::ffi::CString::new("a".repeat(4000) + "b").unwrap();
+        assert!(!matches(&pattern, &text));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no /proc")]
+    fn argv0_is_that_of_this_program() {
+        let first = std::env::args_os().next().unwrap();
+        with_argv0(|name| assert_eq!(name.unwrap().to_bytes(), first.as_encoded_bytes()));
+    }
+}

@@ -1,0 +1,338 @@
+//! Android's own properties, through bionic.
+//!
+//! What every bionic since Android 5 exports is linked. The rest is looked up at run time and replaced where it is
+//! missing: before Android 6 (`__system_property_area_serial`) or 8 (`__system_property_read_callback`,
+//! `__system_property_wait`), and in statically linked executables, where nothing can be looked up.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use libc::prop_info;
+
+use super::ReadError;
+use super::error::{Error, ErrorKind};
+use super::text::{Key, Value};
+
+/// Where the system keeps its properties.
+const PATH: &str = "/dev/__properties__";
+
+/// How often a thread that sleeps in bionic looks whether it is to stop.
+const STOP_POLL: Duration = Duration::from_secs(30);
+
+/// How often to look where bionic can't wait.
+const POLL: Duration = Duration::from_millis(50);
+
+/// How often to attempt what a writer can disturb.
+const ATTEMPTS: usize = 64;
+
+unsafe extern "C" {
+    fn __system_property_serial(property: *const prop_info) -> u32;
+    fn __system_property_read(property: *const prop_info, name: *mut c_char, value: *mut c_char) -> c_int;
+}
+
+type AreaSerial = unsafe extern "C" fn() -> u32;
+type Receive =
+    unsafe extern "C" fn(cookie: *mut c_void, name: *const c_char, value: *const c_char, serial: u32);
+type ReadCallback = unsafe extern "C" fn(*const prop_info, Receive, cookie: *mut c_void);
+type WaitFor = unsafe extern "C" fn(
+    *const prop_info,
+    old_serial: u32,
+    new_serial: *mut u32,
+    *const libc::timespec,
+) -> bool;
+
+static AREA_SERIAL: Symbol = Symbol::new(c"__system_property_area_serial");
+static READ_CALLBACK: Symbol = Symbol::new(c"__system_property_read_callback");
+static WAIT: Symbol = Symbol::new(c"__system_property_wait");
+
+/// A function of bionic that may be missing, looked up once.
+struct Symbol {
+    name: &'static CStr,
+    /// Null until looked up; [`Symbol::missing`] when it is not there.
+    address: AtomicPtr<c_void>,
+}
+
+impl Symbol {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// An address at which no function is.
+    fn missing(&self) -> *mut c_void {
+        (&raw const self.address).cast_mut().cast()
+    }
+
+    fn get(&self) -> Option<NonNull<c_void>> {
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address.is_null() {
+            // SAFETY: the name is a C string; RTLD_DEFAULT searches what is loaded and runs nothing.
+            address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
+            if address.is_null() {
+                address = self.missing();
+            }
+            self.address.store(address, Ordering::Relaxed);
+        }
+        NonNull::new(address).filter(|address| address.as_ptr() != self.missing())
+    }
+}
+
+fn area_serial() -> Option<AreaSerial> {
+    // SAFETY: bionic's function of this name has this type; a data pointer and a function pointer are alike here.
+    AREA_SERIAL.get().map(|address| unsafe { std::mem::transmute::<NonNull<c_void>, AreaSerial>(address) })
+}
+
+fn read_callback() -> Option<ReadCallback> {
+    // SAFETY: as in `area_serial`.
+    READ_CALLBACK
+        .get()
+        .map(|address| unsafe { std::mem::transmute::<NonNull<c_void>, ReadCallback>(address) })
+}
+
+fn wait() -> Option<WaitFor> {
+    // SAFETY: as in `area_serial`.
+    WAIT.get().map(|address| unsafe { std::mem::transmute::<NonNull<c_void>, WaitFor>(address) })
+}
+
+/// The system's store: bionic maps it before `main`, so there is nothing to keep.
+pub(super) struct Store;
+
+impl Store {
+    pub(super) fn open_own() -> Result<Self, Error> {
+        Ok(Self)
+    }
+
+    pub(super) fn open_path(_: &Path) -> Result<Self, Error> {
+        Err(Error::new(ErrorKind::Unsupported, "Android has one property store; open that"))
+    }
+
+    pub(super) fn open_uid(_: u32) -> Result<Self, Error> {
+        Ok(Self)
+    }
+
+    pub(super) fn path_for_uid(_: u32) -> PathBuf {
+        PATH.into()
+    }
+
+    /// Does nothing: the memory is bionic's.
+    ///
+    /// # Safety
+    ///
+    /// None needed here; the host's store needs it.
+    pub(super) unsafe fn discard(self) {}
+
+    pub(super) fn path(&self) -> &Path {
+        Path::new(PATH)
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    pub(super) fn find(&self, key: &Key) -> Result<Option<Property>, Error> {
+        // SAFETY: the key is a C string.
+        let found = unsafe { libc::__system_property_find(key.as_c_str().as_ptr()) };
+        Ok(Property::new(found))
+    }
+
+    pub(super) fn read(&self, property: Property) -> Result<(u32, Value), Error> {
+        property.read().map_err(|_| {
+            Error::new(
+                ErrorKind::Busy,
+                "a property is set faster than it can be read; find out who does that",
+            )
+        })
+    }
+
+    pub(super) fn set(&self, key: &Key, value: &Value) -> Result<(), Error> {
+        // SAFETY: both are C strings.
+        let result =
+            unsafe { libc::__system_property_set(key.as_c_str().as_ptr(), value.as_c_str().as_ptr()) };
+        if result == 0 {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Refused,
+            format!(
+                "Android did not set the property {} (code {result}): only the shell user, root and parts of the \
+                 system may set debug properties; use adb shell setprop, and see adb logcat for the reason",
+                key.as_str()
+            ),
+        ))
+    }
+
+    pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
+        unsafe extern "C" fn collect(property: *const prop_info, cookie: *mut c_void) {
+            // SAFETY: the cookie is the vector below, which is borrowed by nothing else during the call.
+            let found = unsafe { &mut *cookie.cast::<Vec<Property>>() };
+            found.extend(Property::new(property));
+        }
+        // Collected first, so that a panic of `then` does not unwind through bionic.
+        let mut found: Vec<Property> = Vec::new();
+        // SAFETY: the callback fits the cookie, and neither is used after the call.
+        unsafe { libc::__system_property_foreach(collect, (&raw mut found).cast()) };
+        let mut busy = false;
+        for property in found {
+            match property.read_named(|name, serial, value| then(&name.to_string_lossy(), &value, serial)) {
+                Some(()) => {}
+                None => busy = true,
+            }
+        }
+        if busy {
+            return Err(Error::new(ErrorKind::Busy, "a property was set faster than it could be read"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn area_serial(&self) -> u32 {
+        // SAFETY: the function has no preconditions.
+        area_serial().map_or(0, |area_serial| unsafe { area_serial() })
+    }
+
+    pub(super) fn area_serial_word(&self) -> Option<&'static AtomicU32> {
+        None
+    }
+
+    /// Nothing to do: who waits looks by itself.
+    pub(super) fn wake(&self, _: Option<Property>) {}
+
+    pub(super) fn wait(
+        &self,
+        property: Option<Property>,
+        old_serial: u32,
+        timeout: Option<Duration>,
+        stop: &AtomicBool,
+    ) -> Result<Option<u32>, Error> {
+        if wait().is_none() && property.is_none() && area_serial().is_none() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this Android can't tell that any property changed; wait for a single one",
+            ));
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let serial = property.map_or_else(|| self.area_serial(), Property::serial);
+            if serial != old_serial {
+                return Ok(Some(serial));
+            }
+            let left =
+                deadline.map_or(STOP_POLL, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() || stop.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            match wait() {
+                Some(wait) => {
+                    let left = left.min(STOP_POLL);
+                    let timeout = libc::timespec {
+                        tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                        // Below a thousand million, which every width holds.
+                        tv_nsec: left.subsec_nanos() as _,
+                    };
+                    let property =
+                        property.map_or(std::ptr::null(), |property| property.0.as_ptr().cast_const());
+                    let mut serial = old_serial;
+                    // SAFETY: the property is bionic's own or null for all of them, the other pointers are live.
+                    unsafe { wait(property, old_serial, &mut serial, &raw const timeout) };
+                }
+                None => std::thread::sleep(left.min(POLL)),
+            }
+        }
+    }
+}
+
+/// A property of bionic's, which it never removes while its memory is mapped: until the process ends.
+#[derive(Clone, Copy)]
+pub(super) struct Property(NonNull<prop_info>);
+
+// SAFETY: bionic's functions on a prop_info may be called from any thread, and it is never freed.
+unsafe impl Send for Property {}
+// SAFETY: as above.
+unsafe impl Sync for Property {}
+
+impl Property {
+    fn new(property: *const prop_info) -> Option<Self> {
+        NonNull::new(property.cast_mut()).map(Self)
+    }
+
+    pub(super) fn serial(self) -> u32 {
+        // SAFETY: the property is bionic's own.
+        unsafe { __system_property_serial(self.0.as_ptr()) }
+    }
+
+    pub(super) fn serial_word(self) -> Option<&'static AtomicU32> {
+        let word = self.0.as_ptr().cast::<u32>();
+        if !word.is_aligned() {
+            return None;
+        }
+        // SAFETY: a prop_info has begun with its serial, a 32-bit atomic, since Android 5; it is at least a word long
+        // in any case, mapped until the process ends, and written only by another process.
+        let word = unsafe { AtomicU32::from_ptr(word) };
+        // More than one attempt, as it may just be changing.
+        for _ in 0..ATTEMPTS {
+            let before = word.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            let told = self.serial();
+            fence(Ordering::Acquire);
+            let after = word.load(Ordering::Relaxed);
+            if before == after {
+                return (before == told).then_some(word);
+            }
+        }
+        None
+    }
+
+    pub(super) fn read(self) -> Result<(u32, Value), ReadError> {
+        self.read_named(|_, serial, value| (serial, value)).ok_or(ReadError::Busy)
+    }
+
+    /// Reads name, serial and value and passes them on; `None` if they changed at each attempt.
+    fn read_named<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
+        match read_callback() {
+            Some(read) => Some(self.read_new(read, then)),
+            None => self.read_old(then),
+        }
+    }
+
+    /// Reads as Android 8 and later do: values of any length, cut to what a [`Value`] holds.
+    fn read_new<R>(self, read: ReadCallback, then: impl FnOnce(&CStr, u32, Value) -> R) -> R {
+        type Received<'a> = (&'a CStr, u32, Value);
+        unsafe extern "C" fn receive(
+            cookie: *mut c_void,
+            name: *const c_char,
+            value: *const c_char,
+            serial: u32,
+        ) {
+            // SAFETY: bionic passes C strings; the value is read before this returns, the name lives as long as the
+            // property.
+            let (name, value) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(value)) };
+            let (value, _) = Value::until_nul(value.to_bytes_with_nul().iter().copied());
+            // SAFETY: the cookie is the variable below, which is borrowed by nothing else during the call.
+            unsafe { *cookie.cast::<Received<'static>>() = (name, serial, value) };
+        }
+        let mut received: Received<'static> = (c"", 0, Value::default());
+        // SAFETY: the property is bionic's own; the callback fits the cookie, and both are used only during the call.
+        unsafe { read(self.0.as_ptr(), receive, (&raw mut received).cast()) };
+        let (name, serial, value) = received;
+        then(name, serial, value)
+    }
+
+    /// Reads as Android 5 to 7 do, where names have up to 31 bytes.
+    fn read_old<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
+        // More than PROP_NAME_MAX and PROP_VALUE_MAX.
+        let (mut name, mut value) = ([0u8; 256], [0u8; 256]);
+        for _ in 0..ATTEMPTS {
+            let before = self.serial();
+            // SAFETY: the property is bionic's own, and both buffers are larger than what bionic writes.
+            unsafe {
+                __system_property_read(self.0.as_ptr(), name.as_mut_ptr().cast(), value.as_mut_ptr().cast())
+            };
+            if self.serial() == before {
+                let (value, _) = Value::until_nul(value.into_iter());
+                return Some(then(CStr::from_bytes_until_nul(&name).unwrap_or_default(), before, value));
+            }
+        }
+        None
+    }
+}

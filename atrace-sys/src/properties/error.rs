@@ -1,0 +1,94 @@
+//! What can go wrong with properties, told so that the reader knows what to do about it.
+
+use std::path::PathBuf;
+use std::{fmt, io};
+
+/// Says what could not be done with a property or a store, why, and what to do about it.
+///
+/// The text includes that of the [`source`](std::error::Error::source), if there is one.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    path: Option<PathBuf>,
+    message: String,
+    source: Option<io::Error>,
+}
+
+/// The kinds of [`Error`], for programs that treat them differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No property can have this key.
+    BadKey,
+    /// No property can have this value: too long, or with a NUL.
+    BadValue,
+    /// The store has no room for another property.
+    Full,
+    /// The file or directory is not one to trust: wrong owner or mode, a symbolic link, not a regular file.
+    Foreign,
+    /// The content of the store makes no sense.
+    Damaged,
+    /// The directory that should hold the store is not there.
+    Missing,
+    /// The file was deleted or replaced since the store was opened.
+    Replaced,
+    /// Another process does not finish what it does to the store.
+    Busy,
+    /// The system's property service refused the change.
+    Refused,
+    /// This system can't do that.
+    Unsupported,
+    /// The system reported another error, which is the [`source`](std::error::Error::source).
+    Io,
+}
+
+impl Error {
+    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, path: None, message: message.into(), source: None }))
+    }
+
+    /// Names the file it is about.
+    #[cfg(target_os = "linux")]
+    pub(super) fn at(mut self, path: &std::path::Path) -> Self {
+        self.0.path = Some(path.to_owned());
+        self
+    }
+
+    /// Adds what the system said.
+    #[cfg(target_os = "linux")]
+    pub(super) fn because(mut self, source: io::Error) -> Self {
+        self.0.source = Some(source);
+        self
+    }
+
+    /// Returns the kind of error.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = &self.0.path {
+            write!(f, "{}: ", path.display())?;
+        }
+        f.write_str(&self.0.message)?;
+        if let Some(source) = &self.0.source {
+            write!(f, " ({source})")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,381 @@
+//! System properties: short texts under dotted names, read by every process and changed by few.
+//!
+//! ATrace is switched with them: `debug.atrace.tags.enableflags` holds the tag mask, `debug.atrace.app_0` and so on
+//! the programs that may trace for themselves. On Android they are the system's own, through bionic. A Linux host
+//! has none, so this module brings a store of its own with the same rules, one small file per user.
+//!
+//! # Serials
+//!
+//! A property has a *serial*, a number that changes whenever the property is set, also when it is set to the value
+//! it already has. Who keeps a value keeps the serial beside it, and one load tells whether the value still holds
+//! ([`Property::serial_word`]). The *area serial* changes when any property is set or a new one appears, so it tells
+//! when to look again for a property that was not there. Serials are for comparing only; what else they
+//! encode differs between the systems.
+//!
+//! # The store of a host
+//!
+//! The store of a user is the file `properties` in the directory `/dev/shm/atrace-<uid>`, mode 0700, made by whoever
+//! asks first:
+//!
+//! - its path follows from the user id alone, so a service without session or environment finds the same store as a
+//!   shell;
+//! - `/dev/shm` is memory: nothing is written to a disk, and it is empty after a restart of the machine;
+//! - unlike `/tmp`, it is not cleaned by age (`systemd-tmpfiles`) and is not replaced in services with `PrivateTmp=`.
+//!
+//! `ATRACE_PROPERTIES=/path/of/a/file` names another store, in a directory that exists. The variable is ignored in a
+//! process with elevated rights (`AT_SECURE`).
+//!
+//! **When the file is deleted** (by hand, or by `systemd-logind`, which removes what an ordinary user has in
+//! `/dev/shm` when their last session ends, unless `RemoveIPC=no` or lingering is on), processes that have it open
+//! keep reading the old one, while those that start later make a new one, and the two no longer hear of each other.
+//! Setting through the old one fails with [`ErrorKind::Replaced`], [`Properties::check`] tells it beforehand, and a
+//! restart of the old process brings it back. The store is never shortened or rewritten in place for that reason.
+//!
+//! **Nobody else can write to it**: the directory and the file must belong to the user, be writable by no one else,
+//! and not be reached through a symbolic link; root may open the store of any user
+//! ([`Properties::open_uid`]). What it holds is still checked at each access: a store full of random bytes gives
+//! [`ErrorKind::Damaged`], never a crash. One thing can't be defended against: the owner cutting the file shorter
+//! while it is mapped kills the processes that read it (SIGBUS). A store named by `ATRACE_PROPERTIES` belongs on a
+//! local file system for the same reason.
+//!
+//! **Writers** exclude each other with `flock`, which the kernel releases when one dies. A value is written beside
+//! the one in force and then put in force by storing the serial, so a writer killed at any point leaves the old
+//! value. **Readers** take no lock, make no system call and never wait.
+//!
+//! # Threads, forks, errno
+//!
+//! Everything here may be called from any thread and in a forked child; no lock is held that a child could
+//! inherit. Reading does not allocate unless it fails. errno is *not* preserved: see
+//! [`ErrnoGuard`](crate::process::ErrnoGuard).
+
+#[cfg(target_os = "android")]
+mod bionic;
+mod error;
+#[cfg(target_os = "linux")]
+mod host;
+mod text;
+
+#[cfg(target_os = "android")]
+use self::bionic as backend;
+#[cfg(target_os = "linux")]
+use self::host as backend;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+pub use self::error::{Error, ErrorKind};
+use self::text::Key;
+pub use self::text::{KEY_MAX, VALUE_MAX, Value};
+
+/// The store that [`Properties::open`] opened; null until one was.
+static OWN: AtomicPtr<Properties> = AtomicPtr::new(std::ptr::null_mut());
+
+/// An open store of system properties.
+///
+/// On a host it keeps no file descriptor, only a read-only mapping of 98368 bytes that is never taken back: a
+/// [`Property`] lives as long as the process. Open a store once and keep it.
+///
+/// # Examples
+///
+/// ```
+/// use atrace_sys::properties::Properties;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # if cfg!(target_os = "android") { return Ok(()); }
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("properties");
+/// let properties = Properties::open_path(&path)?;
+/// properties.set("debug.example", "on")?;
+/// assert_eq!(properties.get("debug.example")?.unwrap().as_bytes(), b"on");
+///
+/// let example = properties.find("debug.example").unwrap();
+/// let before = example.serial();
+/// properties.set("debug.example", "off")?;
+/// assert_ne!(example.serial(), before);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Properties(backend::Store);
+
+impl Properties {
+    /// Opens the store of this process; opened once, the same is returned ever after.
+    ///
+    /// On a host it is the file that `ATRACE_PROPERTIES` names, else the store of the effective user id, and it is
+    /// created when absent. A child of this process keeps it, whatever its user id becomes.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the store can't be opened or created, or is not to be trusted ([`ErrorKind::Foreign`],
+    /// [`ErrorKind::Damaged`], …). A failure is not kept: the next call tries again. May sleep up to two seconds when
+    /// another process stopped in the middle of creating the store.
+    pub fn open() -> Result<&'static Self, Error> {
+        // SAFETY: OWN is null or what the exchange below stored: a leaked box.
+        if let Some(open) = unsafe { OWN.load(Ordering::Acquire).as_ref() } {
+            return Ok(open);
+        }
+        let candidate = Box::into_raw(Box::new(Self(backend::Store::open_own()?)));
+        match OWN.compare_exchange(std::ptr::null_mut(), candidate, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: the box is leaked and nobody has a mutable reference to it.
+            Ok(_) => Ok(unsafe { &*candidate }),
+            Err(faster) => {
+                // SAFETY: the box was made above and not published.
+                let unused = unsafe { Box::from_raw(candidate) };
+                // SAFETY: nothing was asked of this store, so nothing refers to it.
+                unsafe { unused.0.discard() };
+                // SAFETY: what was published is a leaked box, as above.
+                Ok(unsafe { &*faster })
+            }
+        }
+    }
+
+    /// Opens the store at `path` on a host, and creates it when absent; its directory must exist.
+    ///
+    /// The file must belong to the effective user; for root, to root or the owner of its directory.
+    /// A relative path counts from the current directory of this moment.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); [`ErrorKind::Missing`] without the directory; on Android always
+    /// [`ErrorKind::Unsupported`].
+    pub fn open_path(path: &Path) -> Result<Self, Error> {
+        backend::Store::open_path(path).map(Self)
+    }
+
+    /// Opens the store of a user on a host, and creates it when absent; on Android all users share the system's.
+    ///
+    /// Root may open anyone's: what it creates then belongs to that user.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); [`ErrorKind::Foreign`] when neither root nor that user asks.
+    pub fn open_uid(uid: u32) -> Result<Self, Error> {
+        backend::Store::open_uid(uid).map(Self)
+    }
+
+    /// Returns where the store of a user is on a host; on Android, where the system keeps its properties.
+    pub fn path_for_uid(uid: u32) -> PathBuf {
+        backend::Store::path_for_uid(uid)
+    }
+
+    /// Returns where this store is, as an absolute path.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Checks that the store still is the one that other processes find at its path, and fit to be written.
+    ///
+    /// Costs a few system calls. On Android there is nothing to check.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Replaced`] when the file was deleted or replaced since it was opened, else as
+    /// [`open`](Self::open).
+    pub fn check(&self) -> Result<(), Error> {
+        self.0.check()
+    }
+
+    /// Reads a property; `None` when there is none of that name.
+    ///
+    /// An empty value is what Android's tools treat as "not set"; it is returned as it is. Never blocks on a host.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadKey`] for a key that no property can have, [`ErrorKind::Damaged`] where the store makes no
+    /// sense, [`ErrorKind::Busy`] when the value changed again at each of many attempts to read it.
+    #[doc(alias = "__system_property_get")]
+    pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
+        match self.0.find(&Key::new(key)?)? {
+            Some(property) => self.0.read(property).map(|(_, value)| Some(value)),
+            None => Ok(None),
+        }
+    }
+
+    /// Sets a property, and creates it when absent; wakes who waits for it.
+    ///
+    /// The serial changes even if the value is the one it had. A value is at most [`VALUE_MAX`] bytes, without NUL.
+    /// Android's property service also demands UTF-8, and the right to set this property.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for what no property can be;
+    /// [`ErrorKind::Full`] when a host's store has its 256 properties; [`ErrorKind::Busy`] when another
+    /// writer did not finish within two seconds; [`ErrorKind::Replaced`] when the file is no longer at its path;
+    /// [`ErrorKind::Refused`] when Android's property service says no.
+    #[doc(alias = "__system_property_set")]
+    pub fn set(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.0.set(&Key::new(key)?, &Value::new(value.as_ref())?)
+    }
+
+    /// Finds a property, to read it many times; `None` when there is none of that name, or the store is damaged.
+    #[doc(alias = "__system_property_find")]
+    pub fn find(&self, key: &str) -> Option<Property> {
+        self.0.find(&Key::new(key).ok()?).ok()?.map(Property)
+    }
+
+    /// Calls `then` with the key, value and serial of each property, in the order of the store.
+    ///
+    /// # Errors
+    ///
+    /// Reports a damaged or ever-changing property after having passed on all others.
+    #[doc(alias = "__system_property_foreach")]
+    pub fn for_each(&self, mut then: impl FnMut(&str, &Value, u32)) -> Result<(), Error> {
+        self.0.for_each(&mut then)
+    }
+
+    /// Returns a number that changes when any property is set or appears.
+    ///
+    /// It is always 0 on Android 5, whose bionic does not tell.
+    #[doc(alias = "__system_property_area_serial")]
+    pub fn area_serial(&self) -> u32 {
+        self.0.area_serial()
+    }
+
+    /// Returns the word that holds the area serial, where it can be loaded directly: on a host.
+    ///
+    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that. Where
+    /// what is read afterwards depends on it, use [`area_serial`](Self::area_serial), which adds the fence.
+    pub fn area_serial_word(&self) -> Option<&'static AtomicU32> {
+        self.0.area_serial_word()
+    }
+
+    /// Blocks until the serial of `what` is another than `old_serial`, and returns it; `None` after `timeout`.
+    ///
+    /// Read the serial first, then what depends on it, then wait with that serial: nothing is missed then, though
+    /// several changes may be seen as one. `None` as `timeout` waits without limit. The clock is the monotonic one.
+    ///
+    /// On a host it sleeps in a shared futex (a writer killed just before waking others delays them up to ten
+    /// seconds); on Android in bionic, or, before Android 8, by looking every 50 ms.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the system denies the wait, as a seccomp filter may ([`ErrorKind::Io`]);
+    /// [`ErrorKind::Unsupported`] for [`Wait::Any`] on Android 5.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use atrace_sys::properties::{Properties, Wait};
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # if cfg!(target_os = "android") { return Ok(()); }
+    /// # let directory = tempfile::tempdir()?;
+    /// # let properties = Properties::open_path(&directory.path().join("properties"))?;
+    /// let before = properties.area_serial();
+    /// assert_eq!(properties.wait(Wait::Any, before, Some(Duration::from_millis(1)))?, None);
+    /// properties.set("debug.example", "on")?;
+    /// assert_eq!(properties.wait(Wait::Any, before, None)?, Some(properties.area_serial()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "__system_property_wait")]
+    pub fn wait(&self, what: Wait, old_serial: u32, timeout: Option<Duration>) -> Result<Option<u32>, Error> {
+        self.0.wait(what.property(), old_serial, timeout, &AtomicBool::new(false))
+    }
+
+    /// [`wait`](Self::wait), which also ends, with `None`, once `stop` is set.
+    ///
+    /// Set it, then call [`wake`](Self::wake). On a host the waiting thread then ends at once; only if it was just
+    /// about to sleep does it miss the call, and ends at the next one or within ten seconds. On Android, whose bionic
+    /// can't be interrupted, it ends within half a minute.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_unless(
+        &self,
+        what: Wait,
+        old_serial: u32,
+        timeout: Option<Duration>,
+        stop: &AtomicBool,
+    ) -> Result<Option<u32>, Error> {
+        self.0.wait(what.property(), old_serial, timeout, stop)
+    }
+
+    /// Has the threads that wait for `what`, in any process, look whether they are to stop.
+    pub fn wake(&self, what: Wait) {
+        self.0.wake(what.property());
+    }
+}
+
+impl fmt::Debug for Properties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Properties").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+/// A property that was found: a handle that is valid until the process ends, as properties are never removed.
+///
+/// It stays with the store it was found in, also if that store is dropped or its file deleted.
+#[derive(Clone, Copy)]
+#[doc(alias = "prop_info")]
+pub struct Property(backend::Property);
+
+impl Property {
+    /// Returns the serial, which changes each time the property is set.
+    ///
+    /// What is read after it is at least as new as the serial.
+    #[doc(alias = "__system_property_serial")]
+    #[inline]
+    pub fn serial(&self) -> u32 {
+        self.0.serial()
+    }
+
+    /// Returns the word that holds the serial, where it can be loaded directly.
+    ///
+    /// Always `Some` on a host. On Android the word is bionic's, and returned only if it was seen to agree with
+    /// `__system_property_serial`.
+    ///
+    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that. Compare
+    /// the word with the serial that [`read`](Self::read) gave; when it differs, `read` again: it has the fence.
+    pub fn serial_word(&self) -> Option<&'static AtomicU32> {
+        self.0.serial_word()
+    }
+
+    /// Reads the value and the serial that belongs to it; `None` where they make no sense, or changed again at each
+    /// of many attempts.
+    ///
+    /// Android's read-only properties (`ro.*`) may be longer than a [`Value`]: then it holds the first
+    /// [`VALUE_MAX`] bytes.
+    #[doc(alias = "__system_property_read_callback")]
+    pub fn read(&self) -> Option<(u32, Value)> {
+        self.0.read().ok()
+    }
+}
+
+impl fmt::Debug for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Property").field("serial", &self.serial()).finish_non_exhaustive()
+    }
+}
+
+/// What [`Properties::wait`] waits for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Any property of the store being set or created; its serial is the area serial.
+    Any,
+    /// This property being set.
+    Property(Property),
+}
+
+impl Wait {
+    fn property(self) -> Option<backend::Property> {
+        match self {
+            Self::Any => None,
+            Self::Property(Property(property)) => Some(property),
+        }
+    }
+}
+
+/// Why a property could not be read although it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is not for us to doubt"))]
+enum ReadError {
+    /// What is stored can't be a value, key or count; says which.
+    Damaged(&'static str),
+    /// It changed at each attempt.
+    Busy,
+}

@@ -1,0 +1,210 @@
+//! Keys and values: what is legal, held in place.
+
+use std::borrow::Cow;
+use std::ffi::CStr;
+use std::fmt;
+
+use super::error::{Error, ErrorKind};
+
+/// The most bytes that a key may have.
+///
+/// It is what an entry of the host's store has room for. Android 8 and later allow more, but no key of ATrace comes
+/// near; Android 7 and earlier refuse keys of more than 31 bytes.
+pub const KEY_MAX: usize = 183;
+
+/// The most bytes that a value may have, as on Android (`PROP_VALUE_MAX` less the closing NUL).
+#[doc(alias = "PROP_VALUE_MAX")]
+pub const VALUE_MAX: usize = 91;
+
+/// A key that is known to be legal, as a C string.
+#[derive(Clone)]
+pub(super) struct Key {
+    /// The key, then zeros.
+    bytes: [u8; KEY_MAX + 1],
+    len: usize,
+}
+
+impl Key {
+    /// Checks the key by the rules of Android's init.
+    pub(super) fn new(key: &str) -> Result<Self, Error> {
+        Self::from_bytes(key.as_bytes()).map_err(|fault| {
+            // A key of a megabyte would make a message of a megabyte.
+            let shown: String = key.chars().take(KEY_MAX).collect();
+            Error::new(ErrorKind::BadKey, format!("{shown:?} can't be a property's key: {fault}"))
+        })
+    }
+
+    /// Checks the key; tells which rule it breaks.
+    pub(super) fn from_bytes(key: &[u8]) -> Result<Self, &'static str> {
+        let len = key.len();
+        if len == 0 {
+            return Err("it is empty");
+        }
+        if len > KEY_MAX {
+            return Err("it is longer than 183 bytes");
+        }
+        if !key.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._@:-".contains(byte)) {
+            return Err("only ASCII letters, digits and . _ @ : - are allowed");
+        }
+        if key[0] == b'.' || key[len - 1] == b'.' || key.windows(2).any(|pair| pair == b"..") {
+            return Err("a dot must stand between two other characters");
+        }
+        let mut bytes = [0; KEY_MAX + 1];
+        bytes[..len].copy_from_slice(key);
+        Ok(Self { bytes, len })
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        // Always ASCII.
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    #[cfg(target_os = "android")]
+    pub(super) fn as_c_str(&self) -> &CStr {
+        // Always terminated.
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
+    /// The key and the zeros after it: what an entry of the store holds.
+    #[cfg(target_os = "linux")]
+    pub(super) fn padded(&self) -> &[u8; KEY_MAX + 1] {
+        &self.bytes
+    }
+}
+
+/// The value of a property: at most [`VALUE_MAX`] bytes without a NUL, held in place.
+///
+/// It is UTF-8 by custom only. An empty one is what Android treats as "not set".
+///
+/// # Examples
+///
+/// ```
+/// use atrace_sys::properties::Value;
+///
+/// assert!(Value::default().is_empty());
+/// assert_eq!(Value::new(b"0x1000").unwrap().as_c_str(), c"0x1000");
+/// assert!(Value::new(&[b'a'; 92]).is_err());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Value {
+    /// The value, then zeros, at least one.
+    bytes: [u8; VALUE_MAX + 1],
+}
+
+impl Value {
+    /// Makes a value of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadValue`] for more than [`VALUE_MAX`] bytes, or a NUL among them.
+    pub fn new(value: &[u8]) -> Result<Self, Error> {
+        if value.len() > VALUE_MAX {
+            let text = format!(
+                "a property's value holds at most {VALUE_MAX} bytes, this one has {}; to name a long program path, use \
+                 a pattern such as *name",
+                value.len()
+            );
+            return Err(Error::new(ErrorKind::BadValue, text));
+        }
+        if value.contains(&0) {
+            return Err(Error::new(ErrorKind::BadValue, "a property's value can't contain a NUL byte"));
+        }
+        let mut bytes = [0; VALUE_MAX + 1];
+        bytes[..value.len()].copy_from_slice(value);
+        Ok(Self { bytes })
+    }
+
+    /// Makes a value of the bytes before the first NUL, at most [`VALUE_MAX`]; tells whether there was a NUL in time.
+    pub(super) fn until_nul(source: impl Iterator<Item = u8>) -> (Self, bool) {
+        let mut bytes = [0; VALUE_MAX + 1];
+        for (index, byte) in source.take(VALUE_MAX + 1).enumerate() {
+            if byte == 0 {
+                return (Self { bytes }, true);
+            }
+            bytes[index] = byte;
+        }
+        bytes[VALUE_MAX] = 0;
+        (Self { bytes }, false)
+    }
+
+    /// Returns the bytes of the value.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.as_c_str().to_bytes()
+    }
+
+    /// Returns the value as a C string.
+    pub fn as_c_str(&self) -> &CStr {
+        // The last byte is always zero.
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
+    /// Returns the value as text; what is not UTF-8 becomes U+FFFD.
+    pub fn to_string_lossy(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.as_bytes())
+    }
+
+    /// Tells whether the value is empty: on Android, "not set".
+    pub fn is_empty(&self) -> bool {
+        self.bytes[0] == 0
+    }
+}
+
+impl Default for Value {
+    /// Makes an empty value.
+    fn default() -> Self {
+        Self { bytes: [0; VALUE_MAX + 1] }
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.to_string_lossy(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_follow_the_rules_of_init() {
+        for good in ["a", "debug.atrace.tags.enableflags", "a@b:c-d_e.F9", "-", &"k".repeat(KEY_MAX)] {
+            let key = Key::new(good).unwrap();
+            assert_eq!(key.as_str(), good);
+        }
+        for bad in
+            ["", ".", ".a", "a.", "a..b", "a b", "a/b", "a\0b", "a=b", "ä", "a\n", &"k".repeat(KEY_MAX + 1)]
+        {
+            let error = Key::new(bad).err().unwrap_or_else(|| panic!("{bad:?} was taken"));
+            assert_eq!(error.kind(), ErrorKind::BadKey);
+        }
+    }
+
+    #[test]
+    fn a_huge_bad_key_makes_a_small_message() {
+        assert!(Key::new(&"\0".repeat(1 << 20)).err().unwrap().to_string().len() < 2000);
+    }
+
+    #[test]
+    fn values_hold_up_to_91_bytes() {
+        assert_eq!(Value::new(b"").unwrap(), Value::default());
+        assert_eq!(Value::new(&[b'v'; VALUE_MAX]).unwrap().as_bytes(), [b'v'; VALUE_MAX]);
+        assert_eq!(Value::new(&[b'v'; VALUE_MAX + 1]).unwrap_err().kind(), ErrorKind::BadValue);
+        assert_eq!(Value::new(b"a\0").unwrap_err().kind(), ErrorKind::BadValue);
+        assert_eq!(Value::new(b"a\xffb").unwrap().to_string_lossy(), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn reading_ends_at_the_first_nul_or_the_limit() {
+        let (value, terminated) = Value::until_nul(b"ab\0cd".iter().copied());
+        assert_eq!((value.as_bytes(), terminated), (&b"ab"[..], true));
+        let (value, terminated) = Value::until_nul(std::iter::repeat(b'x'));
+        assert_eq!((value.as_bytes(), terminated), (&[b'x'; VALUE_MAX][..], false));
+        let (value, terminated) = Value::until_nul(std::iter::repeat_n(b'x', VALUE_MAX).chain([0]));
+        assert_eq!((value.as_bytes(), terminated), (&[b'x'; VALUE_MAX][..], true));
+    }
+}

@@ -1,0 +1,123 @@
+//! A shared word somewhere else: an atomic pointer that always points at something.
+//!
+//! The gate of `atrace` must load a serial that lives in a mapped property store, or in bionic's, and a tag mask
+//! that lives in libcutils. [`AtomicRef`] holds such a place: it is only ever given `&'static` references, so reading
+//! through it needs no check and is safe.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A `&'static T` that can be replaced atomically, from any thread.
+///
+/// # Examples
+///
+/// ```
+/// use atrace_sys::AtomicRef;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+///
+/// static FIRST: AtomicU32 = AtomicU32::new(1);
+/// static SECOND: AtomicU32 = AtomicU32::new(2);
+/// static PLACE: AtomicRef<AtomicU32> = AtomicRef::new(&FIRST);
+///
+/// assert_eq!(PLACE.get().load(Ordering::Relaxed), 1);
+/// PLACE.set(&SECOND);
+/// assert_eq!(PLACE.get().load(Ordering::Relaxed), 2);
+/// ```
+#[derive(Debug)]
+pub struct AtomicRef<T: Sync + 'static>(AtomicPtr<T>, PhantomData<&'static T>);
+
+impl<T: Sync + 'static> AtomicRef<T> {
+    /// Makes a reference that can be replaced later.
+    pub const fn new(target: &'static T) -> Self {
+        Self(AtomicPtr::new(std::ptr::from_ref(target).cast_mut()), PhantomData)
+    }
+
+    /// Returns what it refers to now.
+    #[inline(always)]
+    pub fn get(&self) -> &'static T {
+        // SAFETY: the pointer comes from a `&'static T`: `new`, `set` and `replace` accept nothing else.
+        unsafe { &*self.0.load(Ordering::Acquire) }
+    }
+
+    /// Makes it refer to `target`.
+    pub fn set(&self, target: &'static T) {
+        self.0.store(std::ptr::from_ref(target).cast_mut(), Ordering::Release);
+    }
+
+    /// Makes it refer to the content of `new`, which is never freed then, if it still refers to `current`; else drops `new`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the present reference when another thread was faster.
+    pub fn publish(&self, current: &'static T, new: Box<T>) -> Result<&'static T, &'static T> {
+        let new = Box::into_raw(new);
+        // SAFETY: a box' content, which lives for ever unless it is taken back below, where nobody else has seen it.
+        match self.replace(current, unsafe { &*new }) {
+            // SAFETY: as above, and published now.
+            Ok(()) => Ok(unsafe { &*new }),
+            Err(present) => {
+                // SAFETY: made from a box above and not published.
+                drop(unsafe { Box::from_raw(new) });
+                Err(present)
+            }
+        }
+    }
+
+    /// Makes it refer to `new` if it still refers to `current`; else returns what it refers to.
+    ///
+    /// # Errors
+    ///
+    /// Returns the present reference when another thread was faster.
+    pub fn replace(&self, current: &'static T, new: &'static T) -> Result<(), &'static T> {
+        match self.0.compare_exchange(
+            std::ptr::from_ref(current).cast_mut(),
+            std::ptr::from_ref(new).cast_mut(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => Ok(()),
+            // SAFETY: as in `get`.
+            Err(present) => Err(unsafe { &*present }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn who_publishes_late_gets_the_present_and_its_own_is_dropped() {
+        struct Counted(u32, Option<Arc<()>>);
+        static FIRST: Counted = Counted(1, None);
+        static PLACE: AtomicRef<Counted> = AtomicRef::new(&FIRST);
+        let count = Arc::new(());
+        let counted = |number| Box::new(Counted(number, Some(Arc::clone(&count))));
+        assert_eq!(PLACE.publish(&FIRST, counted(2)).map(|new| new.0).ok(), Some(2));
+        assert_eq!(Arc::strong_count(&count), 2);
+        assert_eq!(PLACE.publish(&FIRST, counted(3)).map_err(|present| present.0).err(), Some(2));
+        assert_eq!(Arc::strong_count(&count), 2);
+        assert_eq!(PLACE.get().0, 2);
+        assert!(PLACE.get().1.is_some());
+    }
+
+    #[test]
+    fn threads_that_publish_at_once_agree() {
+        static FIRST: AtomicU32 = AtomicU32::new(0);
+        static PLACE: AtomicRef<AtomicU32> = AtomicRef::new(&FIRST);
+        let threads = if cfg!(miri) { 3 } else { 16 };
+        let agreed: Vec<u32> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (1..=threads)
+                .map(|number| {
+                    scope.spawn(move || match PLACE.publish(&FIRST, Box::new(AtomicU32::new(number))) {
+                        Ok(present) | Err(present) => present.load(Ordering::Relaxed),
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(agreed.iter().all(|number| *number == agreed[0] && *number > 0), "{agreed:?}");
+    }
+}
