@@ -1,0 +1,345 @@
+//! Systems without ATrace: everything compiles, nothing is written.
+//!
+//! The types that only exist once something is on have no values here, so that the calls fold away.
+
+use std::convert::Infallible;
+
+pub(crate) mod gate {
+    use super::Infallible;
+    use crate::AtraceTag;
+    use crate::sink::Sink;
+
+    #[derive(Clone, Copy)]
+    pub(crate) struct Glance(Infallible);
+
+    #[inline(always)]
+    pub(crate) fn glance(_: AtraceTag) -> Option<Glance> {
+        None
+    }
+
+    impl Glance {
+        pub(crate) fn enabled(self, _: AtraceTag) -> Option<&'static Sink> {
+            match self.0 {}
+        }
+    }
+
+    pub(crate) fn tags() -> AtraceTag {
+        AtraceTag::empty()
+    }
+
+    pub(crate) fn set_enabled(_: bool) {}
+
+    pub(crate) fn update() {}
+}
+
+pub mod message {
+    //! Names of events, which are never written here.
+
+    use std::fmt;
+
+    use super::Infallible;
+
+    #[derive(Clone, Copy)]
+    pub(crate) enum Kind {
+        Begin,
+        End,
+        AsyncBegin,
+        AsyncEnd,
+        TrackBegin,
+        TrackEnd,
+        Instant,
+        TrackInstant,
+        Counter,
+    }
+
+    /// Writes the name of an event straight into its message.
+    ///
+    /// On this system none is ever made.
+    #[derive(Debug)]
+    pub struct NameWriter<'a> {
+        never: Infallible,
+        _message: std::marker::PhantomData<&'a mut ()>,
+    }
+
+    impl NameWriter<'_> {
+        /// Appends `text`.
+        pub fn push_str(&mut self, _text: &str) {
+            match self.never {}
+        }
+
+        /// Appends an integer in decimal.
+        pub fn push_int(&mut self, _number: impl itoa::Integer) {
+            match self.never {}
+        }
+
+        /// Tells whether text was cut: nothing more will be written.
+        pub fn is_full(&self) -> bool {
+            match self.never {}
+        }
+
+        /// Appends `value`'s text.
+        pub fn push_fmt(&mut self, _value: fmt::Arguments<'_>) {
+            match self.never {}
+        }
+    }
+
+    impl fmt::Write for NameWriter<'_> {
+        fn write_str(&mut self, _text: &str) -> fmt::Result {
+            match self.never {}
+        }
+    }
+}
+
+pub mod sink {
+    //! Where events go: nowhere.
+
+    use std::fmt;
+
+    use super::Infallible;
+    use super::gate::Glance;
+    use super::message::{Kind, NameWriter};
+    use crate::AtraceTag;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct ProcessId(Infallible);
+
+    pub(crate) struct Sink(());
+
+    static NOWHERE: Sink = Sink(());
+
+    #[derive(Clone, Copy)]
+    pub(crate) enum Number {
+        None,
+        Cookie(i32),
+        Int(i32),
+        Int64(i64),
+    }
+
+    pub(crate) fn present() -> &'static Sink {
+        &NOWHERE
+    }
+
+    pub(crate) fn process_id() -> ProcessId {
+        unreachable!("asked only for an event that was written")
+    }
+
+    pub(crate) fn emit(
+        glance: Glance,
+        tag: AtraceTag,
+        _kind: Kind,
+        _track: Option<&str>,
+        _name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+        _number: Number,
+    ) -> Option<ProcessId> {
+        glance.enabled(tag).and(None)
+    }
+
+    pub(crate) fn write(
+        _sink: &'static Sink,
+        _kind: Kind,
+        _track: Option<&str>,
+        _name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+        _number: Number,
+    ) -> Option<ProcessId> {
+        None
+    }
+
+    /// Where this process' events go.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum SinkKind {
+        /// Nowhere: tracing is off in this process.
+        None,
+    }
+
+    /// Where this process' events go, and why.
+    #[derive(Clone, Debug)]
+    pub struct SinkInfo(());
+
+    impl SinkInfo {
+        /// The kind of place.
+        pub fn kind(&self) -> SinkKind {
+            SinkKind::None
+        }
+
+        /// How many events were lost because writing them failed.
+        pub fn dropped(&self) -> u64 {
+            0
+        }
+    }
+
+    impl fmt::Display for SinkInfo {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("nowhere: this system has no ATrace")
+        }
+    }
+
+    /// Tells where this process' events go.
+    pub fn sink() -> SinkInfo {
+        SinkInfo(())
+    }
+}
+
+pub mod watch {
+    //! Being told when the enabled tags change: never, on this system.
+
+    use std::io;
+
+    use crate::AtraceTag;
+
+    /// Keeps a callback registered; dropping it ends the watch.
+    #[derive(Debug)]
+    #[must_use = "the watch ends when this is dropped"]
+    pub struct Watch(());
+
+    impl Watch {
+        /// Returns the tags that the callbacks know of: none.
+        pub fn tags(&self) -> AtraceTag {
+            AtraceTag::empty()
+        }
+    }
+
+    /// Tells whether the calling thread is one that a watch started: none ever is.
+    pub fn on_watching_thread() -> bool {
+        false
+    }
+
+    /// Would call `callback` each time the enabled tags change, which they don't.
+    ///
+    /// # Errors
+    ///
+    /// None on this system.
+    pub fn watch(_callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result<Watch> {
+        Ok(Watch(()))
+    }
+
+    /// As [`watch`].
+    ///
+    /// # Errors
+    ///
+    /// None on this system.
+    pub fn watch_without_descriptors(
+        _callback: impl Fn(AtraceTag) + Send + Sync + 'static,
+    ) -> io::Result<Watch> {
+        Ok(Watch(()))
+    }
+
+    pub(crate) fn tags_may_have_changed() {}
+}
+
+pub mod control {
+    //! Switching tracing on and off: this system has no properties to do it with.
+
+    use std::fmt;
+    use std::path::Path;
+
+    use super::Infallible;
+    use crate::AtraceTag;
+
+    /// Why a switch failed.
+    #[derive(Debug)]
+    pub struct Error(());
+
+    impl fmt::Display for Error {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("this system has no ATrace")
+        }
+    }
+
+    impl std::error::Error for Error {}
+
+    /// The properties to switch: there are none.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Control(Infallible);
+
+    /// One property that was set.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct Change {
+        /// The property.
+        pub key: String,
+        /// Its value before.
+        pub before: String,
+        /// Its value now.
+        pub after: String,
+    }
+
+    /// What a switch wrote.
+    #[derive(Debug)]
+    pub struct Switched(Infallible);
+
+    /// The functions of a type without values.
+    macro_rules! never {
+        ($($(#[$doc:meta])* fn $name:ident($this:ident: $of:ty $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {
+            $($(#[$doc])* #[allow(clippy::missing_errors_doc)]
+            pub fn $name($this: $of $(, $argument: $type)*) -> $result {
+                match $this.0 {}
+            })*
+        };
+    }
+
+    impl Control {
+        /// Fails: there are no properties.
+        ///
+        /// # Errors
+        ///
+        /// Always.
+        pub fn open() -> Result<Self, Error> {
+            Err(Error(()))
+        }
+
+        /// Fails: there are no properties.
+        ///
+        /// # Errors
+        ///
+        /// Always.
+        pub fn open_user(_uid: u32) -> Result<Self, Error> {
+            Err(Error(()))
+        }
+
+        /// Fails: there are no properties.
+        ///
+        /// # Errors
+        ///
+        /// Always.
+        pub fn open_path(_path: &Path) -> Result<Self, Error> {
+            Err(Error(()))
+        }
+
+        never! {
+            /// Never called.
+            fn patterns(self: &Self) -> Vec<String>;
+            /// Never called.
+            fn tags(self: &Self) -> AtraceTag;
+            /// Never called.
+            fn enable_this_process(self: &Self) -> Result<Switched, Error>;
+            /// Never called.
+            fn enable(self: &Self, _pattern: &str) -> Result<Switched, Error>;
+            /// Never called.
+            fn disable_this_process(self: &Self) -> Result<Switched, Error>;
+            /// Never called.
+            fn disable(self: &Self, _pattern: &str) -> Result<Switched, Error>;
+            /// Never called.
+            fn enable_tags(self: &Self, _tags: AtraceTag) -> Result<Switched, Error>;
+            /// Never called.
+            fn disable_tags(self: &Self, _tags: AtraceTag) -> Result<Switched, Error>;
+        }
+    }
+
+    impl Switched {
+        never! {
+            /// Never called.
+            fn changes(self: &Self) -> &[Change];
+            /// Never called.
+            fn keep(self: Self) -> ();
+            /// Never called.
+            fn restore(self: Self) -> Result<(), Error>;
+        }
+    }
+
+    impl fmt::Display for Switched {
+        fn fmt(self: &Self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self.0 {}
+        }
+    }
+}

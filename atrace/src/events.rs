@@ -1,0 +1,354 @@
+//! The events: slices, async slices, instants and counters.
+//!
+//! Each function looks at the gate, inlined; only when that does not say "off" is anything called. The called half is
+//! handed what the gate saw, so that nothing is asked twice.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::AtraceTag;
+use crate::gate::{self, Glance};
+use crate::message::{Kind, NameWriter};
+use crate::sink::{self, Number, ProcessId, emit};
+
+/// Opens the marker and reads the properties now rather than at the first event.
+///
+/// Calling it is optional.
+#[doc(alias = "atrace_setup")]
+pub fn atrace_init() {
+    atrace_get_enabled_tags();
+}
+
+/// Returns the tags enabled in this process, or [`AtraceTag::NotReady`] while
+/// [`atrace_set_tracing_enabled`]`(false)` holds.
+pub fn atrace_get_enabled_tags() -> AtraceTag {
+    gate::tags()
+}
+
+/// Tells whether one of the tags is enabled: ask before work that only a trace needs.
+///
+/// The functions that write events ask by themselves.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{AtraceTag, atrace_int64, atrace_is_tag_enabled};
+///
+/// # fn count_everything() -> i64 { 3 }
+/// if atrace_is_tag_enabled(AtraceTag::Database) {
+///     atrace_int64(AtraceTag::Database, "rows", count_everything());
+/// }
+/// ```
+#[inline(always)]
+pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
+    match gate::glance(tag) {
+        None => false,
+        Some(glance) => glance.enabled(tag).is_some(),
+    }
+}
+
+/// Disables tracing in this process, whatever the properties say, or has it follow them again.
+///
+/// Zygote disables itself so; a child forked meanwhile inherits the state.
+pub fn atrace_set_tracing_enabled(enabled: bool) {
+    gate::set_enabled(enabled);
+    crate::watch::tags_may_have_changed();
+}
+
+/// Reads the properties again.
+///
+/// Needed only after a change of `debug.atrace.app_*` that was not followed by setting
+/// `debug.atrace.tags.enableflags`: as in libcutils, that one alone is watched.
+pub fn atrace_update_tags() {
+    gate::update();
+    crate::watch::tags_may_have_changed();
+}
+
+/// Defines the three forms of an event with a name: `&str`, `format_args!`, closure.
+macro_rules! named_event {
+    (
+        $(#[$doc:meta])*
+        $name:ident, $name_fmt:ident, $name_with:ident, $alias:literal,
+        $kind:expr, ($($track:ident)?), ($($number:ident: $type:ty => $of:expr)?)
+    ) => {
+        $(#[$doc])*
+        #[doc(alias = $alias)]
+        #[inline(always)]
+        pub fn $name(tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
+            #[inline(never)]
+            fn on(glance: Glance, tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
+                emit(
+                    glance, tag, $kind, named_event!(@track $($track)?),
+                    Some(|writer: &mut NameWriter<'_>| writer.push_str(name)),
+                    named_event!(@number $($number => $of)?),
+                );
+            }
+            if let Some(glance) = gate::glance(tag) {
+                on(glance, tag, $($track,)? name $(, $number)?);
+            }
+        }
+
+        #[doc = concat!("[`", stringify!($name), "`] with a name from `format_args!`, formatted into the message.")]
+        ///
+        /// A value whose formatting panics leaves `<panicked>` in its place (where panics unwind).
+        #[inline(always)]
+        pub fn $name_fmt(tag: AtraceTag, $($track: &str,)? name: fmt::Arguments<'_> $(, $number: $type)?) {
+            #[inline(never)]
+            fn on(glance: Glance, tag: AtraceTag, $($track: &str,)? name: fmt::Arguments<'_> $(, $number: $type)?) {
+                emit(
+                    glance, tag, $kind, named_event!(@track $($track)?),
+                    Some(|writer: &mut NameWriter<'_>| writer.push_fmt(name)),
+                    named_event!(@number $($number => $of)?),
+                );
+            }
+            if let Some(glance) = gate::glance(tag) {
+                on(glance, tag, $($track,)? name $(, $number)?);
+            }
+        }
+
+        #[doc = concat!("[`", stringify!($name), "`] with a name that a closure writes, called only when the tag is on.")]
+        #[inline(always)]
+        pub fn $name_with(
+            tag: AtraceTag, $($track: &str,)? name: impl FnOnce(&mut NameWriter<'_>) $(, $number: $type)?
+        ) {
+            if let Some(glance) = gate::glance(tag) {
+                emit(
+                    glance, tag, $kind, named_event!(@track $($track)?), Some(name),
+                    named_event!(@number $($number => $of)?),
+                );
+            }
+        }
+    };
+    (@track) => { None };
+    (@track $track:ident) => { Some($track) };
+    (@number) => { Number::None };
+    (@number $number:ident => $of:expr) => { $of($number) };
+}
+
+named_event! {
+    /// Begins a slice named `name` on the calling thread, until the matching [`atrace_end`] on it.
+    ///
+    /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), which can't
+    /// lose its end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use atrace::{AtraceTag, atrace_begin, atrace_begin_fmt, atrace_end};
+    ///
+    /// atrace_begin(AtraceTag::App, "decode");
+    /// atrace_begin_fmt(AtraceTag::App, format_args!("block {}", 7));
+    /// atrace_end(AtraceTag::App);
+    /// atrace_end(AtraceTag::App);
+    /// ```
+    atrace_begin, atrace_begin_fmt, atrace_begin_with, "atrace_begin_body",
+    Kind::Begin, (), ()
+}
+
+/// Ends the slice of the calling thread that was begun last.
+///
+/// Writes `E|pid`. Give it the tag of the matching [`atrace_begin`].
+#[doc(alias = "atrace_end_body")]
+#[inline(always)]
+pub fn atrace_end(tag: AtraceTag) {
+    #[inline(never)]
+    fn on(glance: Glance, tag: AtraceTag) {
+        emit(glance, tag, Kind::End, None, NO_NAME, Number::None);
+    }
+    if let Some(glance) = gate::glance(tag) {
+        on(glance, tag);
+    }
+}
+
+const NO_NAME: Option<fn(&mut NameWriter<'_>)> = None;
+
+named_event! {
+    /// Begins an async slice, which may overlap others and end on any thread.
+    ///
+    /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. Async slices of one name that are open
+    /// at once need different cookies within the process, or the reader makes one slice of them.
+    atrace_async_begin, atrace_async_begin_fmt, atrace_async_begin_with, "atrace_async_begin_body",
+    Kind::AsyncBegin, (), (cookie: i32 => Number::Cookie)
+}
+
+named_event! {
+    /// Ends the async slice with this name and cookie.
+    ///
+    /// Writes `F|pid|name|cookie`.
+    atrace_async_end, atrace_async_end_fmt, atrace_async_end_with, "atrace_async_end_body",
+    Kind::AsyncEnd, (), (cookie: i32 => Number::Cookie)
+}
+
+named_event! {
+    /// Begins an async slice on a row of its own, named `track_name`.
+    ///
+    /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie; the cookie must be unique on the
+    /// track among the slices that are open at once. Of thousands of async names each makes a row; on a track they share one.
+    atrace_async_for_track_begin, atrace_async_for_track_begin_fmt, atrace_async_for_track_begin_with,
+    "atrace_async_for_track_begin_body",
+    Kind::TrackBegin, (track_name), (cookie: i32 => Number::Cookie)
+}
+
+/// Ends the async slice on this track with this cookie.
+///
+/// Writes `H|pid|track_name|cookie`.
+#[doc(alias = "atrace_async_for_track_end_body")]
+#[inline(always)]
+pub fn atrace_async_for_track_end(tag: AtraceTag, track_name: &str, cookie: i32) {
+    #[inline(never)]
+    fn on(glance: Glance, tag: AtraceTag, track_name: &str, cookie: i32) {
+        emit(glance, tag, Kind::TrackEnd, Some(track_name), NO_NAME, Number::Cookie(cookie));
+    }
+    if let Some(glance) = gate::glance(tag) {
+        on(glance, tag, track_name, cookie);
+    }
+}
+
+named_event! {
+    /// Marks a moment on the calling thread.
+    ///
+    /// Writes `I|pid|name`.
+    atrace_instant, atrace_instant_fmt, atrace_instant_with, "atrace_instant_body",
+    Kind::Instant, (), ()
+}
+
+named_event! {
+    /// Marks a moment on the row named `track_name`.
+    ///
+    /// Writes `N|pid|track_name|name`.
+    atrace_instant_for_track, atrace_instant_for_track_fmt, atrace_instant_for_track_with,
+    "atrace_instant_for_track_body",
+    Kind::TrackInstant, (track_name), ()
+}
+
+named_event! {
+    /// Sets the counter named `name` to `value`.
+    ///
+    /// Writes `C|pid|name|value`.
+    atrace_int, atrace_int_fmt, atrace_int_with, "atrace_int_body",
+    Kind::Counter, (), (value: i32 => Number::Int)
+}
+
+named_event! {
+    /// Sets the counter named `name` to a 64-bit `value`.
+    ///
+    /// Writes `C|pid|name|value`. Perfetto keeps counters as doubles: beyond 2^53 the last digits go.
+    atrace_int64, atrace_int64_fmt, atrace_int64_with, "atrace_int64_body",
+    Kind::Counter, (), (value: i64 => Number::Int64)
+}
+
+/// A slice of the calling thread that knows whether its begin was written.
+///
+/// For code that keeps its own account of what is open, such as a `tracing` subscriber; others want
+/// [`ScopedEvent`](crate::ScopedEvent), which ends by itself. Dropping a `Slice` ends nothing.
+///
+/// It is neither `Send` nor `Sync`: an end closes the slice of the thread that writes it.
+///
+/// ```compile_fail,E0277
+/// fn is_send<T: Send>() {}
+/// is_send::<atrace::Slice>();
+/// ```
+#[derive(Debug)]
+#[must_use = "the slice stays open until `end` is called"]
+pub struct Slice {
+    /// The process that wrote the begin. A forked child holds copies of its parent's slices, which are not its own to end.
+    by: Option<ProcessId>,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Slice {
+    /// A slice whose begin was not written.
+    #[inline(always)]
+    pub const fn none() -> Self {
+        Self { by: None, _not_send: PhantomData }
+    }
+
+    /// Begins a slice, as [`atrace_begin`].
+    #[inline(always)]
+    pub fn begin(tag: AtraceTag, name: &str) -> Self {
+        #[inline(never)]
+        fn on(glance: Glance, tag: AtraceTag, name: &str) -> Option<ProcessId> {
+            let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
+            emit(glance, tag, Kind::Begin, None, name, Number::None)
+        }
+        let by = gate::glance(tag).and_then(|glance| on(glance, tag, name));
+        Self { by, _not_send: PhantomData }
+    }
+
+    /// Begins a slice, as [`atrace_begin_with`].
+    #[inline(always)]
+    pub fn begin_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> Self {
+        let by = gate::glance(tag)
+            .and_then(|glance| emit(glance, tag, Kind::Begin, None, Some(name), Number::None));
+        Self { by, _not_send: PhantomData }
+    }
+
+    /// Tells whether the begin was written.
+    #[inline(always)]
+    pub fn is_written(&self) -> bool {
+        self.by.is_some()
+    }
+
+    /// Writes the end if the begin was written, by this process; whatever is enabled by now.
+    #[inline(always)]
+    pub fn end(self) {
+        if let Some(by) = self.by {
+            end_slice(by);
+        }
+    }
+}
+
+#[inline(never)]
+fn end_slice(by: ProcessId) {
+    if by == sink::process_id() {
+        sink::write(sink::present(), Kind::End, None, NO_NAME, Number::None);
+    }
+}
+
+/// An async slice on a named track that knows whether its begin was written: the [`Slice`] of a track.
+///
+/// It may end on any thread. Dropping it ends nothing.
+#[derive(Debug)]
+#[must_use = "the slice stays open until `end` is called"]
+pub struct TrackSlice {
+    by: Option<ProcessId>,
+}
+
+impl TrackSlice {
+    /// A slice whose begin was not written.
+    #[inline(always)]
+    pub const fn none() -> Self {
+        Self { by: None }
+    }
+
+    /// Begins a slice, as [`atrace_async_for_track_begin_with`].
+    #[inline(always)]
+    pub fn begin_with(
+        tag: AtraceTag,
+        track_name: &str,
+        name: impl FnOnce(&mut NameWriter<'_>),
+        cookie: i32,
+    ) -> Self {
+        let by = gate::glance(tag).and_then(|glance| {
+            emit(glance, tag, Kind::TrackBegin, Some(track_name), Some(name), Number::Cookie(cookie))
+        });
+        Self { by }
+    }
+
+    /// Tells whether the begin was written.
+    #[inline(always)]
+    pub fn is_written(&self) -> bool {
+        self.by.is_some()
+    }
+
+    /// Writes the end if the begin was written, by this process; whatever is enabled by now. Takes the track and the
+    /// cookie of the begin.
+    #[inline]
+    pub fn end(self, track_name: &str, cookie: i32) {
+        if let Some(by) = self.by
+            && by == sink::process_id()
+        {
+            sink::write(sink::present(), Kind::TrackEnd, Some(track_name), NO_NAME, Number::Cookie(cookie));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The wire format a second time, slowly and plainly, and what holds for every message whatever the names.
+//!
+//! For the tests beside this file and for the fuzz target, which brings `Kind` and `Message` itself.
+
+use atrace_sys::process::ProcessId;
+
+use super::{Kind, Message, NameWriter};
+
+/// What an event is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) kind: Kind,
+    pub(crate) pid: u32,
+    pub(crate) track: String,
+    pub(crate) name: String,
+    pub(crate) number: i64,
+}
+
+pub(crate) const KINDS: [Kind; 9] = [
+    Kind::Begin,
+    Kind::End,
+    Kind::AsyncBegin,
+    Kind::AsyncEnd,
+    Kind::TrackBegin,
+    Kind::TrackEnd,
+    Kind::Instant,
+    Kind::TrackInstant,
+    Kind::Counter,
+];
+
+/// Which fields a kind has: a track, a name, a number.
+fn fields(kind: Kind) -> (bool, bool, bool) {
+    match kind {
+        Kind::Begin | Kind::Instant => (false, true, false),
+        Kind::End => (false, false, false),
+        Kind::AsyncBegin | Kind::AsyncEnd | Kind::Counter => (false, true, true),
+        Kind::TrackBegin => (true, true, true),
+        Kind::TrackEnd => (true, false, true),
+        Kind::TrackInstant => (true, true, false),
+    }
+}
+
+impl Event {
+    /// The event with what its kind does not have left out, and a number that its kind can have.
+    fn fields(&self) -> (Option<&str>, Option<&str>, Option<i64>) {
+        let (track, name, number) = fields(self.kind);
+        let value = if self.kind == Kind::Counter { self.number } else { i64::from(self.number as i32) };
+        (track.then_some(&*self.track), name.then_some(&*self.name), number.then_some(value))
+    }
+
+    /// The message of the encoder under test, the name written in pieces of `piece` characters (0: in one), with the fields'
+    /// C strings.
+    pub(crate) fn encode(&self, piece: usize) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+        let (track, name, number) = self.fields();
+        let mut message = Message::new();
+        let write = name.map(|name| {
+            move |writer: &mut NameWriter<'_>| {
+                if piece == 0 {
+                    return writer.push_str(name);
+                }
+                let mut rest = name;
+                while !rest.is_empty() {
+                    let end = rest.char_indices().nth(piece).map_or(rest.len(), |(at, _)| at);
+                    writer.push_str(&rest[..end]);
+                    rest = &rest[end..];
+                }
+                writer.push_str("");
+            }
+        });
+        let texts = message.encode(self.kind, ProcessId::new(self.pid), track, write, number);
+        let bytes = message.bytes().to_vec();
+        let (track, name) = message.c_strings(texts);
+        let (track, name) = (track.to_bytes().to_vec(), name.to_bytes().to_vec());
+        assert_eq!(message.restore(texts, bytes.len()), bytes, "the C strings left traces: {self:?}");
+        (bytes, track, name)
+    }
+
+    /// The message as the documentation says it.
+    fn expected(&self) -> String {
+        let (track, name, number) = self.fields();
+        let mut message = format!("{}|{}", char::from(self.kind as u8), self.pid);
+        if let Some(track) = track {
+            // Behind it must go a bar, any character, a bar and any cookie.
+            let mut track = cut(&escaped(track, true), 1023 - 17 - (message.len() + 1));
+            if track.is_empty() {
+                track = "?".to_owned();
+            }
+            message = message + "|" + &track;
+        }
+        let number = number.map_or(String::new(), |number| format!("|{number}"));
+        if let Some(name) = name {
+            let mut name =
+                cut(&escaped(name, self.kind != Kind::Begin), 1023 - number.len() - (message.len() + 1));
+            if self.kind != Kind::Begin {
+                if name.is_empty() {
+                    name = "?".to_owned();
+                } else if number.is_empty() && name.chars().all(|c| c == ' ') {
+                    name = name[1..].to_owned() + "?";
+                }
+            }
+            message = message + "|" + &name;
+        }
+        message.replace("</script>", "?/script>") + &number
+    }
+
+    /// Checks all that is promised of this event's message.
+    pub(crate) fn check(&self) {
+        let (bytes, c_track, c_name) = self.encode(0);
+        let (has_track, has_name, has_number) = fields(self.kind);
+        let text = std::str::from_utf8(&bytes).unwrap_or_else(|_| panic!("not UTF-8: {self:?}"));
+        assert_eq!(text, self.expected(), "{self:?}");
+
+        assert!(bytes.len() <= 1023, "{} bytes: {self:?}", bytes.len());
+        assert!(bytes.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f), "control bytes: {self:?}");
+        assert!(!text.contains("</script>"), "ends a trace in HTML: {self:?}");
+        assert!(text.starts_with(&format!("{}|{}", char::from(self.kind as u8), self.pid)));
+        let parts: Vec<&str> = match self.kind {
+            Kind::Begin => text.splitn(3, '|').collect(),
+            _ => text.split('|').collect(),
+        };
+        let wanted = 2 + usize::from(has_track) + usize::from(has_name) + usize::from(has_number);
+        assert_eq!(parts.len(), wanted, "{text:?}");
+        assert!(self.kind == Kind::Begin || parts.iter().all(|part| !part.is_empty()), "{text:?}");
+        assert!(!has_number || parts[wanted - 1].parse::<i64>().is_ok(), "{text:?}");
+        assert_eq!(c_track, if has_track { parts[2].as_bytes() } else { b"" });
+        assert_eq!(c_name, if has_name { parts[2 + usize::from(has_track)].as_bytes() } else { b"" });
+
+        // However the name comes, the message is the same.
+        for piece in [1, 2, 7, 64] {
+            assert_eq!(self.encode(piece).0, bytes, "in pieces of {piece}: {self:?}");
+        }
+        // What is harmless stays as it is.
+        let again = Self {
+            track: String::from_utf8(c_track).unwrap_or_default(),
+            name: String::from_utf8(c_name).unwrap_or_default(),
+            ..self.clone()
+        };
+        assert_eq!(again.encode(0).0, bytes, "{self:?}");
+        // A track is the same in each event of that track.
+        if has_track {
+            for kind in [Kind::TrackBegin, Kind::TrackEnd, Kind::TrackInstant] {
+                for (name, number) in [("", 0), ("é", -1), (&*self.track, i64::from(i32::MIN))] {
+                    let other = Self { kind, name: name.to_owned(), number, ..self.clone() };
+                    let (other, ..) = other.encode(0);
+                    assert_eq!(
+                        other.split(|byte| *byte == b'|').nth(2),
+                        Some(parts[2].as_bytes()),
+                        "{self:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn escaped(text: &str, bar: bool) -> String {
+    let replaced = |c| match c {
+        '\0'..='\x1f' | '\x7f' => '?',
+        '|' if bar => '/',
+        c => c,
+    };
+    text.chars().map(replaced).collect()
+}
+
+fn cut(text: &str, room: usize) -> String {
+    let mut cut = String::new();
+    for c in text.chars() {
+        if cut.len() + c.len_utf8() > room {
+            break;
+        }
+        cut.push(c);
+    }
+    cut
+}

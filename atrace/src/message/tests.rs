@@ -1,0 +1,166 @@
+use super::reference::{Event, KINDS};
+use super::*;
+
+/// A source of chance that is the same on each run, so that a failure can be repeated.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
+    }
+
+    fn text(&mut self) -> String {
+        const PARTS: [&str; 24] = [
+            "a",
+            "b",
+            " ",
+            " ",
+            "|",
+            "\0",
+            "\n",
+            "\r",
+            "\t",
+            "\x1b",
+            "\x1f",
+            "\x7f",
+            "\u{80}",
+            "é",
+            "€",
+            "\u{ffff}",
+            "😀",
+            "\u{10ffff}",
+            "<",
+            "</script>",
+            "</scrip",
+            "t>",
+            "</",
+            "long enough for a vector of thirty-two bytes",
+        ];
+        let mut text = String::new();
+        let length = match self.below(4) {
+            0 => self.below(4),
+            1 => self.below(40),
+            2 => 960 + self.below(80),
+            _ => self.below(1100),
+        };
+        // Few kinds of part, so that the same come together.
+        let kinds: Vec<&str> = (0..1 + self.below(4)).map(|_| PARTS[self.below(PARTS.len())]).collect();
+        while text.len() < length {
+            text.push_str(kinds[self.below(kinds.len())]);
+        }
+        text
+    }
+}
+
+#[test]
+fn random_events_are_as_promised() {
+    let mut chance = Chance(0x5eed);
+    for _ in 0..if cfg!(miri) { 25 } else { 2_500 } {
+        let number = match chance.below(6) {
+            0 => 0,
+            1 => i64::MIN,
+            2 => i64::MAX,
+            3 => i32::MIN.into(),
+            4 => -(chance.below(100) as i64),
+            _ => chance.below(1 << 31) as i64,
+        };
+        let event = Event {
+            kind: KINDS[chance.below(KINDS.len())],
+            pid: 10u32.pow(chance.below(7) as u32) + chance.below(2) as u32,
+            track: chance.text(),
+            name: chance.text(),
+            number,
+        };
+        event.check();
+    }
+}
+
+/// Characters of every width at every offset around the place of the cut.
+#[test]
+fn a_cut_is_between_characters_at_every_offset() {
+    let step = if cfg!(miri) { 9 } else { 1 };
+    for wide in ["é", "€", "😀", "|", "\n", "</script>"] {
+        for kind in KINDS {
+            for before in (985..1025).step_by(step) {
+                let name = "x".repeat(before) + &wide.repeat(12);
+                Event { kind, pid: 123, track: "t".into(), name: name.clone(), number: -5 }.check();
+                Event { kind, pid: 4_194_304, track: name.clone(), name: "n".into(), number: 5 }.check();
+                Event { kind, pid: 1, track: name.clone(), name: name.clone(), number: i32::MIN.into() }
+                    .check();
+            }
+        }
+    }
+}
+
+/// Every byte that can stand in a text, alone and at each place of a short one.
+#[test]
+fn every_character_is_as_promised_at_every_place() {
+    let places = if cfg!(miri) { 3 } else { 40 };
+    for byte in (0..=0x7f_u8).step_by(if cfg!(miri) { 25 } else { 1 }) {
+        for length in 0..places {
+            let mut name = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnop"[..length].to_owned();
+            name.insert(length / 2, char::from(byte));
+            for kind in [Kind::Begin, Kind::Instant, Kind::Counter, Kind::TrackInstant] {
+                Event { kind, pid: 77, track: name.clone(), name: name.clone(), number: 1 }.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn spaces_at_the_end_of_a_line_are_seen() {
+    for spaces in [1, 2, 40, 2000] {
+        let name = " ".repeat(spaces);
+        for kind in KINDS {
+            Event { kind, pid: 7, track: name.clone(), name: name.clone(), number: 1 }.check();
+        }
+    }
+}
+
+#[test]
+fn an_empty_begin_stays_empty() {
+    let event = |kind| Event { kind, pid: 7, track: String::new(), name: String::new(), number: 1 };
+    assert_eq!(event(Kind::Begin).encode(0).0, b"B|7|");
+    assert_eq!(event(Kind::End).encode(0).0, b"E|7");
+    assert_eq!(event(Kind::AsyncBegin).encode(0).0, b"S|7|?|1");
+    assert_eq!(event(Kind::TrackBegin).encode(0).0, b"G|7|?|?|1");
+    assert_eq!(event(Kind::TrackEnd).encode(0).0, b"H|7|?|1");
+    assert_eq!(event(Kind::TrackInstant).encode(0).0, b"N|7|?|?");
+    KINDS.iter().for_each(|kind| event(*kind).check());
+}
+
+#[test]
+fn after_a_cut_nothing_more_is_written() {
+    let mut message = Message::new();
+    let name = |writer: &mut NameWriter<'_>| {
+        writer.push_str(&"x".repeat(1014));
+        assert!(!writer.is_full());
+        writer.push_str("€€"); // Has room for a half.
+        assert!(writer.is_full());
+        writer.push_str("y");
+        writer.push_int(1);
+        writer.push_fmt(format_args!("{}", 2));
+        assert!(fmt::Write::write_str(writer, "").is_err());
+        assert!(format!("{writer:?}").starts_with("NameWriter"));
+    };
+    message.encode(Kind::Begin, ProcessId::new(1234), None, Some(name), None);
+    assert_eq!(message.bytes(), ("B|1234|".to_owned() + &"x".repeat(1014)).as_bytes());
+}
+
+#[test]
+fn integers_of_every_width_are_decimal() {
+    let mut message = Message::new();
+    let name = |writer: &mut NameWriter<'_>| {
+        writer.push_int(i128::MIN);
+        writer.push_str(" ");
+        writer.push_int(u128::MAX);
+        writer.push_str(" ");
+        writer.push_int(0_u8);
+        writer.push_int(-1_isize);
+    };
+    message.encode(Kind::Begin, ProcessId::new(1), None, Some(name), None);
+    assert_eq!(message.bytes(), format!("B|1|{} {} 0-1", i128::MIN, u128::MAX).as_bytes());
+}

@@ -1,0 +1,334 @@
+//! Where a message goes: chosen once, at the first event or question, and never changed.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use atrace_sys::AtomicRef;
+use atrace_sys::cutils::Cutils;
+use atrace_sys::marker::{Marker, MarkerKind};
+use atrace_sys::process::{self, ErrnoGuard, Undisturbed};
+use atrace_sys::properties::Properties;
+
+pub(crate) use atrace_sys::process::{ProcessId, id as process_id};
+
+use crate::AtraceTag;
+use crate::gate::Glance;
+use crate::message::{Kind, Message, NameWriter, Texts};
+
+/// A place for messages, and the properties that switch it.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    /// Nobody asked yet.
+    Unchosen,
+    /// Nowhere: tracing is off in this process, and why.
+    Off(String),
+    Marker(MarkerSink),
+    Cutils(CutilsSink),
+}
+
+#[derive(Debug)]
+pub(crate) struct MarkerSink {
+    marker: Marker,
+    properties: &'static Properties,
+}
+
+#[derive(Debug)]
+pub(crate) struct CutilsSink {
+    pub(crate) library: Cutils,
+    /// For the events that this libcutils has no function for.
+    marker: Option<Marker>,
+    properties: Option<&'static Properties>,
+    /// The serial at which the library was last told to read the flags.
+    told: AtomicU32,
+}
+
+impl CutilsSink {
+    /// Has the library know the flags of this serial. It would not notice by itself a property that appeared late.
+    pub(crate) fn follow(&self, serial: u32) {
+        self.library.init();
+        if self.told.swap(serial, Ordering::AcqRel) != serial {
+            self.library.update_tags();
+        }
+    }
+}
+
+static UNCHOSEN: Sink = Sink::Unchosen;
+static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
+
+impl Sink {
+    pub(crate) fn properties(&self) -> Option<&'static Properties> {
+        match self {
+            Self::Marker(sink) => Some(sink.properties),
+            Self::Cutils(sink) => sink.properties,
+            Self::Unchosen | Self::Off(_) => None,
+        }
+    }
+}
+
+/// The sink as it is now, without choosing.
+#[inline(always)]
+pub(crate) fn present() -> &'static Sink {
+    SINK.get()
+}
+
+/// The sink, chosen by now. Two threads may choose at once, or a child be forked meanwhile: the first to finish is
+/// right, nobody waits.
+pub(crate) fn chosen() -> &'static Sink {
+    let present = SINK.get();
+    if !matches!(present, Sink::Unchosen) {
+        return present;
+    }
+    let _undisturbed = Undisturbed::new();
+    let (sink, complaint) = choose();
+    match SINK.publish(present, Box::new(sink)) {
+        Ok(sink) => {
+            if let Some(complaint) = complaint {
+                process::complain(&format!("atrace: {complaint}; tracing is off"));
+            }
+            sink
+        }
+        Err(faster) => faster,
+    }
+}
+
+/// Chooses as the crate's documentation says. The second: a wrong value of a variable, to be complained about.
+fn choose() -> (Sink, Option<String>) {
+    let backend = process::variable("ATRACE_BACKEND");
+    let sink = match backend.as_ref().map(|value| value.as_encoded_bytes()) {
+        None => return by_default(),
+        Some(b"marker") => marker(),
+        Some(b"none") => Ok(Sink::Off("ATRACE_BACKEND=none".to_owned())),
+        Some(b"cutils") => cutils(None),
+        Some(value) => match value.strip_prefix(b"cutils:") {
+            Some(path) => {
+                use std::os::unix::ffi::OsStrExt as _;
+                cutils(Some(std::ffi::OsStr::from_bytes(path)))
+            }
+            None => Err(format!(
+                "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, none",
+                String::from_utf8_lossy(value)
+            )),
+        },
+    };
+    match sink {
+        Ok(sink) => (sink, None),
+        Err(reason) => (Sink::Off(reason.clone()), Some(reason)),
+    }
+}
+
+#[cfg(target_os = "android")]
+fn by_default() -> (Sink, Option<String>) {
+    match cutils(None) {
+        Ok(sink) => (sink, None),
+        Err(_) => marker_by_default(),
+    }
+}
+
+#[cfg(not(target_os = "android"))]
+fn by_default() -> (Sink, Option<String>) {
+    marker_by_default()
+}
+
+/// The marker. That it can't be opened is usual (only root may), so nobody is told; a place that a variable names is not.
+fn marker_by_default() -> (Sink, Option<String>) {
+    match marker() {
+        Ok(sink) => (sink, None),
+        Err(reason) => {
+            let named = is_named("ATRACE_MARKER") || is_named("ATRACE_PROPERTIES");
+            let complaint = named.then(|| reason.clone());
+            (Sink::Off(reason), complaint)
+        }
+    }
+}
+
+fn is_named(variable: &str) -> bool {
+    process::variable(variable).is_some()
+}
+
+fn open_marker() -> Result<Marker, String> {
+    match process::variable("ATRACE_MARKER") {
+        None => Marker::open().map_err(|reason| reason.to_string()),
+        Some(value) => Marker::open_named(&value).map_err(|reason| format!("ATRACE_MARKER: {reason}")),
+    }
+}
+
+fn open_properties() -> Result<&'static Properties, String> {
+    Properties::open().map_err(|reason| reason.to_string())
+}
+
+fn marker() -> Result<Sink, String> {
+    // The marker first: who may not write there needs no property store made.
+    let marker = open_marker()?;
+    let properties = open_properties()?;
+    Ok(Sink::Marker(MarkerSink { marker, properties }))
+}
+
+/// What libcutils can do without, unless a variable names it.
+fn if_needed<T>(opened: Result<T, String>, variable: &str) -> Result<Option<T>, String> {
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(reason) if is_named(variable) => Err(reason),
+        Err(_) => Ok(None),
+    }
+}
+
+fn cutils(path: Option<&std::ffi::OsStr>) -> Result<Sink, String> {
+    let library = Cutils::load(path).map_err(|reason| reason.to_string())?;
+    let properties = if_needed(open_properties(), "ATRACE_PROPERTIES")?;
+    let marker = if_needed(open_marker(), "ATRACE_MARKER")?;
+    library.init();
+    Ok(Sink::Cutils(CutilsSink { library, marker, properties, told: AtomicU32::new(0) }))
+}
+
+/// A number at the end of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Number {
+    None,
+    Cookie(i32),
+    Int(i32),
+    Int64(i64),
+}
+
+impl Number {
+    #[inline(always)]
+    fn value(self) -> Option<i64> {
+        match self {
+            Self::None => None,
+            Self::Cookie(value) | Self::Int(value) => Some(value.into()),
+            Self::Int64(value) => Some(value),
+        }
+    }
+}
+
+/// Writes an event whose tag was seen enabled; tells by whom it was written, None if it was not.
+#[inline(always)]
+pub(crate) fn emit(
+    glance: Glance,
+    tag: AtraceTag,
+    kind: Kind,
+    track: Option<&str>,
+    name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+    number: Number,
+) -> Option<ProcessId> {
+    let sink = glance.enabled(tag)?;
+    write(sink, kind, track, name, number)
+}
+
+/// Writes an event, whatever is enabled.
+#[inline(always)]
+pub(crate) fn write(
+    sink: &'static Sink,
+    kind: Kind,
+    track: Option<&str>,
+    name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+    number: Number,
+) -> Option<ProcessId> {
+    let id = process_id();
+    let mut message = Message::new();
+    let texts = message.encode(kind, id, track, name, number.value());
+    match sink {
+        Sink::Marker(sink) => sink.marker.write(message.bytes()).then_some(id),
+        Sink::Cutils(sink) => call_library(sink, kind, &mut message, texts, number).then_some(id),
+        Sink::Unchosen | Sink::Off(_) => None,
+    }
+}
+
+#[inline(always)]
+fn call_library(sink: &CutilsSink, kind: Kind, message: &mut Message, texts: Texts, number: Number) -> bool {
+    let CutilsSink { library, marker, .. } = sink;
+    let _errno = ErrnoGuard::new();
+    let length = message.bytes().len();
+    let (track, name) = message.c_strings(texts);
+    let written = match (kind, number) {
+        (Kind::Begin, _) => library.begin(name),
+        (Kind::End, _) => library.end(),
+        (Kind::AsyncBegin, Number::Cookie(cookie)) => library.async_begin(name, cookie),
+        (Kind::AsyncEnd, Number::Cookie(cookie)) => library.async_end(name, cookie),
+        (Kind::TrackBegin, Number::Cookie(cookie)) => library.async_for_track_begin(track, name, cookie),
+        (Kind::TrackEnd, Number::Cookie(cookie)) => library.async_for_track_end(track, cookie),
+        (Kind::Instant, _) => library.instant(name),
+        (Kind::TrackInstant, _) => library.instant_for_track(track, name),
+        (Kind::Counter, Number::Int(value)) => library.int(name, value),
+        (Kind::Counter, Number::Int64(value)) => library.int64(name, value),
+        _ => false,
+    };
+    // A libcutils too old to have the function: the message itself, in libcutils' form.
+    written || write_restored(marker.as_ref(), message, texts, length)
+}
+
+#[cold]
+#[inline(never)]
+fn write_restored(marker: Option<&Marker>, message: &mut Message, texts: Texts, length: usize) -> bool {
+    marker.is_some_and(|marker| marker.write(message.restore(texts, length)))
+}
+
+/// Where this process' events go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SinkKind {
+    /// Nowhere: tracing is off in this process.
+    None,
+    /// The kernel's ring buffer, through `trace_marker`.
+    Tracefs,
+    /// A regular file that `ATRACE_MARKER` names.
+    File,
+    /// A character device that `ATRACE_MARKER` names.
+    Device,
+    /// libcutils.
+    Cutils,
+}
+
+/// Where this process' events go, and why.
+///
+/// # Examples
+///
+/// ```
+/// let sink = atrace::sink();
+/// println!("{sink}");
+/// if sink.kind() == atrace::SinkKind::None {
+///     // Not allowed to write to the kernel's marker: every event is dropped.
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SinkInfo {
+    kind: SinkKind,
+    detail: String,
+    dropped: u64,
+}
+
+impl SinkInfo {
+    /// The kind of place.
+    pub fn kind(&self) -> SinkKind {
+        self.kind
+    }
+
+    /// How many events were lost because writing them failed: a full disk, a ring buffer that is switched off.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+impl fmt::Display for SinkInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+/// Tells where this process' events go, choosing now if no event was written yet.
+pub fn sink() -> SinkInfo {
+    match chosen() {
+        Sink::Unchosen => SinkInfo { kind: SinkKind::None, detail: "not chosen".to_owned(), dropped: 0 },
+        Sink::Off(reason) => {
+            SinkInfo { kind: SinkKind::None, detail: format!("nowhere: {reason}"), dropped: 0 }
+        }
+        Sink::Marker(MarkerSink { marker, .. }) => {
+            let kind = match marker.kind() {
+                MarkerKind::File => SinkKind::File,
+                MarkerKind::Device => SinkKind::Device,
+                _ => SinkKind::Tracefs,
+            };
+            SinkInfo { kind, detail: marker.describe(), dropped: marker.failures().0 }
+        }
+        Sink::Cutils(_) => SinkInfo { kind: SinkKind::Cutils, detail: "libcutils".to_owned(), dropped: 0 },
+    }
+}

@@ -1,0 +1,316 @@
+//! Cases in processes of their own, and places of their own for what they write.
+//!
+//! Where events go, whether they are on and who watches that belongs to the process, and the first event chooses part of it for
+//! good. So a test runs its case in a process of its own: this very program again, asked for this very test, with a variable
+//! that tells it to be the case, and with a marker and a property store that nobody else has. The tests that need the kernel's
+//! marker make a tracefs instance each, which only root can; they say so when they are skipped.
+
+#![allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    unreachable_pub,
+    reason = "each test program uses a part of this"
+)]
+#![allow(unsafe_code, reason = "errno and descriptors are set and looked at as C does it")]
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use atrace::control::Control;
+use atrace::tracefs::Instance;
+
+const CASE: &str = "ATRACE_TEST_CASE";
+
+/// A hang is a failure, but not for ever. No test waits so long otherwise.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the block as the case of this test and returns, in the process that is to be it; else is the name of the test.
+macro_rules! case {
+    ($case:block) => {{
+        fn here() {}
+        let name = $crate::common::name_of(&here);
+        if $crate::common::is_case(&name) {
+            #[allow(unreachable_code, clippy::unused_unit)]
+            {
+                $case;
+                return;
+            }
+        }
+        name
+    }};
+}
+pub(crate) use case;
+
+/// The name of the test function in which the item is defined.
+pub fn name_of<T>(_: &T) -> String {
+    let path = std::any::type_name::<T>();
+    let path = path.rsplit_once("::").map_or(path, |(path, _)| path);
+    path.split_once("::").map_or(path, |(_, path)| path).to_owned()
+}
+
+pub fn is_case(name: &str) -> bool {
+    std::env::var_os(CASE).is_some_and(|case| case == name)
+}
+
+/// Where the events of a case go.
+enum Marker {
+    File,
+    Kernel(Instance),
+}
+
+/// A directory with a property store and a marker, which go with it.
+pub struct Place {
+    directory: tempfile::TempDir,
+    marker: Marker,
+}
+
+impl Place {
+    /// Events go to a file, one after the other.
+    pub fn file() -> Self {
+        let place = Self { directory: tempfile::tempdir().unwrap(), marker: Marker::File };
+        std::fs::write(place.marker(), "").unwrap();
+        place
+    }
+
+    /// Events go to a ring buffer of the kernel's; None, and a line that says why, where that can't be had.
+    pub fn kernel(test: &str) -> Option<Self> {
+        match Instance::create("atrace-test") {
+            Ok(instance) => {
+                instance.set_buffer_kb(2048).unwrap();
+                Some(Self { directory: tempfile::tempdir().unwrap(), marker: Marker::Kernel(instance) })
+            }
+            Err(reason) => {
+                eprintln!("skipped {test}: {reason}");
+                None
+            }
+        }
+    }
+
+    /// Has all processes of this store trace as applications.
+    pub fn on(self) -> Self {
+        self.control().enable("*").unwrap().keep();
+        self
+    }
+
+    pub fn control(&self) -> Control {
+        Control::open_path(&self.properties()).unwrap()
+    }
+
+    /// Sets a property as it is.
+    pub fn set(&self, key: &str, value: &str) {
+        atrace_sys::properties::Properties::open_path(&self.properties()).unwrap().set(key, value).unwrap();
+    }
+
+    pub fn properties(&self) -> PathBuf {
+        self.path("properties")
+    }
+
+    pub fn marker(&self) -> PathBuf {
+        match &self.marker {
+            Marker::File => self.path("marker"),
+            Marker::Kernel(instance) => instance.marker_path(),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn instance(&self) -> &Instance {
+        match &self.marker {
+            Marker::Kernel(instance) => instance,
+            Marker::File => panic!("this place has no instance"),
+        }
+    }
+
+    /// What was written to the file.
+    pub fn text(&self) -> String {
+        String::from_utf8(std::fs::read(self.path("marker")).unwrap()).unwrap()
+    }
+
+    /// What was written to the ring buffer. Fails if the kernel lost anything.
+    pub fn messages(&self) -> Vec<String> {
+        assert_eq!(self.instance().stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
+        let messages = self.instance().markers().unwrap();
+        messages.map(|marker| String::from_utf8(marker.payload).unwrap()).collect()
+    }
+
+    /// The process that is to be the case, not started yet.
+    pub fn command(&self, case: &str) -> Command {
+        self.command_of(&std::env::current_exe().unwrap(), case)
+    }
+
+    /// The same with another name of this program.
+    pub fn command_of(&self, program: &Path, case: &str) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ATRACE_"))
+        {
+            command.env_remove(name);
+        }
+        command
+            .args([case, "--exact", "--nocapture", "--test-threads=1"])
+            .env(CASE, case)
+            .env("ATRACE_MARKER", self.marker())
+            .env("ATRACE_PROPERTIES", self.properties())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs the case, which must succeed.
+    pub fn run(&self, case: &str) -> Ran {
+        run(&mut self.command(case))
+    }
+}
+
+/// What became of a case.
+#[derive(Debug)]
+pub struct Ran {
+    pub pid: u32,
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// The lines that the case printed with this word before them.
+    pub fn said(&self, word: &str) -> Vec<&str> {
+        // The harness leaves its own line open when the case prints its first.
+        self.stdout.lines().filter_map(|line| Some(line.split_once(word)?.1.trim())).collect()
+    }
+}
+
+/// Runs a case, which must succeed.
+pub fn run(command: &mut Command) -> Ran {
+    let ran = end_of(command.spawn().unwrap());
+    assert!(ran.status.success(), "{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("1 passed"), "the case was not found:\n{}", ran.stdout);
+    ran
+}
+
+/// Waits for a case, however it ends.
+pub fn end_of(mut child: Child) -> Ran {
+    fn reader(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = pipe.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    }
+    let stdout = child.stdout.take().map(reader);
+    let stderr = child.stderr.take().map(reader);
+    let start = Instant::now();
+    let mut hung = false;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > PATIENCE {
+            hung = true;
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let text = |reader: Option<std::thread::JoinHandle<String>>| {
+        reader.map_or(String::new(), |it| it.join().unwrap())
+    };
+    let ran = Ran { pid: child.id(), status, stdout: text(stdout), stderr: text(stderr) };
+    assert!(!hung, "the case hung:\n{}\n{}", ran.stdout, ran.stderr);
+    ran
+}
+
+/// Waits until it is so. That it takes long is no failure; that it never comes is.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// The properties that the calling process follows.
+pub fn control() -> Control {
+    Control::open().unwrap()
+}
+
+/// The number of this process, as messages have it.
+pub fn pid() -> u32 {
+    std::process::id()
+}
+
+pub fn set_errno(value: i32) {
+    // SAFETY: the calling thread's own errno.
+    unsafe { *libc::__errno_location() = value };
+}
+
+pub fn errno() -> i32 {
+    // SAFETY: the calling thread's own errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// The open descriptors of this process, without the one that looks.
+pub fn descriptors() -> Vec<(i32, PathBuf)> {
+    let mut all: Vec<_> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            Some((number, std::fs::read_link(entry.path()).ok()?))
+        })
+        .filter(|(_, path)| !path.starts_with("/proc"))
+        .collect();
+    all.sort();
+    all
+}
+
+/// The threads of this process.
+pub fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// The number of the descriptor that this process has of the file.
+pub fn descriptor_of(path: &Path) -> Option<i32> {
+    descriptors().into_iter().find(|(_, other)| other == path).map(|(number, _)| number)
+}
+
+pub fn is_root(test: &str) -> bool {
+    // SAFETY: no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped {test}: only root can do this");
+    }
+    root
+}
+
+/// `dev:ino` of a file, as `ATRACE_MARKER=fd:…` has it.
+pub fn identity(path: &Path) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let data = std::fs::metadata(path).unwrap();
+    format!("{}:{}", data.dev(), data.ino())
+}
+
+/// A source of chance that is the same on each run, so that a failure can be repeated.
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+pub fn os(text: impl AsRef<OsStr>) -> OsString {
+    text.as_ref().to_owned()
+}
