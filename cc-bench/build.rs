@@ -1,0 +1,77 @@
+//! Compiles the loops, and on hosts the libcutils they call.
+
+use std::path::{Path, PathBuf};
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src");
+    println!("cargo::rerun-if-changed=cutils");
+
+    let system = variable("CARGO_CFG_TARGET_OS");
+    if system != "linux" && system != "android" {
+        return;
+    }
+    let include = PathBuf::from(variable("DEP_CUTILS_INCLUDE"));
+    println!("cargo::rerun-if-changed={}", include.display());
+
+    cxx(cxx_build::bridge("src/lib.rs")).file("src/bench.cc").include(&include).compile("cc_bench_loops");
+
+    // A device has a libcutils of its own.
+    if system == "linux" {
+        build_cutils(&include, &PathBuf::from(variable("OUT_DIR")).join("lib"));
+    }
+}
+
+/// Reads a variable that cargo always sets.
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|reason| panic!("{name}: {reason}"))
+}
+
+/// The same code in every profile: what is measured must not depend on how the Rust side was built.
+fn cxx(mut build: cc::Build) -> cc::Build {
+    build.cpp(true).std("c++20").opt_level(2).force_frame_pointer(false).warnings(true);
+    build
+}
+
+/// Builds `libproperties.so` and `libcutils.so` into `directory` and links the latter.
+fn build_cutils(include: &Path, directory: &Path) {
+    std::fs::create_dir_all(directory).unwrap_or_else(|reason| panic!("{}: {reason}", directory.display()));
+    shared_library(directory, "properties", &["properties.cc", "process.cc"], &[]);
+    shared_library(
+        directory,
+        "cutils",
+        &["trace.cc", "marker.cc", "log.cc"],
+        &[
+            "-I".into(),
+            include.display().to_string(),
+            "-L".into(),
+            directory.display().to_string(),
+            "-lproperties".into(),
+        ],
+    );
+    println!("cargo::rustc-link-search=native={}", directory.display());
+    println!("cargo::rustc-link-lib=dylib=cutils");
+    println!("cargo::rustc-link-arg=-Wl,-rpath,{}", directory.display());
+    println!("cargo::metadata=libdir={}", directory.display());
+}
+
+/// Builds one shared library, as Android builds its own: only the ABI exported, bound when loaded, and no call within
+/// the library that another one could intercept (what gcc would otherwise provide for, clang never does).
+fn shared_library(directory: &Path, name: &str, sources: &[&str], arguments: &[String]) {
+    let mut build = cxx(cc::Build::new());
+    build.pic(true);
+    for flag in ["-fvisibility=hidden", "-fno-semantic-interposition", "-fno-exceptions", "-fno-rtti"] {
+        build.flag(flag);
+    }
+    let mut compiler = build.get_compiler().to_command();
+    compiler
+        .args(sources.iter().map(|source| Path::new("cutils").join(source)))
+        .args(["-shared", "-Wl,-z,now,-z,relro,-z,defs,--as-needed,--enable-new-dtags"])
+        .arg(format!("-Wl,-soname,lib{name}.so"))
+        .arg("-Wl,-rpath,$ORIGIN")
+        .args(arguments)
+        .arg("-o")
+        .arg(directory.join(format!("lib{name}.so")));
+    let status = compiler.status().unwrap_or_else(|reason| panic!("{compiler:?}: {reason}"));
+    assert!(status.success(), "{compiler:?}: {status}");
+}

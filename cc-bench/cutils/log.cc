@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "log.h"
+
+#include <cstdarg>
+#include <cstdio>
+
+void log_error(const char* format, ...) {
+    char line[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    // One call, so that lines of several processes don't mix.
+    fprintf(stderr, "cutils-trace: %s\n", line);
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "marker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "log.h"
+
+namespace {
+
+// A pipe or a socket could block the program or send it a signal.
+bool is_allowed(const struct stat& file) {
+    return S_ISREG(file.st_mode) || S_ISCHR(file.st_mode);
+}
+
+// Takes a descriptor that the starting process left open, if it still is the file that was meant.
+int inherit(const char* marker) {
+    int fd = -1;
+    uint64_t device = 0;
+    uint64_t inode = 0;
+    int used = 0;
+    if (sscanf(marker, "fd:%d:%" SCNu64 ":%" SCNu64 "%n", &fd, &device, &inode, &used) != 3 || marker[used] != '\0') {
+        log_error("ATRACE_MARKER=%s is not of the form fd:N:DEV:INO", marker);
+        return -1;
+    }
+    struct stat file;
+    if (fstat(fd, &file) != 0 || file.st_dev != device || file.st_ino != inode || !is_allowed(file)) {
+        log_error("ATRACE_MARKER=%s: descriptor %d is not that file", marker, fd);
+        return -1;
+    }
+    // A number of our own: whoever closes theirs does not take ours away.
+    return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
+int open_path(const char* path) {
+    // O_APPEND, as two processes may have been given one file; O_NONBLOCK, as a pipe may stand there.
+    const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    struct stat file;
+    if (fd >= 0 && (fstat(fd, &file) != 0 || !is_allowed(file))) {
+        close(fd);
+        errno = EINVAL;
+        return -1;
+    }
+    return fd;
+}
+
+}  // namespace
+
+int open_marker() {
+    const char* named = secure_getenv("ATRACE_MARKER");
+    if (named != nullptr && named[0] != '\0') {
+        if (strncmp(named, "fd:", 3) == 0) return inherit(named);
+        const int fd = open_path(named);
+        if (fd < 0) log_error("ATRACE_MARKER=%s: %s", named, strerror(errno));
+        return fd;
+    }
+    int fd = open("/sys/kernel/tracing/trace_marker", O_WRONLY | O_CLOEXEC);
+    if (fd < 0) fd = open("/sys/kernel/debug/tracing/trace_marker", O_WRONLY | O_CLOEXEC);
+    if (fd < 0) log_error("trace_marker can't be opened: %s", strerror(errno));
+    return fd;
+}

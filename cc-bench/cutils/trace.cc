@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// libcutils' way of tracing, for hosts, which have no libcutils that traces.
+//
+// It is here to be measured against, so it does what libcutils does at the price that libcutils pays, and takes over
+// its behaviour where one could wish for better: names are not escaped, a cut may split a UTF-8 character, and a flags
+// property that did not exist at the first call is never noticed. Only where the marker and the properties come from
+// is the host's own (marker.h, properties.h).
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cinttypes>
+#include <climits>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+// The header's names, and nothing else, are what the library exports.
+#pragma GCC visibility push(default)
+#include <cutils/trace.h>
+#pragma GCC visibility pop
+
+#include "log.h"
+#include "marker.h"
+#include "process.h"
+#include "properties.h"
+
+bool atrace_is_ready = false;
+uint64_t atrace_enabled_tags = ATRACE_TAG_NOT_READY;
+int atrace_marker_fd = -1;
+
+namespace {
+
+constexpr char kFlags[] = "debug.atrace.tags.enableflags";
+
+// The serial that no property has: the tags were never read.
+constexpr uint32_t kNeverRead = UINT32_MAX;
+
+// Stands for the flags property until one is found. Its serial, the first word, stays 0.
+alignas(8) constexpr char kNoProperty[96] = {};
+
+const prop_info* flags_property = reinterpret_cast<const prop_info*>(kNoProperty);
+std::atomic<uint32_t> last_serial{kNeverRead};
+std::atomic<bool> may_trace{true};
+pthread_mutex_t tags_mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_once_t marker_once = PTHREAD_ONCE_INIT;
+
+void set_tags(uint64_t tags) {
+    // The mutex orders writers; readers take the word as it is.
+    pthread_mutex_lock(&tags_mutex);
+    __atomic_store_n(&atrace_enabled_tags, tags, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&tags_mutex);
+}
+
+// Reads a number of any base; whatever follows it is not looked at. Anything else counts as 0.
+int read_count(const char* key) {
+    char value[kPropertyValueMax];
+    if (__system_property_get(key, value) < 1) return 0;
+    errno = 0;
+    char* end = nullptr;
+    const intmax_t number = strtoimax(value, &end, 0);
+    if (end == value || errno == ERANGE || number < INT32_MIN || number > INT32_MAX) return 0;
+    return static_cast<int>(number);
+}
+
+bool matches_a_pattern(const char* program) {
+    const int count = read_count("debug.atrace.app_number");
+    for (int i = 0; i < count; i++) {
+        char key[32];
+        char pattern[kPropertyValueMax];
+        snprintf(key, sizeof(key), "debug.atrace.app_%d", i);
+        __system_property_get(key, pattern);
+        if (fnmatch(pattern, program, FNM_NOESCAPE) == 0) return true;
+    }
+    return false;
+}
+
+// Tells whether this process was chosen, by its argv[0] as it is now: Zygote renames its children.
+bool is_chosen_app() {
+    FILE* file = fopen("/proc/self/cmdline", "re");
+    if (file == nullptr) {
+        log_error("/proc/self/cmdline can't be opened: %s", strerror(errno));
+        return false;
+    }
+    // One line at most; the string ends at the NUL behind argv[0].
+    char program[4096];
+    const bool chosen = fgets(program, sizeof(program), file) != nullptr && matches_a_pattern(program);
+    fclose(file);
+    return chosen;
+}
+
+uint64_t read_tags() {
+    char value[kPropertyValueMax];
+    if (__system_property_get(kFlags, value) < 1) strcpy(value, "0");
+    errno = 0;
+    char* end = nullptr;
+    uint64_t tags = strtoull(value, &end, 0);
+    if (*end != '\0') {
+        log_error("%s=%s is not a number", kFlags, value);
+        return 0;
+    }
+    if (errno == ERANGE || tags == ULLONG_MAX) {
+        log_error("%s=%s is too large", kFlags, value);
+        return 0;
+    }
+    // The property has no say about APP.
+    tags = is_chosen_app() ? tags | ATRACE_TAG_APP : tags & ~ATRACE_TAG_APP;
+    return (tags | ATRACE_TAG_ALWAYS) & ATRACE_TAG_VALID_MASK;
+}
+
+void open_once() {
+    atrace_marker_fd = open_marker();
+}
+
+[[gnu::noinline]] void serial_changed(uint32_t before, uint32_t now) {
+    if (!may_trace.load(std::memory_order_acquire)) return;
+    // Whoever gets here first reads the tags for all.
+    uint32_t expected = before;
+    if (!last_serial.compare_exchange_strong(expected, now)) return;
+    if (before == kNeverRead) {
+        const prop_info* found = __system_property_find(kFlags);
+        if (found != nullptr) flags_property = found;
+        pthread_once(&marker_once, open_once);
+    }
+    // Also without a marker: libcutils then says "enabled" and writes to descriptor -1.
+    atrace_update_tags();
+}
+
+}  // namespace
+
+void atrace_init(void) {
+    const uint32_t now = __system_property_serial(flags_property);
+    const uint32_t before = last_serial.load(std::memory_order_relaxed);
+    if (__builtin_expect(now != before, 0)) serial_changed(before, now);
+}
+
+void atrace_setup(void) {
+    atrace_init();
+}
+
+uint64_t atrace_get_enabled_tags(void) {
+    atrace_init();
+    return __atomic_load_n(&atrace_enabled_tags, __ATOMIC_RELAXED);
+}
+
+void atrace_update_tags(void) {
+    set_tags(may_trace.load(std::memory_order_acquire) ? read_tags() : ATRACE_TAG_NOT_READY);
+}
+
+void atrace_set_tracing_enabled(bool enabled) {
+    may_trace.store(enabled, std::memory_order_release);
+    atrace_update_tags();
+}
+
+namespace {
+
+// The limit of one message, with the NUL that snprintf adds.
+constexpr int kBufferSize = 1024;
+
+// One kind of message, as printf formats. All take the pid, the track, a separator, the name and a value, which is ""
+// where there is none, and so cost the same number of conversions as libcutils' formats do.
+struct Formats {
+    const char* whole;
+    // The name with its length before it.
+    const char* name_cut;
+    // The track with its length before it, and one byte of the name.
+    const char* track_cut;
+};
+
+#define FORMATS(letter, value) \
+    Formats { letter "%s%s%s" value, letter "%s%s%.*s" value, letter "%.*s|%.1s" value }
+
+// Inlined, so that each format is as constant to the compiler as if it were written at the call.
+template <typename Value>
+[[gnu::always_inline]] inline void write_message(Formats formats, const char* track, const char* name, Value value) {
+    char buffer[kBufferSize];
+    const char* separator = track[0] != '\0' ? "|" : "";
+    const int pid = cached_getpid();
+    int length = snprintf(buffer, sizeof(buffer), formats.whole, pid, track, separator, name, value);
+    if (length >= kBufferSize) {
+        const int excess = length - (kBufferSize - 1);
+        const int name_length = static_cast<int>(strlen(name));
+        // The name gives way first; where that is not enough it keeps one byte, and the track gives way.
+        const int name_kept = name_length - excess;
+        const int track_kept = static_cast<int>(strlen(track)) - (excess - (name_length - 1));
+        if (name_kept > 0) {
+            length =
+                snprintf(buffer, sizeof(buffer), formats.name_cut, pid, track, separator, name_kept, name, value);
+        } else if (track[0] != '\0' && track_kept > 0) {
+            length = snprintf(buffer, sizeof(buffer), formats.track_cut, pid, track_kept, track, name, value);
+        } else {
+            return;
+        }
+    }
+    if (length > 0) {
+        // A message that can't be written is lost, and nobody is told.
+        [[maybe_unused]] const ssize_t written = write(atrace_marker_fd, buffer, length);
+    }
+}
+
+constexpr const char* kNoTrack = "";
+constexpr const char* kNoName = "";
+constexpr const char* kNoValue = "";
+
+}  // namespace
+
+void atrace_begin_body(const char* name) {
+    write_message(FORMATS("B|%d|", "%s"), kNoTrack, name, kNoValue);
+}
+
+void atrace_end_body(void) {
+    write_message(FORMATS("E|%d", "%s"), kNoTrack, kNoName, kNoValue);
+}
+
+void atrace_async_begin_body(const char* name, int32_t cookie) {
+    write_message(FORMATS("S|%d|", "|%" PRId32), kNoTrack, name, cookie);
+}
+
+void atrace_async_end_body(const char* name, int32_t cookie) {
+    write_message(FORMATS("F|%d|", "|%" PRId32), kNoTrack, name, cookie);
+}
+
+void atrace_async_for_track_begin_body(const char* track, const char* name, int32_t cookie) {
+    write_message(FORMATS("G|%d|", "|%" PRId32), track, name, cookie);
+}
+
+void atrace_async_for_track_end_body(const char* track, int32_t cookie) {
+    // There is no name: the track stands in its place, and is cut like one.
+    write_message(FORMATS("H|%d|", "|%" PRId32), kNoTrack, track, cookie);
+}
+
+void atrace_instant_body(const char* name) {
+    write_message(FORMATS("I|%d|", "%s"), kNoTrack, name, kNoValue);
+}
+
+void atrace_instant_for_track_body(const char* track, const char* name) {
+    write_message(FORMATS("N|%d|", "%s"), track, name, kNoValue);
+}
+
+void atrace_int_body(const char* name, int32_t value) {
+    write_message(FORMATS("C|%d|", "|%" PRId32), kNoTrack, name, value);
+}
+
+void atrace_int64_body(const char* name, int64_t value) {
+    write_message(FORMATS("C|%d|", "|%" PRId64), kNoTrack, name, value);
+}

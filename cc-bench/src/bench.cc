@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cc-bench/src/bench.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cutils/trace.h>
+
+namespace cc_bench {
+namespace {
+
+// The one tag that a host program or an app can be given without touching the others.
+constexpr uint64_t kTag = ATRACE_TAG_APP;
+
+// What C++ programs put at the top of a function.
+class ScopedTrace {
+public:
+    ScopedTrace(uint64_t tag, const char* name) : tag_(tag) { atrace_begin(tag_, name); }
+    ~ScopedTrace() { atrace_end(tag_); }
+    ScopedTrace(const ScopedTrace&) = delete;
+    ScopedTrace& operator=(const ScopedTrace&) = delete;
+
+private:
+    uint64_t tag_;
+};
+
+// Takes from the compiler what it knows about a value, at no cost: so nothing moves out of the loop.
+template <typename Value>
+[[gnu::always_inline]] inline void forget(Value& value) {
+    asm volatile("" : "+r"(value) : : "memory");
+}
+
+template <typename Operation>
+[[gnu::always_inline]] inline void repeat(uint64_t iterations, Operation operation) {
+    for (uint64_t i = 0; i < iterations; i++) operation(i);
+}
+
+}  // namespace
+
+void begin(const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t) {
+        forget(name);
+        atrace_begin(kTag, name);
+    });
+}
+
+void end(uint64_t iterations) {
+    repeat(iterations, [](uint64_t) { atrace_end(kTag); });
+}
+
+void scoped(const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t) {
+        forget(name);
+        ScopedTrace trace(kTag, name);
+    });
+}
+
+void instant(const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t) {
+        forget(name);
+        atrace_instant(kTag, name);
+    });
+}
+
+void instant_for_track(const char* track, const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t) {
+        forget(name);
+        atrace_instant_for_track(kTag, track, name);
+    });
+}
+
+void counter_int(const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t i) {
+        forget(name);
+        atrace_int(kTag, name, static_cast<int32_t>(i));
+    });
+}
+
+void counter_int64(const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t i) {
+        forget(name);
+        atrace_int64(kTag, name, static_cast<int64_t>(i));
+    });
+}
+
+void async_begin(const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t i) {
+        forget(name);
+        atrace_async_begin(kTag, name, static_cast<int32_t>(i));
+    });
+}
+
+void async_end(const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t i) {
+        forget(name);
+        atrace_async_end(kTag, name, static_cast<int32_t>(i));
+    });
+}
+
+void async_for_track_begin(const char* track, const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t i) {
+        forget(name);
+        atrace_async_for_track_begin(kTag, track, name, static_cast<int32_t>(i));
+    });
+}
+
+void async_for_track_end(const char* track, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t i) {
+        forget(track);
+        atrace_async_for_track_end(kTag, track, static_cast<int32_t>(i));
+    });
+}
+
+uint64_t is_enabled(uint64_t iterations) {
+    uint64_t enabled = 0;
+    repeat(iterations, [&](uint64_t) {
+        if (__builtin_expect(atrace_is_tag_enabled(kTag) != 0, 0)) enabled++;
+    });
+    return enabled;
+}
+
+uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iterations) {
+    const uint8_t* bytes = message.data();
+    const size_t length = message.size();
+    uint64_t whole = 0;
+    repeat(iterations, [&](uint64_t) {
+        forget(bytes);
+        if (write(fd, bytes, length) == static_cast<ssize_t>(length)) whole++;
+    });
+    return whole;
+}
+
+uint64_t enabled_tags() {
+    return atrace_get_enabled_tags();
+}
+
+void update_tags() {
+    atrace_update_tags();
+}
+
+// Asks the dynamic linker, so that it is the library these loops call, wherever it was found.
+rust::String cutils_library() {
+    Dl_info found = {};
+    if (dladdr(reinterpret_cast<void*>(&atrace_begin_body), &found) == 0 || found.dli_fname == nullptr) {
+        return rust::String();
+    }
+    return rust::String::lossy(found.dli_fname);
+}
+
+}  // namespace cc_bench

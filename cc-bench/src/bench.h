@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The loops of the C++ side: each runs one operation `iterations` times, as a C++ program would write it.
+
+#pragma once
+
+#include <cstdint>
+
+#include "rust/cxx.h"
+
+namespace cc_bench {
+
+void begin(const char* name, uint64_t iterations);
+void end(uint64_t iterations);
+void scoped(const char* name, uint64_t iterations);
+void instant(const char* name, uint64_t iterations);
+void instant_for_track(const char* track, const char* name, uint64_t iterations);
+void counter_int(const char* name, uint64_t iterations);
+void counter_int64(const char* name, uint64_t iterations);
+void async_begin(const char* name, uint64_t iterations);
+void async_end(const char* name, uint64_t iterations);
+void async_for_track_begin(const char* track, const char* name, uint64_t iterations);
+void async_for_track_end(const char* track, uint64_t iterations);
+uint64_t is_enabled(uint64_t iterations);
+uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iterations);
+
+uint64_t enabled_tags();
+void update_tags();
+rust::String cutils_library();
+
+}  // namespace cc_bench

@@ -1,0 +1,86 @@
+//! A process for each test: libcutils opens its marker and finds its property once in the life of a process, and
+//! takes both from the environment.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use atrace_sys::properties::Properties;
+
+/// Set in the process that runs the test itself: the directory of its files.
+const PLACE: &str = "CC_BENCH_TEST_PLACE";
+
+/// The files of one test, seen from the process that runs it.
+pub(crate) struct Place {
+    directory: PathBuf,
+    properties: Properties,
+}
+
+/// Runs `test` in a new process of this test binary, with a marker file and a property store of its own.
+///
+/// `name` is the name of the calling test function. The process has no LD_LIBRARY_PATH: it must find libcutils as a
+/// binary that is started by hand does.
+pub(crate) fn alone(name: &str, test: impl FnOnce(&Place)) {
+    alone_with(name, |_, _| {}, test);
+}
+
+/// Does so after `prepare` has changed how the process is started; it also gets the path of the marker.
+pub(crate) fn alone_with(name: &str, prepare: impl FnOnce(&mut Command, &Path), test: impl FnOnce(&Place)) {
+    if let Some(directory) = std::env::var_os(PLACE) {
+        let directory = PathBuf::from(directory);
+        let properties = Properties::open_path(&directory.join("properties")).unwrap();
+        return test(&Place { directory, properties });
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let marker = directory.path().join("marker");
+    File::create(&marker).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([name, "--exact", "--nocapture"])
+        .env(PLACE, directory.path())
+        .env("ATRACE_MARKER", &marker)
+        .env("ATRACE_PROPERTIES", directory.path().join("properties"))
+        .env_remove("LD_LIBRARY_PATH");
+    prepare(&mut command, &marker);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{}\n{text}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[allow(dead_code, reason = "not every test binary needs all of it")]
+impl Place {
+    pub(crate) fn set(&self, key: &str, value: &str) {
+        self.properties.set(key, value).unwrap();
+    }
+
+    /// Switches tracing on for this process.
+    pub(crate) fn switch_on(&self) {
+        self.set("debug.atrace.app_0", "*");
+        self.set("debug.atrace.app_number", "1");
+        self.set("debug.atrace.tags.enableflags", "0");
+    }
+
+    pub(crate) fn path(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        self.directory.join(name.as_ref())
+    }
+
+    /// Runs `calls` and returns what they have written.
+    pub(crate) fn written_by(&self, calls: impl FnOnce()) -> String {
+        let marker = self.path("marker");
+        let before = std::fs::read(&marker).unwrap().len();
+        calls();
+        String::from_utf8(std::fs::read(&marker).unwrap()[before..].to_vec()).unwrap()
+    }
+
+    /// Ends a line in the marker file: messages have no end of their own.
+    pub(crate) fn end_line(&self) {
+        OpenOptions::new().append(true).open(self.path("marker")).unwrap().write_all(b"\n").unwrap();
+    }
+}
