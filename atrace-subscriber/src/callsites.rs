@@ -1,0 +1,121 @@
+//! Every span's metadata, found again by a number.
+//!
+//! A span whose fields need no storage needs none at all: its id says which callsite made it, and the callsite's
+//! metadata says its name. The table from number to metadata is filled by the first span of each callsite, is never emptied (callsites
+//! live forever), and is searched without a lock: a few loads that are the same each time.
+//!
+//! A place is taken by one compare-and-swap of the metadata's address, before the metadata itself is put there. So nobody ever
+//! waits for another thread, which in a forked child would not exist.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tracing_core::Metadata;
+
+/// Places in the first part, which is not on the heap.
+const FIRST: usize = 1024;
+/// Each further part is this much larger than the one before.
+const GROWTH: u32 = 3;
+const PARTS: usize = 4;
+/// Places that are tried in one part.
+const TRIES: usize = 8;
+
+struct Place {
+    /// The address of the metadata; zero while free.
+    key: AtomicUsize,
+    metadata: OnceLock<&'static Metadata<'static>>,
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self { key: AtomicUsize::new(0), metadata: OnceLock::new() }
+    }
+}
+
+static FIRST_PART: [Place; FIRST] = [const { Place::new() }; FIRST];
+/// Made when a part before was too full.
+static FURTHER_PARTS: [OnceLock<Box<[Place]>>; PARTS] = [const { OnceLock::new() }; PARTS];
+
+/// A callsite's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Callsite(u32);
+
+impl Callsite {
+    pub(crate) const fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The number of the callsite with this metadata; None when there are too many to be numbered.
+    #[inline]
+    pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
+        let key = std::ptr::from_ref(metadata) as usize;
+        let at = hash(key) % FIRST;
+        if FIRST_PART[at].key.load(Ordering::Relaxed) == key {
+            return Some(Self(at as u32));
+        }
+        Self::search(metadata, key)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search(metadata: &'static Metadata<'static>, key: usize) -> Option<Self> {
+        let mut base = 0;
+        for part in 0..=PARTS {
+            let places = places(part, true)?;
+            for at in (0..TRIES).map(|n| (hash(key) + n) % places.len()) {
+                let place = &places[at];
+                match place.key.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => {
+                        let _ = place.metadata.set(metadata);
+                        return u32::try_from(base + at).ok().map(Self);
+                    }
+                    Err(present) if present == key => return u32::try_from(base + at).ok().map(Self),
+                    Err(_) => {}
+                }
+            }
+            base += places.len();
+        }
+        None
+    }
+
+    /// The metadata; None while another thread is just putting it there.
+    #[inline]
+    pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
+        let number = self.0 as usize;
+        match FIRST_PART.get(number) {
+            Some(place) => place.metadata.get().copied(),
+            None => Self::further(number - FIRST),
+        }
+    }
+
+    #[cold]
+    fn further(mut number: usize) -> Option<&'static Metadata<'static>> {
+        for part in 1..=PARTS {
+            let places = places(part, false)?;
+            match places.get(number) {
+                Some(place) => return place.metadata.get().copied(),
+                None => number -= places.len(),
+            }
+        }
+        None
+    }
+}
+
+/// A part of the table; made if it is to be filled.
+fn places(part: usize, fill: bool) -> Option<&'static [Place]> {
+    let Some(further) = part.checked_sub(1) else { return Some(&FIRST_PART) };
+    let cell = FURTHER_PARTS.get(further)?;
+    let make = || (0..FIRST << (GROWTH * part as u32)).map(|_| Place::new()).collect();
+    Some(if fill { cell.get_or_init(make) } else { cell.get()? })
+}
+
+/// Spreads addresses, whose lowest bits are all the same.
+#[inline(always)]
+fn hash(key: usize) -> usize {
+    // The golden ratio's fraction in 64 bits; the high bits of the product depend on all of the key.
+    ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+}

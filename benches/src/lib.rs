@@ -1,0 +1,28 @@
+//! Measures what tracing costs, and says how sure it is.
+//!
+//! The parts, each independent of what is measured:
+//!
+//! - [`paired`] runs cases in interleaved rounds in one process, so that drifts cancel in their
+//!   ratios; [`processes`] does that with whole processes; [`threads`] with a growing number of
+//!   threads.
+//! - [`stats`] turns rounds into medians with 95 % intervals, and tells which mean nothing.
+//! - [`alloc`] counts allocations exactly.
+//! - [`row`] is the measured file, [`table`] what a person sees of it.
+//! - [`supervise`] gives a bench a sink of its own and cleans up behind it, however it ends;
+//!   [`args`] reads its command line.
+//! - [`chain`] is work of a known cost, for the tests that prove the harness.
+
+pub mod alloc;
+pub mod args;
+pub mod chain;
+pub mod clock;
+pub mod cpu;
+pub mod measured;
+pub mod paired;
+pub mod processes;
+pub mod row;
+mod shuffle;
+pub mod stats;
+pub mod supervise;
+pub mod table;
+pub mod threads;

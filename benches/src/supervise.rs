@@ -1,0 +1,328 @@
+//! Gives a bench what it needs, and takes it away again however the bench ends.
+//!
+//! A bench that cleans up behind itself leaves its things behind when it is killed. So [`run`] runs
+//! the program a second time, as a child that measures, while the first does nothing but wait, and
+//! then removes the tracefs instance and the temporary directory. It hands on the signals that ask
+//! it to end, and ends as the child did. The child does not outlive it, and what is left behind
+//! when the first is killed too is swept by the next run.
+//!
+//! The child has one thread and no handlers: a second thread would make each of its system calls
+//! on files dearer, and it is those that are measured.
+//!
+//! What the child finds in its environment:
+//!
+//! - `ATRACE_MARKER` names the sink: the marker of an instance of its own; without the rights for
+//!   one, `/dev/null`, or as a test, where little is written, a temporary file. `ATRACE_BENCH_SINK`
+//!   (`tracefs`, `file`, `null`) asks for one of them.
+//! - `ATRACE_PROPERTIES` names a property store of its own, unless it was set already.
+//! - `ATRACE_BACKEND` is not set.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+
+use atrace::tracefs::{self, Instance};
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::Args;
+use crate::paired::Config;
+use crate::row::Sink;
+
+/// What the names of the tracefs instances begin with.
+pub const PREFIX: &str = "atrace-bench";
+
+/// Set for a child, to the number of the process that started it.
+pub(crate) const CHILD: &str = "ATRACE_BENCH_CHILD";
+/// The kind of the child's sink; for the first process, which one to use.
+const SINK: &str = "ATRACE_BENCH_SINK";
+const MARKER: &str = "ATRACE_MARKER";
+const PROPERTIES: &str = "ATRACE_PROPERTIES";
+const BACKEND: &str = "ATRACE_BACKEND";
+
+/// From this signal on, the child is killed.
+const PATIENCE: u32 = 3;
+
+/// What the child works with.
+#[derive(Debug)]
+pub struct Session {
+    args: Args,
+    sink: Sink,
+    marker: Option<PathBuf>,
+    instance: Option<Instance>,
+}
+
+impl Session {
+    /// Returns the command line.
+    #[must_use]
+    pub fn args(&self) -> &Args {
+        &self.args
+    }
+
+    /// Returns how long to measure.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        Config::of(&self.args)
+    }
+
+    /// Returns where messages go, for the rows.
+    #[must_use]
+    pub fn sink(&self) -> Sink {
+        self.sink
+    }
+
+    /// Returns the file that messages are written to: what `ATRACE_MARKER` names.
+    #[must_use]
+    pub fn marker(&self) -> Option<&Path> {
+        self.marker.as_deref()
+    }
+
+    /// Returns the instance that has the marker, if the sink is [`Sink::Tracefs`].
+    #[must_use]
+    pub fn instance(&self) -> Option<&Instance> {
+        self.instance.as_ref()
+    }
+
+    /// Empties the sink, where it can be emptied.
+    ///
+    /// # Errors
+    ///
+    /// What the system answered.
+    pub fn clear(&self) -> io::Result<()> {
+        match (&self.instance, &self.marker) {
+            (Some(instance), _) => instance.clear(),
+            (None, Some(file)) if self.sink == Sink::File => {
+                std::fs::OpenOptions::new().write(true).truncate(true).open(file).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs `f` with an empty sink and returns how much it got: events where the sink is a marker,
+    /// bytes where it is a file, so that 0 means that nothing arrived. `None` where nobody can tell.
+    ///
+    /// What every row rests on: tracing is on when an operation shows here, and off when it does
+    /// not.
+    ///
+    /// # Errors
+    ///
+    /// What the system answered.
+    pub fn wrote(&self, f: impl FnOnce()) -> io::Result<Option<u64>> {
+        self.clear()?;
+        f();
+        match (&self.instance, &self.marker) {
+            (Some(instance), _) => Ok(Some(instance.stats()?.written())),
+            (None, Some(file)) if self.sink == Sink::File => Ok(Some(std::fs::metadata(file)?.len())),
+            _ => Ok(None),
+        }
+    }
+
+    /// The session of a process that was started to measure; `None` in one that was not.
+    fn inherited(args: &Args) -> io::Result<Option<Self>> {
+        let Some(parent) = std::env::var_os(CHILD) else { return Ok(None) };
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It may have gone before that call.
+        if getppid().map(|pid| pid.to_string().into()) != Some(parent) {
+            return Err(io::Error::other(format!("the process that {CHILD} names has not started this one")));
+        }
+        let sink = match std::env::var_os(SINK) {
+            Some(name) => sink_of(&name)?,
+            None => Sink::None,
+        };
+        let marker = std::env::var_os(MARKER).map(PathBuf::from);
+        let instance = match &marker {
+            Some(marker) if sink == Sink::Tracefs => marker.parent().map(Instance::attach).transpose()?,
+            _ => None,
+        };
+        Ok(Some(Self { args: args.clone(), sink, marker, instance }))
+    }
+}
+
+/// Runs `main_child` in a child process, with a sink of its own, and returns how it ended: with
+/// what it returned, with 128 + n if signal n ended it, and as after such a signal if one asked
+/// this process to end (130 for Ctrl-C).
+///
+/// For `--list` nothing is prepared: `main_child` runs here.
+#[must_use]
+pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
+    let args = match Args::from_env() {
+        Ok(args) => args,
+        Err(e) => return failed(&e),
+    };
+    if args.list {
+        return main_child(Session { args, sink: Sink::None, marker: None, instance: None });
+    }
+    match Session::inherited(&args) {
+        Ok(Some(session)) => main_child(session),
+        Ok(None) => supervise(&args).map_or_else(|e| failed(&e), ExitCode::from),
+        Err(e) => failed(&e),
+    }
+}
+
+fn failed(e: &dyn std::error::Error) -> ExitCode {
+    let _ = writeln!(io::stderr(), "error: {e}");
+    ExitCode::from(2)
+}
+
+fn supervise(args: &Args) -> io::Result<u8> {
+    // Before there is anything to clean up, so that no signal comes between.
+    let ends = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
+    let mut signals = Signals::new(ends.chain([SIGCHLD]))?;
+    let temp = tempfile::Builder::new().prefix("atrace-bench-").tempdir()?;
+    let prepared = Prepared::new(args, temp.path())?;
+
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(std::env::args_os().skip(1)).env(CHILD, std::process::id().to_string());
+    command.env(SINK, prepared.sink.to_string()).env(MARKER, &prepared.marker).env_remove(BACKEND);
+    if std::env::var_os(PROPERTIES).is_none() {
+        command.env(PROPERTIES, temp.path().join("properties"));
+    }
+    let mut child = command.spawn()?;
+    wait(&mut child, &mut signals)
+    // The instance goes, then the directory.
+}
+
+/// Waits for the child, handing on what this process is asked, and returns the exit status.
+fn wait(child: &mut Child, signals: &mut Signals) -> io::Result<u8> {
+    let pid = Pid::from_child(child);
+    let mut asked = 0;
+    let mut first = None;
+    for signal in signals.forever() {
+        if signal == SIGCHLD {
+            // Also sent when the child merely stops.
+            if let Some(status) = child.try_wait()? {
+                return Ok(first.map_or_else(|| code(status), by_signal));
+            }
+            continue;
+        }
+        first.get_or_insert(signal);
+        asked += 1;
+        let signal = match signal {
+            _ if asked >= PATIENCE => Signal::KILL,
+            SIGINT => Signal::INT,
+            SIGHUP => Signal::HUP,
+            _ => Signal::TERM,
+        };
+        // It may be gone: then its SIGCHLD is on its way.
+        let _ = kill_process(pid, signal);
+    }
+    // Signals are never closed.
+    child.wait().map(code)
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.or_else(|| status.signal().map(by_signal)).unwrap_or(1)
+}
+
+fn by_signal(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+/// Whether whoever started this process wants it to ignore `signal`, as `nohup` does.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.unwrap_or(0) >> (signal - 1) & 1 == 1
+}
+
+/// The sink, which goes when this is dropped.
+struct Prepared {
+    sink: Sink,
+    marker: PathBuf,
+    _instance: Option<Instance>,
+}
+
+impl Prepared {
+    fn new(args: &Args, temp: &Path) -> io::Result<Self> {
+        let asked = std::env::var_os(SINK).map(|name| sink_of(&name)).transpose()?;
+        let mut why = format!("{SINK} asks for it");
+        if asked.is_none_or(|sink| sink == Sink::Tracefs) {
+            match instance() {
+                Ok(instance) => {
+                    say(&format!("sink: tracefs, {}", instance.path().display()));
+                    let marker = instance.marker_path();
+                    return Ok(Self { sink: Sink::Tracefs, marker, _instance: Some(instance) });
+                }
+                Err(e) if asked.is_some() => return Err(e),
+                Err(e) => why = format!("{e}; the real one: {}", real(args)),
+            }
+        }
+        // Unless it is a test, a file would grow by gigabytes.
+        let sink = asked.unwrap_or(if args.test { Sink::File } else { Sink::Null });
+        let marker = match sink {
+            Sink::File => temp.join("marker"),
+            _ => PathBuf::from("/dev/null"),
+        };
+        if sink == Sink::File {
+            std::fs::write(&marker, "")?;
+        }
+        say(&format!("sink: {sink}, not the kernel's trace_marker ({why})"));
+        Ok(Self { sink, marker, _instance: None })
+    }
+}
+
+/// Makes an instance, after removing those that killed runs have left.
+fn instance() -> io::Result<Instance> {
+    // Whatever can't be swept is in nobody's way.
+    let _ = tracefs::sweep(PREFIX);
+    Instance::create(PREFIX)
+}
+
+/// The command that runs this bench on the real marker.
+fn real(args: &Args) -> String {
+    let exe = std::env::current_exe().unwrap_or_default();
+    let mount = tracefs::root().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    let mount = if mount { "sudo mount -t tracefs nodev /sys/kernel/tracing; " } else { "" };
+    format!("{mount}sudo {}{}", exe.display(), if args.test { "" } else { " --bench" })
+}
+
+fn say(line: &str) {
+    // Not `println!`, which panics when stdout is gone.
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+fn sink_of(name: &OsStr) -> io::Result<Sink> {
+    match name.to_str() {
+        Some("tracefs") => Ok(Sink::Tracefs),
+        Some("file") => Ok(Sink::File),
+        Some("null") => Ok(Sink::Null),
+        _ => {
+            let name = OsString::from(name);
+            Err(io::Error::other(format!("{SINK}={} is none of tracefs, file, null", name.display())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses() {
+        assert_eq!(code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(code(ExitStatus::from_raw(101 << 8)), 101);
+        assert_eq!(code(ExitStatus::from_raw(9)), 137);
+        assert_eq!(by_signal(SIGINT), 130);
+    }
+
+    #[test]
+    fn ignored_signals_are_known() {
+        // Rust programs ignore this one.
+        assert!(is_ignored(signal_hook::consts::SIGPIPE));
+        assert!(!is_ignored(signal_hook::consts::SIGUSR2));
+    }
+
+    #[test]
+    fn sinks_have_names() {
+        for sink in [Sink::Tracefs, Sink::File, Sink::Null] {
+            assert_eq!(sink_of(OsStr::new(&sink.to_string())).unwrap(), sink);
+        }
+        let e = sink_of(OsStr::new("pipe")).unwrap_err();
+        assert_eq!(e.to_string(), "ATRACE_BENCH_SINK=pipe is none of tracefs, file, null");
+    }
+}

@@ -1,0 +1,67 @@
+//! Allocation counts are exact. No libtest: its threads allocate when they please.
+
+use std::hint::black_box;
+
+use atrace_benches::alloc::{Counting, Counts, count, per_op};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn main() {
+    let nothing = per_op(1000, |n| {
+        for i in 0..n {
+            black_box(i);
+        }
+    });
+    assert_eq!(nothing.unwrap().total, Counts::default());
+
+    let boxes = per_op(1000, |n| {
+        for i in 0..n {
+            black_box(Box::new([i; 3]));
+        }
+    });
+    let boxes = boxes.unwrap();
+    assert_eq!(boxes.total, Counts { allocs: 1000, bytes: 24_000, frees: 1000 });
+    assert_eq!((boxes.allocs, boxes.bytes, boxes.frees), (1.0, 24.0, 1.0));
+
+    // What is set up once is not counted.
+    let mut once = None;
+    let lazy = per_op(10, |n| {
+        for _ in 0..n {
+            black_box(once.get_or_insert_with(|| Box::new(1)));
+        }
+    });
+    assert_eq!(lazy.unwrap().allocs, 0.0);
+
+    let (grown, v) = count(|| {
+        let mut v: Vec<u8> = Vec::with_capacity(black_box(10));
+        v.reserve_exact(black_box(20));
+        v
+    });
+    assert_eq!(grown.unwrap(), Counts { allocs: 2, bytes: 30, frees: 1 });
+    drop(v);
+
+    let (zeroed, _) = count(|| black_box(vec![0_u8; black_box(64)]).len());
+    assert_eq!(zeroed.unwrap(), Counts { allocs: 1, bytes: 64, frees: 1 });
+
+    // All threads are counted.
+    let (sent, received) = std::sync::mpsc::sync_channel::<()>(1);
+    let worker = std::thread::spawn(move || {
+        received.recv().unwrap();
+        black_box(Box::new([0_u8; 4096]));
+    });
+    let (threads, ()) = count(|| {
+        sent.send(()).unwrap();
+        worker.join().unwrap();
+    });
+    let threads = threads.unwrap();
+    assert!(threads.allocs >= 1 && threads.bytes >= 4096, "{threads:?}");
+
+    // Counting ends with its closure, also one that unwinds.
+    std::panic::set_hook(Box::new(|_| ()));
+    assert!(std::panic::catch_unwind(|| count(|| panic!("on purpose"))).is_err());
+    let (quiet, ()) = count(|| ());
+    assert_eq!(quiet.unwrap(), Counts::default());
+
+    println!("alloc: all counts are exact");
+}

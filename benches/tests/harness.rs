@@ -1,0 +1,223 @@
+//! The harness is right: the same thing twice is the same, and what was added is found again.
+//!
+//! Nothing here depends on how fast the machine is: the extra work is measured in the same run.
+//! On a busy machine a measurement is repeated until it is sure enough to be judged; one that never
+//! gets there fails with a message that says so, since a harness that can't tell has not been
+//! proved.
+
+use std::fs::OpenOptions;
+use std::hint::black_box;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use atrace::tracefs::Instance;
+use atrace_benches::chain;
+use atrace_benches::measured::{Measured, Stopped};
+use atrace_benches::paired::{Config, Paired};
+use atrace_benches::row::{self, Sink};
+use atrace_benches::stats::Interval;
+
+/// One measurement at a time: they all want the machine for themselves.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Measures until half the interval of `error` is at most half of what is `allowed`, then asserts
+/// that the error itself is within it.
+fn assert_error(
+    what: &str,
+    allowed: f64,
+    measure: impl Fn(Config) -> Measured,
+    error: impl Fn(&Measured) -> Interval,
+) {
+    let mut last = String::new();
+    for seconds in [1, 2, 4, 8, 16] {
+        let config = Config {
+            budget: Duration::from_secs(seconds),
+            max_rounds: 20_000,
+            // The comparisons decide nothing here: the rounds are as many as the time allows.
+            tight: 0.0,
+            tight_ns: 0.0,
+            ..Config::full()
+        };
+        let measured = measure(config);
+        let error = error(&measured);
+        println!("{what}: error {error:?}; {measured}");
+        if error.sure && error.half_width() <= allowed / 2.0 {
+            assert!(error.median.abs() <= allowed, "{what}: {error:?} is not within {allowed}");
+            return;
+        }
+        last = format!("{error:?}");
+    }
+    panic!("{what}: the machine is too noisy to judge this: {last} should be known to half of {allowed}");
+}
+
+/// The error of the ratio of two cases that should be equal.
+fn ratio_error(measured: &Measured) -> Interval {
+    let i = measured.ratio("a", "a again").unwrap();
+    Interval { median: i.median - 1.0, low: i.low - 1.0, high: i.high - 1.0, ..i }
+}
+
+fn twice(config: Config, run: &dyn Fn(u64)) -> Measured {
+    let mut paired = Paired::new(config);
+    paired.case("a", run);
+    paired.case("a again", run);
+    // Neighbours of other lengths, as in a real bench.
+    paired.case("other", chain::run::<2>);
+    paired.compare("a", "a again");
+    paired.run()
+}
+
+/// Eighty nanoseconds or so.
+fn base(n: u64) {
+    chain::run::<4>(n);
+}
+
+/// The error of the extra that was found, in nanoseconds or, if `relative`, in parts of the extra:
+/// `base and extra` should take as much more than `base` as `extra` takes by itself.
+fn extra_error(measured: &Measured, relative: bool) -> Interval {
+    let rounds = |id| measured.rounds(id).unwrap();
+    let (base, both, extra) = (rounds("base"), rounds("base and extra"), rounds("extra"));
+    let error = |i: usize| {
+        let error = both[i] - base[i] - extra[i];
+        if relative { error / extra[i] } else { error }
+    };
+    Interval::of(&(0..base.len()).map(error).collect::<Vec<_>>()).unwrap()
+}
+
+fn extra_on_a_chain(config: Config) -> Measured {
+    let mut paired = Paired::new(config);
+    paired.case("base", base);
+    paired.case("base and extra", chain::run::<5>);
+    paired.case("extra", chain::run::<1>);
+    paired.compare("base and extra", "base");
+    paired.run()
+}
+
+/// Has the processor finish what came before: reading the clock waits for that, and whoever uses
+/// what this returns waits for the reading.
+///
+/// Without it, most of the extra runs while the kernel is being entered or left, and really costs
+/// only a few nanoseconds: a harness that found all of it would be wrong.
+#[inline(never)]
+fn fence(since: Instant) -> u64 {
+    u64::from(black_box(since.elapsed()).subsec_nanos())
+}
+
+/// The same with and without the block, on one file: two of a kind can differ by nanoseconds, for
+/// where they lie in memory.
+fn extra_on_a_write(config: Config, path: &Path) -> Measured {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let start = Instant::now();
+    let run = |block: bool, n: u64| {
+        for _ in 0..n {
+            let x = fence(start);
+            black_box(if block { chain::block(x) } else { x });
+            black_box(fence(start));
+            (&file).write_all(black_box(b"B|12345|0123456789")).unwrap();
+        }
+    };
+    let mut paired = Paired::new(config);
+    paired.case("base", |n| run(false, n));
+    paired.case("base and extra", |n| run(true, n));
+    paired.case("extra", chain::run::<1>);
+    paired.compare("base and extra", "base");
+    paired.run()
+}
+
+/// Makes the machine busy with this many threads while `f` runs.
+fn beside_noise(threads: usize, f: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    /// Ends the noise also when an assertion fails.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    // A compiler: memory, system calls, pauses.
+                    black_box(vec![1_u8; 1 << 20].iter().map(|&b| u64::from(b)).sum::<u64>());
+                    base(10_000);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        let _stop = Stop(&stop);
+        f();
+    });
+}
+
+#[test]
+fn the_same_twice_is_the_same() {
+    let _turn = turn();
+    assert_error("a chain twice", 0.01, |config| twice(config, &base), ratio_error);
+    let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let write = |n| (0..n).for_each(|_| (&null).write_all(black_box(b"E|1")).unwrap());
+    assert_error("a write twice", 0.01, |config| twice(config, &write), ratio_error);
+}
+
+#[test]
+fn the_same_twice_is_the_same_beside_noise() {
+    let _turn = turn();
+    beside_noise(3, || {
+        assert_error("a chain twice, noise", 0.01, |config| twice(config, &base), ratio_error)
+    });
+}
+
+#[test]
+fn an_extra_is_recovered_within_5_percent() {
+    let _turn = turn();
+    assert_error("extra", 0.05, extra_on_a_chain, |m| extra_error(m, true));
+    beside_noise(3, || assert_error("extra, noise", 0.05, extra_on_a_chain, |m| extra_error(m, true)));
+}
+
+#[test]
+fn an_extra_beside_a_write_is_recovered_within_5_ns() {
+    let _turn = turn();
+    let measure = |config| extra_on_a_write(config, Path::new("/dev/null"));
+    assert_error("extra beside write(/dev/null)", 5.0, measure, |m| extra_error(m, false));
+}
+
+#[test]
+fn an_extra_beside_a_marker_is_recovered_within_5_ns() {
+    let _turn = turn();
+    let instance = match Instance::create("atrace-benches-test") {
+        Ok(instance) => instance,
+        Err(e) => {
+            // Past libtest, which keeps what `eprintln!` says of a test that passes to itself.
+            let skipped = "skipped an_extra_beside_a_marker_is_recovered_within_5_ns";
+            return writeln!(io::stderr(), "{skipped}: {e}").unwrap();
+        }
+    };
+    let measure = |config| extra_on_a_write(config, &instance.marker_path());
+    assert_error("extra beside trace_marker", 5.0, measure, |m| extra_error(m, false));
+    assert!(instance.stats().unwrap().written() > 0);
+}
+
+#[test]
+fn a_case_that_means_nothing_is_noisy_and_fails_the_run() {
+    let _turn = turn();
+    let mut paired =
+        Paired::new(Config { min_rounds: 40, max_rounds: 80, warm_up: Duration::ZERO, ..Config::quick() });
+    // By turns as it is and three times as long: the median is somewhere between.
+    let mut slice = 0_u64;
+    paired.case("erratic", |n| {
+        slice = slice.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        for _ in 0..(slice >> 63) * 2 + 1 {
+            base(n);
+        }
+    });
+    let measured = paired.run();
+    assert_eq!(measured.stopped(), Stopped::Rounds, "{measured}");
+    let rows = measured.rows(Sink::None);
+    assert!(rows[0].noisy, "{rows:?}");
+    assert_eq!(format!("{:?}", row::exit_code(&rows)), format!("{:?}", std::process::ExitCode::FAILURE));
+}

@@ -1,0 +1,252 @@
+//! Whatever becomes of a bench, nothing is left of it.
+//!
+//! No libtest: this binary runs itself as the bench (`HELPER` says which), and a process that is
+//! supervised has to have one thread.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use atrace::tracefs::Instance;
+use atrace_benches::paired::{Config, Paired};
+use atrace_benches::processes::{self, Alternating};
+use atrace_benches::row::Sink;
+use atrace_benches::supervise::{self, Session};
+use rustix::process::{Pid, Signal, getpid, kill_process};
+
+const HELPER: &str = "ATRACE_BENCHES_TEST_HELPER";
+
+fn main() -> ExitCode {
+    match std::env::var(HELPER) {
+        Ok(helper) => supervise::run(|session| bench(&helper, &session)),
+        Err(_) => {
+            tests();
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// What the bench does once it is supervised.
+fn bench(helper: &str, session: &Session) -> ExitCode {
+    if helper == "processes" {
+        return alternate(session);
+    }
+    let env = |name| std::env::var(name).unwrap_or_default();
+    let marker = env("ATRACE_MARKER");
+    assert_eq!(session.marker(), Some(std::path::Path::new(&marker)));
+    assert_eq!(fs::read_dir("/proc/self/task").unwrap().count(), 1);
+    println!("backend {}", env("ATRACE_BACKEND"));
+    println!("properties {}", env("ATRACE_PROPERTIES"));
+    println!("marker {marker}");
+    println!("pid {}", std::process::id());
+    let write = || fs::OpenOptions::new().write(true).open(&marker).unwrap().write_all(b"E|1").unwrap();
+    match session.sink() {
+        Sink::Tracefs => assert_eq!(session.wrote(write).unwrap(), Some(1)),
+        Sink::File => assert_eq!(session.wrote(write).unwrap(), Some(3)),
+        _ => assert_eq!(session.wrote(write).unwrap(), None),
+    }
+    if session.sink() != Sink::Null {
+        assert_eq!(session.wrote(|| ()).unwrap(), Some(0));
+    }
+    // A bench leaves things in its directories, and keeps its marker open to the end.
+    fs::write(env("ATRACE_PROPERTIES"), "left behind").unwrap();
+    let _open = fs::OpenOptions::new().write(true).open(&marker).unwrap();
+    println!("ready");
+    match helper {
+        "fine" => {}
+        "seven" => return ExitCode::from(7),
+        "panic" => panic!("on purpose"),
+        "abort" => std::process::abort(),
+        "kill" => kill_process(getpid(), Signal::KILL).unwrap(),
+        "sleep" => std::thread::sleep(Duration::from_secs(60)),
+        other => panic!("no helper is called {other}"),
+    }
+    ExitCode::SUCCESS
+}
+
+/// A run of this binary as a bench, and what it said.
+struct Run {
+    parent: Child,
+    said: Vec<String>,
+    stdout: io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Run {
+    /// Starts the helper; waits until it is ready.
+    fn start(helper: &str, sink: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("--bench").env(HELPER, helper).env("ATRACE_BENCH_SINK", sink);
+        command.env("ATRACE_BACKEND", "none").env_remove("ATRACE_PROPERTIES");
+        #[expect(clippy::zombie_processes, reason = "who is not ready fails the test")]
+        let mut parent = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut stdout = BufReader::new(parent.stdout.take().unwrap()).lines();
+        let mut said = Vec::new();
+        while let Some(line) = stdout.next().transpose().unwrap() {
+            if line == "ready" {
+                return Self { parent, said, stdout };
+            }
+            said.push(line);
+        }
+        panic!("{helper} on {sink} is not ready: {said:?}");
+    }
+
+    fn word(&self, name: &str) -> &str {
+        let value = self.said.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in {:?}", self.said))
+    }
+
+    /// What must not be there afterwards: the directories of the sink and of the properties.
+    fn things(&self) -> Vec<PathBuf> {
+        let properties = PathBuf::from(self.word("properties")).parent().unwrap().to_owned();
+        let mut things = vec![properties];
+        let marker = PathBuf::from(self.word("marker"));
+        if !marker.starts_with("/dev") {
+            things.push(marker.parent().unwrap().to_owned());
+        }
+        things
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.parent), signal).unwrap();
+    }
+
+    fn end(mut self) -> ExitStatus {
+        self.stdout.by_ref().for_each(drop);
+        self.parent.wait().unwrap()
+    }
+}
+
+/// Runs a helper, does something to it, and returns how it ended after checking that all is gone.
+fn ended(helper: &str, sink: &str, act: impl FnOnce(&Run)) -> Option<i32> {
+    let run = Run::start(helper, sink);
+    assert_eq!(run.word("backend"), "");
+    let things = run.things();
+    let pid = run.word("pid").to_owned();
+    assert!(things.iter().all(|thing| thing.exists()), "{things:?}");
+    act(&run);
+    let status = run.end();
+    assert!(things.iter().all(|thing| !thing.exists()), "{helper} on {sink} left one of {things:?}");
+    assert!(!is_running(&pid), "{helper} on {sink} left process {pid}");
+    status.code()
+}
+
+fn is_running(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn tests() {
+    let mut sinks = vec!["file", "null"];
+    match Instance::create("atrace-benches-test") {
+        Ok(_) => sinks.push("tracefs"),
+        Err(e) => eprintln!("skipped the sink tracefs: {e}"),
+    }
+    let nothing = |_: &Run| ();
+    for &sink in &sinks {
+        assert_eq!(ended("fine", sink, nothing), Some(0));
+        assert_eq!(ended("seven", sink, nothing), Some(7));
+        assert_eq!(ended("panic", sink, nothing), Some(101));
+        assert_eq!(ended("abort", sink, nothing), Some(128 + 6));
+        assert_eq!(ended("kill", sink, nothing), Some(128 + 9));
+        assert_eq!(ended("sleep", sink, |run| run.signal(Signal::INT)), Some(130));
+        assert_eq!(ended("sleep", sink, |run| run.signal(Signal::TERM)), Some(143));
+        assert_eq!(ended("sleep", sink, |run| run.signal(Signal::HUP)), Some(129));
+        println!("supervise: nothing is left of any end on {sink}");
+    }
+
+    the_parent_sleeps_while_the_child_runs();
+    println!("supervise: the parent uses no CPU time");
+
+    if sinks.contains(&"tracefs") {
+        what_a_killed_parent_leaves_is_swept();
+        println!("supervise: the next run sweeps what a killed one left");
+    }
+
+    processes_alternate();
+    println!("processes: rows of alternating processes are combined");
+
+    a_wrong_sink_is_an_error();
+}
+
+fn the_parent_sleeps_while_the_child_runs() {
+    let run = Run::start("sleep", "null");
+    let ticks = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", run.parent.id())).unwrap();
+        let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').map(String::from).collect();
+        // utime and stime: fields 14 and 15, 12 and 13 after the name.
+        (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap(), fields[0].clone())
+    };
+    let before = ticks().0;
+    std::thread::sleep(Duration::from_millis(300));
+    let (after, state) = ticks();
+    assert_eq!((after - before, &state[..]), (0, "S"));
+    run.signal(Signal::TERM);
+    run.end();
+}
+
+fn what_a_killed_parent_leaves_is_swept() {
+    let run = Run::start("sleep", "tracefs");
+    let things = run.things();
+    let child = run.word("pid").to_owned();
+    run.signal(Signal::KILL);
+    assert_eq!(run.end().signal(), Some(9));
+    // The child goes with it; then its instance is nobody's.
+    until("the end of the child", || !is_running(&child));
+    assert!(things[1].exists());
+    assert_eq!(ended("fine", "tracefs", |_| ()), Some(0));
+    assert!(!things[1].exists());
+    // Temporary directories are the system's to sweep.
+    fs::remove_dir_all(&things[0]).unwrap();
+}
+
+/// The bench that alternates: one mode is a chain twice as long as the other's.
+fn alternate(session: &Session) -> ExitCode {
+    if let Some(mode) = &session.args().mode {
+        let mut paired = Paired::new(Config { min_rounds: 40, max_rounds: 40, ..Config::quick() });
+        let steps = if mode == "long" { 2 } else { 1 };
+        paired.case(format!("rust/{mode}"), move |n| {
+            atrace_benches::chain::run::<1>(n * steps);
+        });
+        println!("a line of {mode}");
+        processes::report(&paired.run().rows(session.sink()));
+        return ExitCode::SUCCESS;
+    }
+    let mut all = Alternating::new(8);
+    let rows = all.mode("long").mode("short").compare("rust/long", "rust/short").run().unwrap();
+    println!("{}", atrace_benches::table::Table::new("processes", &rows));
+    assert_eq!(rows.iter().map(|row| &row.id[..]).collect::<Vec<_>>(), ["rust/long", "rust/short"]);
+    let ratio = rows[0].vs_process["rust/short"];
+    assert!(rows[0].vs.is_empty() && rows[0].sink == Sink::Null);
+    assert!((1.7..2.3).contains(&ratio.ratio), "{ratio:?}");
+    ExitCode::from(3)
+}
+
+fn processes_alternate() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("--bench").env(HELPER, "processes").env("ATRACE_BENCH_SINK", "null");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}{stderr}");
+    assert_eq!(said.matches("a line of long\n").count(), 8, "{said}");
+    assert_eq!(said.matches("a line of short\n").count(), 8, "{said}");
+}
+
+fn a_wrong_sink_is_an_error() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("--bench").env(HELPER, "fine").env("ATRACE_BENCH_SINK", "pipe");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("none of tracefs, file, null"));
+}
