@@ -1,4 +1,5 @@
-//! Compiles the loops, and on hosts the libcutils they call.
+//! Compiles the loops and a libcutils. On hosts they call that one. On Android it is there to link against, as the NDK has none: a
+//! device has its own, of the same name; only a statically linked executable can't load that, and takes this one in.
 
 use std::path::{Path, PathBuf};
 
@@ -16,11 +17,37 @@ fn main() {
 
     cxx(cxx_build::bridge("src/lib.rs")).file("src/bench.cc").include(&include).compile("cc_bench_loops");
 
-    // A device has a libcutils of its own.
+    let directory = PathBuf::from(variable("OUT_DIR")).join("lib");
     if system == "linux" {
-        build_cutils(&include, &PathBuf::from(variable("OUT_DIR")).join("lib"));
+        build_cutils(&include, &directory);
+    } else if std::env::var("CARGO_CFG_TARGET_FEATURE")
+        .is_ok_and(|all| all.split(',').any(|it| it == "crt-static"))
+    {
+        let sources = ANDROIDS.map(|source| Path::new("cutils").join(source));
+        cxx(cc::Build::new()).files(sources).include(&include).compile("cc_bench_cutils");
+    } else {
+        std::fs::create_dir_all(&directory)
+            .unwrap_or_else(|reason| panic!("{}: {reason}", directory.display()));
+        shared_library(
+            &directory,
+            "cutils",
+            &ANDROIDS,
+            &["-I".into(), include.display().to_string(), "-nostdlib++".into()],
+        );
+        println!("cargo::rustc-link-search=native={}", directory.display());
+        println!("cargo::rustc-link-lib=dylib=cutils");
+    }
+    if system == "android"
+        && std::env::var("CXXSTDLIB_".to_owned() + &variable("TARGET").replace('-', "_"))
+            .is_ok_and(|library| library == "c++_static")
+    {
+        // The static libc++ of the NDK is in two parts, and the compiler's driver, which would know, is told to add nothing.
+        println!("cargo::rustc-link-lib=c++abi");
     }
 }
+
+/// What Android's bionic does not bring: it has the properties.
+const ANDROIDS: [&str; 4] = ["trace.cc", "marker.cc", "log.cc", "process.cc"];
 
 /// Reads a variable that cargo always sets.
 fn variable(name: &str) -> String {

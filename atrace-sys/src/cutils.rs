@@ -1,8 +1,15 @@
 //! The real libcutils: found at run time, or linked into a platform build (`--cfg atrace_link_cutils`).
 //!
-//! No Android version exports all of its functions: Android 6 has no `atrace_end_body`, no instants and no tracks. So
-//! a method here answers whether the library has the function, and the caller writes the event through the marker
-//! where it has not. The library is never unloaded.
+//! Not every Android version exports all of its functions: Android 6 has no `atrace_end_body`, instants and tracks came with
+//! Android 13. So a method here answers whether the library has the function, and the caller writes the event through the
+//! marker where it has not. The library is never unloaded.
+//!
+//! # One symbol, two signatures
+//!
+//! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android 14. The
+//! symbol does not tell, and the wrong call would have the library read a cookie as a pointer; so the API level decides, and
+//! where it is not known the function counts as missing. Android 13's is called with an empty *track*: it then writes the
+//! name where the track stands, which is the very message of Android 14. (With an empty *name* it would write an empty field.)
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt;
@@ -37,8 +44,8 @@ macro_rules! functions {
             fn of(library: &libloading::Library) -> Self {
                 Self {
                     $(
-                        // SAFETY: libcutils' symbol of that name has that type in every version (the exception,
-                        // `atrace_async_for_track_end_body`, is treated where it is called).
+                        // SAFETY: libcutils' symbol of that name has that type in every version (for the exception,
+                        // `atrace_async_for_track_end_body`, see `TrackEnd`).
                         $name: unsafe { library.get(stringify!($name)) }.ok().map(|symbol| *symbol),
                     )*
                 }
@@ -76,12 +83,72 @@ functions! {
     atrace_int64_body: fn(name: *const c_char, value: i64);
 }
 
+/// Android 13, whose `atrace_async_for_track_end_body` takes a name too.
+const ANDROID_13: u32 = 33;
+
+type TakesTrack = unsafe extern "C" fn(track: *const c_char, cookie: i32);
+type TakesName = unsafe extern "C" fn(track: *const c_char, name: *const c_char, cookie: i32);
+
+/// How `atrace_async_for_track_end_body` is called.
+#[derive(Clone, Copy, Debug)]
+enum TrackEnd {
+    /// It is missing, or nobody knows how.
+    Not,
+    /// `(track, cookie)`.
+    WithTrack(TakesTrack),
+    /// `(track, name, cookie)`.
+    WithName(TakesName),
+}
+
+impl TrackEnd {
+    fn of(functions: &Functions, api_level: Option<u32>) -> Self {
+        let Some(function) = functions.atrace_async_for_track_end_body else { return Self::Not };
+        // A process of the vendor partition may be given the libcutils of an older Android than the device's.
+        match vendor_level(&library_of(function)).unwrap_or(api_level) {
+            Some(ANDROID_13) => {
+                // SAFETY: both are functions of C; this is the type it has in Android 13, the first to have it.
+                Self::WithName(unsafe { std::mem::transmute::<TakesTrack, TakesName>(function) })
+            }
+            Some(level) if level > ANDROID_13 => Self::WithTrack(function),
+            // On a host it is the header's: only Android's libraries have a history.
+            None if cfg!(not(target_os = "android")) => Self::WithTrack(function),
+            _ => Self::Not,
+        }
+    }
+}
+
+/// The path of the library that a function is in; empty where the dynamic linker does not tell.
+fn library_of(function: TakesTrack) -> String {
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked for, and `found` is writable; zeroes are a valid Dl_info.
+    let found = unsafe {
+        libc::dladdr(function as *const std::ffi::c_void, found.as_mut_ptr());
+        found.assume_init()
+    };
+    if found.dli_fname.is_null() {
+        return String::new();
+    }
+    // SAFETY: a C string of the dynamic linker's, valid while the library is loaded.
+    unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy().into_owned()
+}
+
+/// The API level of a library of the VNDK, which its directory names: `/apex/com.android.vndk.v33/lib64/`,
+/// `/system/lib64/vndk-sp-29/`. `Some(None)`: it names none. `None`: the library is not of the VNDK.
+fn vendor_level(path: &str) -> Option<Option<u32>> {
+    let (directories, _) = path.rsplit_once('/')?;
+    let directory = directories.split('/').find(|directory| directory.contains("vndk"))?;
+    Some(
+        directory.rsplit(|other: char| !other.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()),
+    )
+}
+
 /// A loaded libcutils.
 ///
 /// Its methods may be called from any thread. They may change errno.
 #[derive(Debug)]
 pub struct Cutils {
     functions: Functions,
+    track_end: TrackEnd,
     enabled_tags: &'static AtomicU64,
 }
 
@@ -111,10 +178,7 @@ impl Cutils {
     #[cfg(not(atrace_link_cutils))]
     pub fn load(path: Option<&OsStr>) -> Result<Self, CutilsError> {
         let name = path.unwrap_or(OsStr::new("libcutils.so"));
-        // SAFETY: libcutils' initialisers do nothing that could harm a running program. A path of the user's choice
-        // comes from ATRACE_BACKEND, which is ignored in a process with elevated rights.
-        let library = unsafe { libloading::Library::new(name) }
-            .map_err(|reason| CutilsError(format!("{}: {reason}", name.display())))?;
+        let library = crate::library::open(name).map_err(CutilsError)?;
         let functions = Functions::of(&library);
         // SAFETY: a uint64_t in every version, aligned, never unmapped because the library is leaked below.
         let tags = unsafe { library.get::<*const AtomicU64>("atrace_enabled_tags") }.map(|symbol| *symbol);
@@ -127,7 +191,8 @@ impl Cutils {
         };
         std::mem::forget(library);
         // SAFETY: as above; C code writes it only by whole 64-bit stores.
-        Ok(Self { functions, enabled_tags: unsafe { &*tags } })
+        let enabled_tags = unsafe { &*tags };
+        Ok(Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags })
     }
 
     /// Takes the library that the platform build linked.
@@ -142,7 +207,16 @@ impl Cutils {
         }
         let tags = (&raw const bindings::atrace_enabled_tags).cast::<AtomicU64>();
         // SAFETY: an aligned uint64_t that lives as long as the program; C code writes it by whole 64-bit stores.
-        Ok(Self { functions: Functions::linked(), enabled_tags: unsafe { &*tags } })
+        let enabled_tags = unsafe { &*tags };
+        let functions = Functions::linked();
+        Ok(Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags })
+    }
+
+    /// Tells which Android this is ([`Properties::api_level`](crate::properties::Properties::api_level)), without which ends
+    /// on a track are not given to Android's libcutils.
+    #[must_use]
+    pub fn for_api_level(self, level: Option<u32>) -> Self {
+        Self { track_end: TrackEnd::of(&self.functions, level), ..self }
     }
 
     /// The library's tag mask, as its own functions read it.
@@ -209,7 +283,14 @@ impl Cutils {
     #[doc(alias = "atrace_async_for_track_end_body")]
     #[inline]
     pub fn async_for_track_end(&self, track: &CStr, cookie: i32) -> bool {
-        call!(self.atrace_async_for_track_end_body(track.as_ptr(), cookie))
+        match self.track_end {
+            TrackEnd::Not => return false,
+            // SAFETY: the function has this type (see `TrackEnd::of`), and takes C strings from any thread.
+            TrackEnd::WithTrack(function) => unsafe { function(track.as_ptr(), cookie) },
+            // SAFETY: as above.
+            TrackEnd::WithName(function) => unsafe { function(c"".as_ptr(), track.as_ptr(), cookie) },
+        }
+        true
     }
 
     /// Writes `I`.
@@ -238,5 +319,20 @@ impl Cutils {
     #[inline]
     pub fn int64(&self, name: &CStr, value: i64) -> bool {
         call!(self.atrace_int64_body(name.as_ptr(), value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::vendor_level;
+
+    #[test]
+    fn libraries_of_the_vndk_tell_their_level() {
+        assert_eq!(vendor_level("/apex/com.android.vndk.v33/lib64/libcutils.so"), Some(Some(33)));
+        assert_eq!(vendor_level("/system/lib64/vndk-sp-29/libcutils.so"), Some(Some(29)));
+        assert_eq!(vendor_level("/system/lib64/vndk-sp/libcutils.so"), Some(None));
+        assert_eq!(vendor_level("/system/lib64/libcutils.so"), None);
+        assert_eq!(vendor_level("libcutils.so"), None);
+        assert_eq!(vendor_level(""), None);
     }
 }

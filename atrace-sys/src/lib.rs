@@ -6,6 +6,7 @@
 //! - [`properties`]: read, set and watch system properties, bionic's or a store of our own on a host;
 //! - [`marker`]: find, open and write the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
+//! - [`ndk`]: libandroid's `ATrace_*`, for apps;
 //! - [`process`]: the process id, name and errno, as a tracer needs them;
 //! - [`thread`]: a thread that its host does not notice;
 //! - [`AtomicRef`]: a shared word in a place that can change.
@@ -25,7 +26,11 @@ pub mod bindings {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod cutils;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+mod library;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod marker;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub mod ndk;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod process;
 #[cfg(any(target_os = "linux", target_os = "android"))]

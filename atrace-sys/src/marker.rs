@@ -128,7 +128,7 @@ impl Marker {
     }
 
     fn open_path(path: CString) -> Result<Self, MarkerError> {
-        let (fd, kind, identity) = open_checked(&path)?;
+        let (fd, kind, identity) = open_checked(&path, LOWEST_FD)?;
         Ok(Self::new(fd, kind, identity, Source::Path(path)))
     }
 
@@ -145,7 +145,7 @@ impl Marker {
                 "fd:{spec} is not of the form fd:N:DEV:INO (a descriptor, its st_dev and st_ino, all decimal)"
             ));
         };
-        let (own, kind) = inherit_checked(fd, identity)?;
+        let (own, kind) = inherit_checked(fd, identity, LOWEST_FD)?;
         Ok(Self::new(own, kind, identity, Source::Inherited(fd)))
     }
 
@@ -230,8 +230,10 @@ impl Marker {
         if identity_of(stale).is_some_and(|(identity, _)| identity == self.identity) {
             return None;
         }
+        // Not the number that the stale one had: a thread that still knows it would take the new one for it.
+        let lowest = LOWEST_FD.max(stale.saturating_add(1));
         let new = match &self.source {
-            Source::Path(path) => match open_checked(path) {
+            Source::Path(path) => match open_checked(path, lowest) {
                 Ok((fd, kind, identity)) if kind == self.kind && identity == self.identity => fd,
                 Ok((fd, ..)) => {
                     close(fd); // Another file stands there now: not what the user named.
@@ -239,7 +241,7 @@ impl Marker {
                 }
                 Err(_) => return None,
             },
-            Source::Inherited(fd) => inherit_checked(*fd, self.identity).ok()?.0,
+            Source::Inherited(fd) => inherit_checked(*fd, self.identity, lowest).ok()?.0,
         };
         match self.fd.compare_exchange(stale, new, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => Some(new),
@@ -280,12 +282,14 @@ fn mode_of(stat: &libc::stat) -> u32 {
     stat.st_mode
 }
 
-/// The device, inode and mode of an open descriptor.
+/// The device, inode and mode of an open descriptor; of a file of tracefs that may not be looked at, zeros.
 fn identity_of(fd: i32) -> Option<(Identity, u32)> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: `stat` is writable and of the right type; any descriptor number is allowed.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
-        return None;
+        // Android lets every process write to the marker, but few look at its attributes (SELinux: `w_file_perms`).
+        let unseen = process::errno() == libc::EACCES && on_tracefs(fd);
+        return unseen.then_some((Identity { device: 0, inode: 0 }, REGULAR));
     }
     // SAFETY: fstat succeeded (and zeroes are a valid stat anyway).
     let stat = unsafe { stat.assume_init() };
@@ -293,18 +297,19 @@ fn identity_of(fd: i32) -> Option<(Identity, u32)> {
 }
 
 /// Opens `path` for writing if it is a kind of file that can neither block nor signal.
-fn open_checked(path: &CStr) -> Result<(i32, MarkerKind, Identity), MarkerError> {
+fn open_checked(path: &CStr, lowest: i32) -> Result<(i32, MarkerKind, Identity), MarkerError> {
     let shown = path.to_string_lossy();
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // Before opening: even to open a pipe changes what its reader sees.
     // SAFETY: a C string and a writable stat.
-    if unsafe { libc::stat(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
+    if unsafe { libc::stat(path.as_ptr(), stat.as_mut_ptr()) } == 0 {
+        // SAFETY: stat succeeded.
+        check_type(mode_of(&unsafe { stat.assume_init() }))
+            .or_else(|kind| error(format!("{shown} is {kind}, which could block or signal the program")))?;
+    } else if process::errno() != libc::EACCES || !MARKER_PATHS.contains(&path) {
+        // Where only looking is denied, as by Android to most processes, the kernel's own place may be opened all the same.
         return error(format!("{shown}: {}", last_error()));
     }
-    // SAFETY: stat succeeded.
-    let mode = mode_of(&unsafe { stat.assume_init() });
-    // Before opening: even to open a pipe changes what its reader sees.
-    check_type(mode)
-        .or_else(|kind| error(format!("{shown} is {kind}, which could block or signal the program")))?;
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
     // SAFETY: a C string; no O_CREAT, so no mode is needed.
     let fd = unsafe { libc::open(path.as_ptr(), flags) };
@@ -312,7 +317,13 @@ fn open_checked(path: &CStr) -> Result<(i32, MarkerKind, Identity), MarkerError>
         return error(format!("{shown}: {}", last_error()));
     }
     match check_open(fd, &shown) {
-        Ok((kind, identity)) => Ok((out_of_the_way(fd), kind, identity)),
+        Ok((kind, identity)) => match duplicate(fd, lowest) {
+            Some(own) => {
+                close(fd);
+                Ok((own, kind, identity))
+            }
+            None => Ok((fd, kind, identity)),
+        },
         Err(reason) => {
             close(fd);
             Err(reason)
@@ -321,7 +332,7 @@ fn open_checked(path: &CStr) -> Result<(i32, MarkerKind, Identity), MarkerError>
 }
 
 /// Takes a duplicate of an inherited descriptor if it is the file it is said to be.
-fn inherit_checked(fd: i32, expected: Identity) -> Result<(i32, MarkerKind), MarkerError> {
+fn inherit_checked(fd: i32, expected: Identity, lowest: i32) -> Result<(i32, MarkerKind), MarkerError> {
     let shown = format!("fd:{fd}");
     match identity_of(fd) {
         None => return error(format!("{shown} is not open in this process")),
@@ -338,25 +349,19 @@ fn inherit_checked(fd: i32, expected: Identity) -> Result<(i32, MarkerKind), Mar
         return error(format!("{shown} is not open for writing"));
     }
     let (kind, _) = check_open(fd, &shown)?;
-    // SAFETY: duplicates a descriptor just seen to be open.
-    let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, LOWEST_FD) };
-    if own >= 0 {
-        return Ok((own, kind));
+    match duplicate(fd, lowest) {
+        Some(own) => Ok((own, kind)),
+        None => error(format!("{shown}: {}", last_error())),
     }
-    // SAFETY: as above, for a process whose limit is below our number.
-    let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-    if own < 0 { error(format!("{shown}: {}", last_error())) } else { Ok((own, kind)) }
 }
 
-/// Moves a descriptor of ours to a number that programs don't reuse, if that can be had.
-fn out_of_the_way(fd: i32) -> i32 {
-    // SAFETY: duplicates a descriptor of ours.
-    let high = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, LOWEST_FD) };
-    if high < 0 {
-        return fd;
-    }
-    close(fd);
-    high
+/// Duplicates a descriptor to a number from `lowest` on, which programs don't reuse; or to another, if that can't be had.
+fn duplicate(fd: i32, lowest: i32) -> Option<i32> {
+    [lowest, LOWEST_FD, 0].into_iter().find_map(|lowest| {
+        // SAFETY: duplicates an open descriptor.
+        let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest) };
+        (own >= 0).then_some(own)
+    })
 }
 
 use mode::{BLOCK, CHARACTER, DIRECTORY, FORMAT, PIPE, REGULAR, SOCKET};

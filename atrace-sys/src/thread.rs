@@ -32,12 +32,16 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
 /// measured on, for a second thread that only sleeps. After this call no descriptor of the process is open in the calling
 /// thread, and it keeps none of them open. Nothing that reads, writes, opens or closes may run in it from then on.
 ///
-/// Needs `close_range(2)` of Linux 5.9; before that nothing is changed.
+/// Needs `close_range(2)` of Linux 5.9 and, as the system call filter of an app kills it for calls that its Android does not know,
+/// Android 13; before that nothing is changed.
 #[doc(alias = "close_range")]
 pub fn leave_descriptors() -> bool {
     // In every architecture since its introduction; libc does not name it for all Android targets.
     const SYS_CLOSE_RANGE: libc::c_long = 436;
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
+    if !may_call_close_range() {
+        return false;
+    }
     // SAFETY: affects the calling thread's own descriptors only, which the caller gives up.
     let left = unsafe {
         libc::syscall(SYS_CLOSE_RANGE, 0 as libc::c_uint, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) == 0
@@ -46,6 +50,19 @@ pub fn leave_descriptors() -> bool {
         LEFT.set(true);
     }
     left
+}
+
+/// Android's filter lets apps make the call since Android 13; who makes an unknown one gets a SIGSYS.
+#[cfg(target_os = "android")]
+fn may_call_close_range() -> bool {
+    use crate::properties::Properties;
+    const ANDROID_13: u32 = 33;
+    Properties::open().ok().and_then(Properties::api_level).is_some_and(|level| level >= ANDROID_13)
+}
+
+#[cfg(not(target_os = "android"))]
+fn may_call_close_range() -> bool {
+    true
 }
 
 thread_local! {

@@ -9,7 +9,7 @@ pub(crate) mod gate {
     use crate::AtraceTag;
     use crate::sink::Sink;
 
-    #[derive(Clone, Copy)]
+    #[derive(Clone, Copy, Debug)]
     pub(crate) struct Glance(Infallible);
 
     #[inline(always)]
@@ -32,7 +32,7 @@ pub(crate) mod gate {
     pub(crate) fn update() {}
 }
 
-pub mod message {
+pub(crate) mod message {
     //! Names of events, which are never written here.
 
     use std::fmt;
@@ -90,7 +90,7 @@ pub mod message {
     }
 }
 
-pub mod sink {
+pub(crate) mod sink {
     //! Where events go: nowhere.
 
     use std::fmt;
@@ -103,11 +103,13 @@ pub mod sink {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct ProcessId(Infallible);
 
+    #[derive(Debug)]
     pub(crate) struct Sink(());
 
     static NOWHERE: Sink = Sink(());
 
     #[derive(Clone, Copy)]
+    #[allow(dead_code, reason = "nothing is written, so nothing reads them")]
     pub(crate) enum Number {
         None,
         Cookie(i32),
@@ -191,6 +193,10 @@ pub mod watch {
     #[derive(Debug)]
     #[must_use = "the watch ends when this is dropped"]
     pub struct Watch(());
+
+    impl Drop for Watch {
+        fn drop(&mut self) {}
+    }
 
     impl Watch {
         /// Returns the tags that the callbacks know of: none.
@@ -338,7 +344,7 @@ pub mod control {
     }
 
     impl fmt::Display for Switched {
-        fn fmt(self: &Self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
             match self.0 {}
         }
     }

@@ -263,6 +263,11 @@ impl Slice {
         Self { by: None, _not_send: PhantomData }
     }
 
+    #[inline(always)]
+    pub(crate) fn by(by: Option<ProcessId>) -> Self {
+        Self { by, _not_send: PhantomData }
+    }
+
     /// Begins a slice, as [`atrace_begin`].
     #[inline(always)]
     pub fn begin(tag: AtraceTag, name: &str) -> Self {

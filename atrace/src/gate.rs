@@ -5,17 +5,18 @@
 //! comparison tells both that nothing changed and that the tag is off:
 //!
 //! ```text
-//! LOCAL     serial, 32 bits | parked, 1 | unused, 3 | tags, 28 bits
-//! SERIAL →  the serial now: a word of the property store
-//! FOREIGN → the tags of libcutils, where events go through it; else a zero
+//! local     serial, 32 bits | parked, 1 | claimed, 1 | unused, 2 | tags, 28 bits
+//! serial →  the serial now: a word of the property store
+//! foreign → the tags of libcutils, where events go through it; else a zero
 //! ```
 //!
-//! Anything else than "same serial, bit clear" leaves the fast path. There a changed serial has the properties read again, so a
-//! switch is noticed by the first event after it: no interval, no stale answer. A flags property that does not exist yet has no
-//! serial; then `SERIAL` is that of the whole store, which changes when the property appears.
+//! Anything else than "same serial, not claimed, bit clear" leaves the fast path. There a changed serial has the properties read
+//! again, so a switch is noticed by the first event after it: no interval, no stale answer. A flags property that does not exist
+//! yet has no serial; then `serial` is that of the whole store, which changes when the property appears.
 //!
-//! Nothing here waits or locks: a word is published by compare-and-swap from what it was before the properties were read,
-//! so a slower reader can't overwrite the finding of a later one, and a child forked in between finds nothing locked.
+//! Nothing here waits or locks, so a child forked in between finds nothing locked. Who reads the properties first *claims* the
+//! word, with a number that no other reader has, and publishes its finding only where its claim still stands: a slower reader
+//! can't overwrite the finding of a later one. While the word is claimed, every event reads for itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -28,24 +29,31 @@ use crate::flags;
 use crate::sink::{self, Sink};
 
 const SERIAL_SHIFT: u32 = 32;
-const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT;
 const PARKED: u64 = 1 << 31;
+const CLAIMED: u64 = 1 << 30;
+/// The bits that are set, after the serial of now was subtracted bit by bit, where the tags are not known.
+const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
 
-/// Tells the fast path that the answer is not known: no property and no store ever has this serial (bionic's lowest bit
-/// says "being written", a host's counts to half of that), so it equals nothing that LOCAL holds.
-static UNKNOWN: AtomicU32 = AtomicU32::new(u32::MAX);
-/// For processes that can't be switched on.
-static NEVER_CHANGES: AtomicU32 = AtomicU32::new(0);
+/// The serial where there is none: of processes that can't be switched on, or of a word that stays claimed.
+static NO_SERIAL: AtomicU32 = AtomicU32::new(0);
 static NO_TAGS: AtomicU64 = AtomicU64::new(0);
 
-static SERIAL: AtomicRef<AtomicU32> = AtomicRef::new(&UNKNOWN);
-static LOCAL: AtomicU64 = AtomicU64::new(0);
-static FOREIGN: AtomicRef<AtomicU64> = AtomicRef::new(&NO_TAGS);
+/// What the fast path loads, in one place: its address is computed once.
+#[repr(align(32))]
+struct Gate {
+    serial: AtomicRef<AtomicU32>,
+    local: AtomicU64,
+    foreign: AtomicRef<AtomicU64>,
+}
+
+static GATE: Gate = Gate {
+    serial: AtomicRef::new(&NO_SERIAL),
+    local: AtomicU64::new(CLAIMED),
+    foreign: AtomicRef::new(&NO_TAGS),
+};
 /// Tracing was disabled for this process by `atrace_set_tracing_enabled(false)`.
 static DISABLED: AtomicBool = AtomicBool::new(false);
-/// Counts what the properties' serial does not show: calls that disable, enable, or ask to read again.
-static CALLS: AtomicU32 = AtomicU32::new(0);
 
 /// What the fast path found, handed to the slow one so that nothing is loaded twice.
 #[derive(Clone, Copy, Debug)]
@@ -54,12 +62,18 @@ pub(crate) struct Glance(u64);
 /// Looks whether `tag` may be enabled; None, "no", is exact.
 #[inline(always)]
 pub(crate) fn glance(tag: AtraceTag) -> Option<Glance> {
-    // Relaxed: the word may lie in memory mapped read-only, and "off" reads nothing that depends on it.
-    let serial = SERIAL.get().load(Ordering::Relaxed);
-    let local = LOCAL.load(Ordering::Acquire) ^ (u64::from(serial) << SERIAL_SHIFT);
-    let foreign = FOREIGN.get().load(Ordering::Relaxed) & TAGS;
-    let found = (local | foreign) & (CHANGED | (tag.bits() & TAGS));
+    let (local, foreign) = look();
+    let found = (local | (foreign & TAGS)) & (CHANGED | (tag.bits() & TAGS));
     (found != 0).then_some(Glance(found))
+}
+
+/// The local word, its serial zero if it is that of now, and the foreign one.
+#[inline(always)]
+fn look() -> (u64, u64) {
+    // Relaxed: the word may lie in memory mapped read-only, and "off" reads nothing that depends on it.
+    let serial = GATE.serial.get().load(Ordering::Relaxed);
+    let local = GATE.local.load(Ordering::Acquire) ^ (u64::from(serial) << SERIAL_SHIFT);
+    (local, GATE.foreign.get().load(Ordering::Relaxed))
 }
 
 impl Glance {
@@ -75,24 +89,20 @@ impl Glance {
 
 /// Returns the tags enabled now.
 pub(crate) fn tags() -> AtraceTag {
-    match glance(AtraceTag::ValidMask) {
-        Some(Glance(found)) if found & CHANGED != 0 => refresh(),
-        Some(Glance(found)) => AtraceTag::from_bits_retain(found & TAGS),
-        None => parked_or(AtraceTag::empty()),
+    let (local, foreign) = look();
+    if local & CHANGED != 0 {
+        refresh()
+    } else if local & PARKED != 0 || foreign & AtraceTag::NotReady.bits() != 0 {
+        AtraceTag::NotReady
+    } else {
+        AtraceTag::from_bits_retain((local | foreign) & TAGS)
     }
-}
-
-fn parked_or(tags: AtraceTag) -> AtraceTag {
-    let parked = LOCAL.load(Ordering::Acquire) & PARKED != 0
-        || FOREIGN.get().load(Ordering::Relaxed) & AtraceTag::NotReady.bits() != 0;
-    if parked { AtraceTag::NotReady } else { tags }
 }
 
 /// Parks the gate, or has it follow the properties again.
 pub(crate) fn set_enabled(enabled: bool) {
     let _undisturbed = Undisturbed::new();
     DISABLED.store(!enabled, Ordering::SeqCst);
-    CALLS.fetch_add(1, Ordering::SeqCst);
     if let Sink::Cutils(library) = sink::chosen() {
         library.library.set_tracing_enabled(enabled);
     }
@@ -102,7 +112,6 @@ pub(crate) fn set_enabled(enabled: bool) {
 /// Reads the properties again although their serial may be the same: app patterns have none that counts.
 pub(crate) fn update() {
     let _undisturbed = Undisturbed::new();
-    CALLS.fetch_add(1, Ordering::SeqCst);
     if let Sink::Cutils(library) = sink::chosen() {
         library.library.update_tags();
     }
@@ -141,64 +150,61 @@ pub(crate) fn watched(properties: &Properties) -> (Wait, u32) {
     }
 }
 
-fn read_properties() -> AtraceTag {
-    let sink = sink::chosen();
-    let Some(properties) = sink.properties() else {
-        return without_properties(sink);
-    };
-    // Each turn lost is another thread's finding published; after a few, ours is as good as theirs.
-    let mut tags = AtraceTag::empty();
-    for _ in 0..16 {
-        let calls = CALLS.load(Ordering::SeqCst);
-        let before = LOCAL.load(Ordering::Acquire);
-        let watched = Watched::of(properties);
-        let disabled = DISABLED.load(Ordering::SeqCst);
-        let found = match sink {
-            Sink::Cutils(cutils) => {
-                cutils.follow(watched.serial);
-                FOREIGN.set(cutils.library.enabled_tags());
-                0
-            }
-            _ if disabled => PARKED,
-            _ => flags::enabled_tags(|key| properties.get(key).ok().flatten()).bits(),
-        };
-        tags = match sink {
-            Sink::Cutils(cutils) => {
-                AtraceTag::from_bits_retain(cutils.library.enabled_tags().load(Ordering::Relaxed))
-            }
-            _ if disabled => AtraceTag::NotReady,
-            _ => AtraceTag::from_bits_retain(found),
-        };
-        // Without a word to load, LOCAL's serial stays 0 and UNKNOWN has every event come here.
-        let serial = if watched.word.is_some() { watched.serial } else { 0 };
-        let after = u64::from(serial) << SERIAL_SHIFT | found;
-        if LOCAL.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            continue;
-        }
-        SERIAL.set(watched.word.unwrap_or(&UNKNOWN));
-        // The property may have appeared, or changed again, meanwhile. So may what has no serial: then LOCAL may have
-        // gone away from `before` and come back to it, unnoticed by the exchange.
-        if Watched::of(properties).serial == watched.serial && CALLS.load(Ordering::SeqCst) == calls {
-            return tags;
-        }
-    }
-    // Somebody switches as fast as we look: the next event looks again.
-    SERIAL.set(&UNKNOWN);
-    tags
+/// Claims the local word: what is read from now on may be published in place of the claim, unless another one follows.
+fn claim() -> u64 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    let claim = u64::from(number) << SERIAL_SHIFT | CLAIMED;
+    // Acquire, release: who claims later sees what was done before this, and so finds what is as new.
+    GATE.local.swap(claim, Ordering::AcqRel);
+    claim
 }
 
-/// What is enabled where no properties can be read: libcutils knows by itself, everything else is off.
-fn without_properties(sink: &'static Sink) -> AtraceTag {
-    match sink {
-        Sink::Cutils(cutils) => {
-            cutils.library.init();
-            AtraceTag::from_bits_retain(cutils.library.enabled_tags().load(Ordering::Relaxed))
+/// Finds out what is enabled, publishes it and returns it.
+fn read_properties() -> AtraceTag {
+    let sink = sink::chosen();
+    let claim = claim();
+    let disabled = DISABLED.load(Ordering::SeqCst);
+    let (word, serial, found, tags) = match (sink, sink.properties()) {
+        (Sink::Cutils(cutils), properties) => {
+            let watched = properties.map(Watched::of);
+            match &watched {
+                Some(watched) => cutils.follow(watched.serial),
+                None => cutils.library.init(),
+            }
+            GATE.foreign.set(cutils.library.enabled_tags());
+            let tags = AtraceTag::from_bits_retain(cutils.library.enabled_tags().load(Ordering::Relaxed));
+            let (word, serial) = watched.map_or((None, 0), |watched| (watched.word, watched.serial));
+            (word, serial, 0, tags)
         }
-        _ => {
-            let disabled = DISABLED.load(Ordering::SeqCst);
-            LOCAL.store(if disabled { PARKED } else { 0 }, Ordering::Release);
-            SERIAL.set(&NEVER_CHANGES);
-            if disabled { AtraceTag::NotReady } else { AtraceTag::empty() }
+        (Sink::Ndk(ndk), Some(properties)) => {
+            let watched = Watched::of(properties);
+            let tags = match (disabled, ndk.library.is_enabled()) {
+                (true, _) => AtraceTag::NotReady,
+                (false, true) => AtraceTag::App,
+                (false, false) => AtraceTag::empty(),
+            };
+            (watched.word, watched.serial, if disabled { PARKED } else { tags.bits() }, tags)
         }
+        (_, Some(properties)) => {
+            let watched = Watched::of(properties);
+            let tags = if disabled {
+                AtraceTag::NotReady
+            } else {
+                flags::enabled_tags(|key| properties.get(key).ok().flatten())
+            };
+            (watched.word, watched.serial, if disabled { PARKED } else { tags.bits() }, tags)
+        }
+        (_, None) if disabled => (Some(&NO_SERIAL), 0, PARKED, AtraceTag::NotReady),
+        (_, None) => (Some(&NO_SERIAL), 0, 0, AtraceTag::empty()),
+    };
+    // Without a word that can be loaded the claim stays, and every event comes here.
+    if let Some(word) = word {
+        // First: a serial that is not that of the local word has every event come here, too.
+        GATE.serial.set(word);
+        let found = u64::from(serial) << SERIAL_SHIFT | found;
+        // Not where another thread claimed it since: what that one finds is as new.
+        let _ = GATE.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed);
     }
+    tags
 }

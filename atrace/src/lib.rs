@@ -27,16 +27,23 @@
 //!
 //! # Where do events go?
 //!
-//! On Android to libcutils where it can be loaded, else to the kernel's `trace_marker`; on a Linux host to `trace_marker`,
+//! On Android to libcutils where it can be loaded, else (in an app) to libandroid, else (in a statically linked executable) to the
+//! kernel's `trace_marker`; on a Linux host to `trace_marker`,
 //! which usually only root may open (then tracing is off, and [`sink()`] says why); on other systems nowhere. Environment variables
 //! choose otherwise, except in a process with elevated rights (`AT_SECURE`). A wrong value is reported on stderr, once,
 //! and tracing is off.
 //!
 //! | variable | value |
 //! |---|---|
-//! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `none` |
+//! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `none` |
 //! | `ATRACE_MARKER` | a path, or `fd:N:DEV:INO`: the inherited descriptor N, which must be the file with that device and inode. Files of tracefs, regular files and character devices only |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
+//!
+//! An old libcutils lacks functions (the end of a slice before Android 8; instants and tracks before 13): those events are written
+//! to `trace_marker` in its form. libandroid knows [`AtraceTag::App`] alone, and neither instants nor tracks: an instant becomes a
+//! slice without duration, a slice on a track an async slice named after the track. Its async slices and counters need Android 10;
+//! before that they are dropped. Whether tracing is on is what it says; it says so before each event, too, so the end of a slice
+//! may be missing when tracing is switched off in between.
 //!
 //! # Names
 //!
@@ -61,6 +68,7 @@
 //! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`); what the reader
 //! accepts is Perfetto's systrace importer's.
 
+mod enabled;
 mod events;
 mod scoped;
 mod tag;
@@ -87,6 +95,7 @@ pub use elsewhere::{control, watch};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 use elsewhere::{gate, message, sink};
 
+pub use enabled::{Enabled, Glance, glance};
 pub use events::*;
 pub use message::NameWriter;
 pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_fmt, begin_scoped_event_with};

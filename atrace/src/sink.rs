@@ -1,11 +1,14 @@
 //! Where a message goes: chosen once, at the first event or question, and never changed.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use atrace_sys::AtomicRef;
 use atrace_sys::cutils::Cutils;
 use atrace_sys::marker::{Marker, MarkerKind};
+use atrace_sys::ndk::Ndk;
 use atrace_sys::process::{self, ErrnoGuard, Undisturbed};
 use atrace_sys::properties::Properties;
 
@@ -24,6 +27,7 @@ pub(crate) enum Sink {
     Off(String),
     Marker(MarkerSink),
     Cutils(CutilsSink),
+    Ndk(NdkSink),
 }
 
 #[derive(Debug)]
@@ -40,6 +44,13 @@ pub(crate) struct CutilsSink {
     properties: Option<&'static Properties>,
     /// The serial at which the library was last told to read the flags.
     told: AtomicU32,
+}
+
+#[derive(Debug)]
+pub(crate) struct NdkSink {
+    pub(crate) library: Ndk,
+    /// Their serial tells when to ask the library again whether tracing is enabled.
+    properties: &'static Properties,
 }
 
 impl CutilsSink {
@@ -60,6 +71,7 @@ impl Sink {
         match self {
             Self::Marker(sink) => Some(sink.properties),
             Self::Cutils(sink) => sink.properties,
+            Self::Ndk(sink) => Some(sink.properties),
             Self::Unchosen | Self::Off(_) => None,
         }
     }
@@ -99,16 +111,20 @@ fn choose() -> (Sink, Option<String>) {
         Some(b"marker") => marker(),
         Some(b"none") => Ok(Sink::Off("ATRACE_BACKEND=none".to_owned())),
         Some(b"cutils") => cutils(None),
-        Some(value) => match value.strip_prefix(b"cutils:") {
-            Some(path) => {
-                use std::os::unix::ffi::OsStrExt as _;
-                cutils(Some(std::ffi::OsStr::from_bytes(path)))
+        Some(b"ndk") => ndk(None),
+        Some(value) => {
+            if let Some(path) = value.strip_prefix(b"cutils:") {
+                cutils(Some(OsStr::from_bytes(path)))
+            } else if let Some(path) = value.strip_prefix(b"ndk:") {
+                ndk(Some(OsStr::from_bytes(path)))
+            } else {
+                Err(format!(
+                    "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, ndk, \
+                     ndk:/path/libandroid.so, none",
+                    String::from_utf8_lossy(value)
+                ))
             }
-            None => Err(format!(
-                "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, none",
-                String::from_utf8_lossy(value)
-            )),
-        },
+        }
     };
     match sink {
         Ok(sink) => (sink, None),
@@ -118,9 +134,26 @@ fn choose() -> (Sink, Option<String>) {
 
 #[cfg(target_os = "android")]
 fn by_default() -> (Sink, Option<String>) {
-    match cutils(None) {
-        Ok(sink) => (sink, None),
-        Err(_) => marker_by_default(),
+    in_androids_order(None, None)
+}
+
+/// libcutils where the dynamic linker lets us have it, which it does not in an app; else libandroid, which is there in an app;
+/// else the marker, all that a statically linked program has.
+#[cfg(any(target_os = "android", test))]
+fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> (Sink, Option<String>) {
+    let not_cutils = match cutils(libcutils) {
+        Ok(sink) => return (sink, None),
+        Err(reason) => reason,
+    };
+    let not_ndk = match ndk(libandroid) {
+        Ok(sink) => return (sink, None),
+        Err(reason) => reason,
+    };
+    match marker_by_default() {
+        (Sink::Off(reason), complaint) => {
+            (Sink::Off(format!("{reason}; nor can be loaded {not_cutils}; {not_ndk}")), complaint)
+        }
+        found => found,
     }
 }
 
@@ -172,12 +205,19 @@ fn if_needed<T>(opened: Result<T, String>, variable: &str) -> Result<Option<T>, 
     }
 }
 
-fn cutils(path: Option<&std::ffi::OsStr>) -> Result<Sink, String> {
+fn cutils(path: Option<&OsStr>) -> Result<Sink, String> {
     let library = Cutils::load(path).map_err(|reason| reason.to_string())?;
     let properties = if_needed(open_properties(), "ATRACE_PROPERTIES")?;
+    let library = library.for_api_level(properties.and_then(Properties::api_level));
     let marker = if_needed(open_marker(), "ATRACE_MARKER")?;
     library.init();
     Ok(Sink::Cutils(CutilsSink { library, marker, properties, told: AtomicU32::new(0) }))
+}
+
+fn ndk(path: Option<&OsStr>) -> Result<Sink, String> {
+    let library = Ndk::load(path).map_err(|reason| reason.to_string())?;
+    let properties = open_properties()?;
+    Ok(Sink::Ndk(NdkSink { library, properties }))
 }
 
 /// A number at the end of a message.
@@ -229,6 +269,7 @@ pub(crate) fn write(
     match sink {
         Sink::Marker(sink) => sink.marker.write(message.bytes()).then_some(id),
         Sink::Cutils(sink) => call_library(sink, kind, &mut message, texts, number).then_some(id),
+        Sink::Ndk(sink) => call_ndk(&sink.library, kind, &mut message, texts, number).then_some(id),
         Sink::Unchosen | Sink::Off(_) => None,
     }
 }
@@ -262,6 +303,30 @@ fn write_restored(marker: Option<&Marker>, message: &mut Message, texts: Texts, 
     marker.is_some_and(|marker| marker.write(message.restore(texts, length)))
 }
 
+/// Calls libandroid, with the nearest it has to what it has not: a slice without duration for an instant, an async slice that
+/// bears the name of the track for one on a track (its end knows no other). What is too new for it is dropped.
+#[inline(never)]
+fn call_ndk(library: &Ndk, kind: Kind, message: &mut Message, texts: Texts, number: Number) -> bool {
+    let _errno = ErrnoGuard::new();
+    let (track, name) = message.c_strings(texts);
+    match (kind, number) {
+        (Kind::Begin, _) => library.begin(name),
+        (Kind::End, _) => library.end(),
+        (Kind::Instant | Kind::TrackInstant, _) => {
+            library.begin(name);
+            library.end();
+        }
+        (Kind::AsyncBegin, Number::Cookie(cookie)) => return library.async_begin(name, cookie),
+        (Kind::AsyncEnd, Number::Cookie(cookie)) => return library.async_end(name, cookie),
+        (Kind::TrackBegin, Number::Cookie(cookie)) => return library.async_begin(track, cookie),
+        (Kind::TrackEnd, Number::Cookie(cookie)) => return library.async_end(track, cookie),
+        (Kind::Counter, Number::Int(value)) => return library.counter(name, value.into()),
+        (Kind::Counter, Number::Int64(value)) => return library.counter(name, value),
+        _ => return false,
+    }
+    true
+}
+
 /// Where this process' events go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -276,6 +341,8 @@ pub enum SinkKind {
     Device,
     /// libcutils.
     Cutils,
+    /// libandroid's `ATrace_*`.
+    Ndk,
 }
 
 /// Where this process' events go, and why.
@@ -330,5 +397,44 @@ pub fn sink() -> SinkInfo {
             SinkInfo { kind, detail: marker.describe(), dropped: marker.failures().0 }
         }
         Sink::Cutils(_) => SinkInfo { kind: SinkKind::Cutils, detail: "libcutils".to_owned(), dropped: 0 },
+        Sink::Ndk(_) => SinkInfo { kind: SinkKind::Ndk, detail: "libandroid".to_owned(), dropped: 0 },
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/standins/mod.rs"]
+#[expect(unreachable_pub, reason = "a module of the integration tests")]
+mod standins;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an app sees, which may load libandroid alone, and a service, and a program that can load nothing.
+    #[test]
+    #[cfg_attr(miri, ignore = "loads libraries")]
+    fn android_prefers_libcutils_then_libandroid_then_the_marker() {
+        const NAME: &str = "sink::tests::android_prefers_libcutils_then_libandroid_then_the_marker";
+        let directory = tempfile::tempdir().unwrap();
+        // In a process of its own, with properties of its own: those of the user are not made for a test.
+        if !is_named("ATRACE_PROPERTIES") {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args([NAME, "--exact"]).env("ATRACE_PROPERTIES", directory.path().join("properties"));
+            let output = again.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let libcutils = standins::build("libcutils", 34, directory.path());
+        let libandroid = standins::build("libandroid", 29, directory.path());
+        let missing = OsStr::new("/nonexistent/library.so");
+        let choose = |libcutils, libandroid| in_androids_order(Some(libcutils), Some(libandroid)).0;
+        assert!(matches!(choose(libcutils.as_os_str(), libandroid.as_os_str()), Sink::Cutils(_)));
+        assert!(matches!(choose(missing, libandroid.as_os_str()), Sink::Ndk(_)));
+        match choose(missing, missing) {
+            Sink::Marker(_) => {}
+            Sink::Off(reason) => assert_eq!(reason.matches("/nonexistent/library.so").count(), 2, "{reason}"),
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -226,8 +226,15 @@ fn parking_before_the_first_event_holds_also_where_there_is_no_marker() {
 fn parking_is_exact_while_threads_update() {
     let name = case!({
         use std::sync::atomic::{AtomicBool, Ordering};
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
             for _ in 0..6 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
@@ -244,7 +251,6 @@ fn parking_is_exact_while_threads_update() {
                 }
                 assert_eq!(tags(), APP | ALWAYS, "round {round}");
             }
-            stop.store(true, Ordering::Relaxed);
         });
         assert_eq!(tags(), APP | ALWAYS);
     });

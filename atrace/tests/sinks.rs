@@ -228,8 +228,8 @@ mod cases {
             }
         };
         keeps("atrace_init", &mut atrace_init);
-        keeps("atrace_is_tag_enabled", &mut || drop(std::hint::black_box(atrace_is_tag_enabled(TAG))));
-        keeps("atrace_get_enabled_tags", &mut || drop(std::hint::black_box(atrace_get_enabled_tags())));
+        keeps("atrace_is_tag_enabled", &mut || _ = std::hint::black_box(atrace_is_tag_enabled(TAG)));
+        keeps("atrace_get_enabled_tags", &mut || _ = std::hint::black_box(atrace_get_enabled_tags()));
         for round in 0..2 {
             keeps("atrace_begin", &mut || atrace_begin(TAG, "a\n"));
             keeps("atrace_begin_fmt", &mut || atrace_begin_fmt(TAG, format_args!("{}", round)));
@@ -449,14 +449,15 @@ mod cases {
         assert_eq!(errno(), 5);
         atrace_instant(TAG, "again");
         assert_eq!(descriptors().len(), count + 1);
-        assert_eq!(descriptor_of(&marker), Some(number));
+        let number = descriptor_of(&marker).unwrap();
+        assert!(number >= 200);
         for file in &own {
             assert_eq!(file.metadata().unwrap().len(), 0, "an event went into a file of the host");
         }
         // By many threads at once, and no descriptor is left over.
         for _ in 0..50 {
             // SAFETY: as above.
-            unsafe { libc::close(number) };
+            unsafe { libc::close(descriptor_of(&marker).unwrap()) };
             std::thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| atrace_instant(TAG, "thread"));
@@ -544,7 +545,7 @@ mod cases {
             for _ in 0..10 {
                 atrace_instant(TAG, "off");
             }
-            assert_eq!(descriptors(), before);
+            assert_eq!(descriptors().len(), before.len());
             instance.set_tracing_on(true).unwrap();
             atrace_instant(TAG, "end");
             assert_eq!(sink().dropped(), 210);
@@ -684,14 +685,12 @@ mod cases {
                     atrace_set_tracing_enabled(true);
                     let _event = begin_scoped_event(TAG, "scope");
                 }
-                // SAFETY: closes atrace's descriptor, so that the next event has to open it.
-                let marker = std::path::PathBuf::from(std::env::var_os("ATRACE_MARKER").unwrap());
-                unsafe { libc::close(LOWEST.load(Ordering::SeqCst)) };
-                atrace_instant(TAG, &format!("last {}", marker.is_absolute()));
+                // SAFETY: closes atrace's descriptor, so that the next event has to open it; `close` would be a cancellation point.
+                unsafe { libc::syscall(libc::SYS_close, 200) };
+                atrace_instant(TAG, "last");
                 DONE.store(true, Ordering::SeqCst);
                 std::ptr::null_mut()
             }
-            static LOWEST: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(200);
             // SAFETY: the thread runs a function that never unwinds: it has no cancellation point outside of atrace.
             unsafe {
                 let mut thread = std::mem::zeroed();
@@ -710,7 +709,7 @@ mod cases {
         });
         let place = Place::file().on();
         let pid = place.run(&name).pid;
-        assert!(place.text().ends_with(&format!("I|{pid}|last true")), "{}", place.text());
+        assert!(place.text().ends_with(&format!("I|{pid}|last")), "{}", place.text());
     }
 
     fn mkfifo(path: &Path) {

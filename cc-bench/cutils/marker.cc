@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,7 +57,8 @@ int open_path(const char* path) {
 }  // namespace
 
 int open_marker() {
-    const char* named = secure_getenv("ATRACE_MARKER");
+    // A process with more rights than its caller does not listen to it. (Bionic has no secure_getenv.)
+    const char* named = getauxval(AT_SECURE) == 0 ? getenv("ATRACE_MARKER") : nullptr;
     if (named != nullptr && named[0] != '\0') {
         if (strncmp(named, "fd:", 3) == 0) return inherit(named);
         const int fd = open_path(named);

@@ -2,7 +2,8 @@
 //!
 //! What every bionic since Android 5 exports is linked. The rest is looked up at run time and replaced where it is
 //! missing: before Android 6 (`__system_property_area_serial`) or 8 (`__system_property_read_callback`,
-//! `__system_property_wait`), and in statically linked executables, where nothing can be looked up.
+//! `__system_property_wait`). In a statically linked executable nothing can be looked up, but its bionic is the NDK's and
+//! has them all.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -68,8 +69,7 @@ impl Symbol {
     fn get(&self) -> Option<NonNull<c_void>> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
-            // SAFETY: the name is a C string; RTLD_DEFAULT searches what is loaded and runs nothing.
-            address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
+            address = look_up(self.name);
             if address.is_null() {
                 address = self.missing();
             }
@@ -77,6 +77,28 @@ impl Symbol {
         }
         NonNull::new(address).filter(|address| address.as_ptr() != self.missing())
     }
+}
+
+#[cfg(not(target_feature = "crt-static"))]
+fn look_up(name: &CStr) -> *mut c_void {
+    // SAFETY: the name is a C string; RTLD_DEFAULT searches what is loaded and runs nothing.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
+#[cfg(target_feature = "crt-static")]
+fn look_up(name: &CStr) -> *mut c_void {
+    unsafe extern "C" {
+        fn __system_property_area_serial();
+        fn __system_property_read_callback();
+        fn __system_property_wait();
+    }
+    let function: unsafe extern "C" fn() = match name.to_bytes() {
+        b"__system_property_area_serial" => __system_property_area_serial,
+        b"__system_property_read_callback" => __system_property_read_callback,
+        b"__system_property_wait" => __system_property_wait,
+        _ => return std::ptr::null_mut(),
+    };
+    function as *mut c_void
 }
 
 fn area_serial() -> Option<AreaSerial> {
@@ -192,7 +214,27 @@ impl Store {
     }
 
     pub(super) fn area_serial_word(&self) -> Option<&'static AtomicU32> {
-        None
+        static AREA: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+        let mut area = AREA.load(Ordering::Acquire);
+        if area.is_null() {
+            let mapped = map_area()?;
+            area = match AREA.compare_exchange(
+                std::ptr::null_mut(),
+                mapped,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => mapped,
+                Err(faster) => {
+                    // SAFETY: mapped above, and seen by nobody else.
+                    unsafe { libc::munmap(mapped.cast(), AREA_HEADER) };
+                    faster
+                }
+            };
+        }
+        // SAFETY: an area that was checked to be one and is never unmapped; its serial is an atomic of 32 bits.
+        let word = unsafe { AtomicU32::from_ptr(area.cast::<u32>().add(AREA_SERIAL_AT)) };
+        agreed(word, || self.area_serial())
     }
 
     /// Nothing to do: who waits looks by itself.
@@ -242,6 +284,69 @@ impl Store {
     }
 }
 
+/// Returns the word if it is what bionic's function tells.
+fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static AtomicU32> {
+    // More than one attempt, as it may just be changing.
+    for _ in 0..ATTEMPTS {
+        let before = word.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let told = told();
+        fence(Ordering::Acquire);
+        let after = word.load(Ordering::Relaxed);
+        if before == after {
+            return (before == told).then_some(word);
+        }
+    }
+    None
+}
+
+/// What of an area is looked at: the start, in 32-bit words bytes used, serial, magic, version.
+const AREA_HEADER: usize = 16;
+const AREA_SERIAL_AT: usize = 1;
+const AREA_MAGIC: u32 = 0x504f_5250;
+/// Of the layout that bionic has used since Android 5.
+const AREA_VERSION: u32 = 0xfc6e_d0ab;
+
+/// Maps the area whose serial is that of the whole store: bionic has it mapped, too, but tells nobody where.
+fn map_area() -> Option<*mut AtomicU32> {
+    // The second: Android 5 and 6, where all is in one file.
+    [c"/dev/__properties__/properties_serial", c"/dev/__properties__"].into_iter().find_map(|path| {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        // SAFETY: a C string.
+        let fd = unsafe { libc::open(path.as_ptr(), flags) };
+        if fd < 0 {
+            return None;
+        }
+        let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: the descriptor is open, `stat` is writable, and zeroes are a valid one.
+        let size = unsafe {
+            libc::fstat(fd, stat.as_mut_ptr());
+            stat.assume_init()
+        }
+        .st_size;
+        let mut area = libc::MAP_FAILED;
+        if size >= AREA_HEADER as _ {
+            // SAFETY: a new mapping, of memory that init made and never shortens.
+            area = unsafe {
+                libc::mmap(std::ptr::null_mut(), AREA_HEADER, libc::PROT_READ, libc::MAP_SHARED, fd, 0)
+            };
+        }
+        // SAFETY: opened above.
+        unsafe { libc::close(fd) };
+        if area == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: four words of the mapping; these two never change.
+        let (magic, version) = unsafe { (*area.cast::<u32>().add(2), *area.cast::<u32>().add(3)) };
+        if (magic, version) == (AREA_MAGIC, AREA_VERSION) {
+            return Some(area.cast());
+        }
+        // SAFETY: mapped above, and nobody else knows it.
+        unsafe { libc::munmap(area, AREA_HEADER) };
+        None
+    })
+}
+
 /// A property of bionic's, which it never removes while its memory is mapped: until the process ends.
 #[derive(Clone, Copy)]
 pub(super) struct Property(NonNull<prop_info>);
@@ -269,18 +374,7 @@ impl Property {
         // SAFETY: a prop_info has begun with its serial, a 32-bit atomic, since Android 5; it is at least a word long
         // in any case, mapped until the process ends, and written only by another process.
         let word = unsafe { AtomicU32::from_ptr(word) };
-        // More than one attempt, as it may just be changing.
-        for _ in 0..ATTEMPTS {
-            let before = word.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            let told = self.serial();
-            fence(Ordering::Acquire);
-            let after = word.load(Ordering::Relaxed);
-            if before == after {
-                return (before == told).then_some(word);
-            }
-        }
-        None
+        agreed(word, || self.serial())
     }
 
     pub(super) fn read(self) -> Result<(u32, Value), ReadError> {

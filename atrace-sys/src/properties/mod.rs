@@ -214,6 +214,12 @@ impl Properties {
         self.0.find(&Key::new(key).ok()?).ok()?.map(Property)
     }
 
+    /// Returns Android's API level, `ro.build.version.sdk`; `None` where it is not set, as on a host.
+    #[doc(alias = "android_get_device_api_level")]
+    pub fn api_level(&self) -> Option<u32> {
+        std::str::from_utf8(self.get("ro.build.version.sdk").ok()??.as_bytes()).ok()?.trim().parse().ok()
+    }
+
     /// Calls `then` with the key, value and serial of each property, in the order of the store.
     ///
     /// # Errors
@@ -232,7 +238,10 @@ impl Properties {
         self.0.area_serial()
     }
 
-    /// Returns the word that holds the area serial, where it can be loaded directly: on a host.
+    /// Returns the word that holds the area serial, where it can be loaded directly.
+    ///
+    /// Always `Some` on a host. On Android it is read from where init keeps it, and returned only if it was seen to agree
+    /// with `__system_property_area_serial`.
     ///
     /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that. Where
     /// what is read afterwards depends on it, use [`area_serial`](Self::area_serial), which adds the fence.

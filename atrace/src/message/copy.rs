@@ -18,6 +18,16 @@ const fn is_suspect(byte: u8, bar: bool) -> bool {
     is_unsafe(byte) || byte == b'<' || (bar && byte == b'|')
 }
 
+/// Tells whether one of the bytes is suspect.
+#[inline(always)]
+pub(super) fn has_suspect(bytes: &[u8], bar: bool) -> bool {
+    let mut found = false;
+    for &byte in bytes {
+        found |= is_unsafe(byte) | (byte == b'<') | (bar & (byte == b'|'));
+    }
+    found
+}
+
 /// Copies `from` to the front of `to`, which must be as long, and tells whether a byte is suspect: one that is no text, a
 /// `<`, or, where `bar` asks for it, a `|`.
 #[inline(always)]
@@ -27,14 +37,7 @@ pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     }
     // Shorter texts as two pieces of fixed length that overlap.
     if from.len() >= 16 {
-        let mut seen = Minimums::<16>::new();
-        if let (Some(from), Some(to)) = (from.first_chunk(), to.first_chunk_mut()) {
-            seen.copy(from, to, bar);
-        }
-        if let (Some(from), Some(to)) = (from.last_chunk(), to.last_chunk_mut()) {
-            seen.copy(from, to, bar);
-        }
-        return seen.has_suspect(bar);
+        return copy_16(from, to, bar);
     }
     if let (Some(&first), Some(&last)) = (from.first_chunk::<8>(), from.last_chunk::<8>()) {
         put_ends(to, first, last);
@@ -52,6 +55,31 @@ pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
         put_ends(to, [first], [last]);
         to[from.len() / 2].write(middle);
         found = is_suspect(first, bar) | is_suspect(middle, bar) | is_suspect(last, bar);
+    }
+    found
+}
+
+/// [`copy`] of 16 to 31 bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn copy_16(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
+    if from.len() != to.len() || from.len() < 16 {
+        return false;
+    }
+    // SAFETY: every x86_64 processor has SSE2; there are at least 16 bytes, and as many in both.
+    unsafe { if bar { x86::copy_sse2::<true>(from, to) } else { x86::copy_sse2::<false>(from, to) } }
+}
+
+/// [`copy`] of 16 to 31 bytes, by words: of arrays of lanes the compiler does not make vectors here.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn copy_16(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
+    let mut found = false;
+    if let (Some(&first), Some(&last)) = (from.first_chunk::<16>(), from.last_chunk::<16>()) {
+        put_ends(to, first, last);
+        for both in [u128::from_ne_bytes(first), u128::from_ne_bytes(last)] {
+            found |= word_is_suspect(both as u64, bar) | word_is_suspect((both >> 64) as u64, bar);
+        }
     }
     found
 }
@@ -123,6 +151,7 @@ fn copy_lanes<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool 
 }
 
 /// The minimums of all the bytes seen so far, lane by lane.
+#[cfg(any(test, not(target_arch = "x86_64")))]
 struct Minimums<const N: usize> {
     plain: [u8; N],
     delete: [u8; N],
@@ -130,6 +159,7 @@ struct Minimums<const N: usize> {
     bar: [u8; N],
 }
 
+#[cfg(any(test, not(target_arch = "x86_64")))]
 impl<const N: usize> Minimums<N> {
     #[inline(always)]
     fn new() -> Self {

@@ -29,7 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use atrace_sys::process::ProcessId;
 
-use self::copy::{copy, is_unsafe};
+use self::copy::{copy, has_suspect, is_unsafe};
 
 /// The longest message: libcutils' buffer of 1024 bytes less its NUL.
 pub(crate) const MESSAGE_MAX: usize = 1023;
@@ -100,9 +100,13 @@ impl Message {
         }
         if let Some(name) = name {
             let start = self.len;
+            let replace_bar = kind != Kind::Begin;
             let mut writer =
-                NameWriter { limit: MESSAGE_MAX - tail, replace_bar: kind != Kind::Begin, message: self };
+                NameWriter { limit: MESSAGE_MAX - tail, replace_bar, unchecked: false, message: self };
             name(&mut writer);
+            if writer.unchecked {
+                self.check(start, replace_bar);
+            }
             if kind != Kind::Begin {
                 self.fill_empty(start, number.is_none());
             }
@@ -199,6 +203,38 @@ impl Message {
         whole
     }
 
+    /// Appends `text` as it is, if it does not grow the message beyond `limit`.
+    #[inline(always)]
+    fn unchecked_text(&mut self, text: &str, limit: usize) -> bool {
+        let start = self.len;
+        let end = start + text.len();
+        match self.buffer.get_mut(start..end) {
+            Some(place) if end <= limit => {
+                for (place, &byte) in place.iter_mut().zip(text.as_bytes()) {
+                    place.write(byte); // A `memcpy`.
+                }
+                self.len = end;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Replaces what must be in the text that starts at `start` and was appended as it is.
+    #[inline(never)]
+    fn check(&mut self, start: usize, replace_bar: bool) {
+        // SAFETY: as in `bytes`.
+        let message =
+            unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast::<u8>(), self.len) };
+        let text = message.get_mut(start..).unwrap_or_default();
+        if has_suspect(text, replace_bar) {
+            for byte in text {
+                self.has_angle |= *byte == b'<';
+                *byte = replaced(*byte, replace_bar);
+            }
+        }
+    }
+
     /// The message.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -260,13 +296,19 @@ fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], replace_bar: bool) -> bool {
     let mut has_angle = false;
     for (&from, to) in from.iter().zip(to) {
         has_angle |= from == b'<';
-        to.write(match from {
-            b'|' if replace_bar => b'/',
-            byte if is_unsafe(byte) => b'?',
-            byte => byte,
-        });
+        to.write(replaced(from, replace_bar));
     }
     has_angle
+}
+
+/// The byte as it may stand in a message.
+#[inline(always)]
+fn replaced(byte: u8, replace_bar: bool) -> u8 {
+    match byte {
+        b'|' if replace_bar => b'/',
+        byte if is_unsafe(byte) => b'?',
+        byte => byte,
+    }
 }
 
 /// Writes the name of an event straight into its message.
@@ -279,6 +321,9 @@ pub struct NameWriter<'a> {
     /// The length of the message that the name may fill it up to; lowered to the present one when text was cut.
     limit: usize,
     replace_bar: bool,
+    /// Something was appended as it is. Pieces that a formatter brings are small and many: looking at each costs several times
+    /// what looking at all of them at the end does.
+    unchecked: bool,
 }
 
 impl NameWriter<'_> {
@@ -315,6 +360,13 @@ impl NameWriter<'_> {
         }
     }
 
+    /// Appends of `text` what still fits.
+    #[cold]
+    #[inline(never)]
+    fn push_last(&mut self, text: &str) {
+        self.push_str(text);
+    }
+
     #[cold]
     fn mark_panicked(&mut self, payload: Box<dyn Any + Send>) {
         // What was thrown may throw again when it is dropped.
@@ -327,7 +379,10 @@ impl NameWriter<'_> {
 
 impl fmt::Write for NameWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.push_str(text);
+        self.unchecked = true;
+        if !self.message.unchecked_text(text, self.limit) {
+            self.push_last(text);
+        }
         if self.is_full() { Err(fmt::Error) } else { Ok(()) }
     }
 }

@@ -126,7 +126,8 @@ impl Event {
         assert_eq!(c_name, if has_name { parts[2 + usize::from(has_track)].as_bytes() } else { b"" });
 
         // However the name comes, the message is the same.
-        for piece in [1, 2, 7, 64] {
+        let pieces: &[usize] = if cfg!(miri) { &[50] } else { &[1, 2, 7, 64] };
+        for &piece in pieces {
             assert_eq!(self.encode(piece).0, bytes, "in pieces of {piece}: {self:?}");
         }
         // What is harmless stays as it is.

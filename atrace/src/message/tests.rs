@@ -58,7 +58,7 @@ impl Chance {
 #[test]
 fn random_events_are_as_promised() {
     let mut chance = Chance(0x5eed);
-    for _ in 0..if cfg!(miri) { 25 } else { 2_500 } {
+    for _ in 0..if cfg!(miri) { 4 } else { 2_500 } {
         let number = match chance.below(6) {
             0 => 0,
             1 => i64::MIN,
@@ -81,9 +81,9 @@ fn random_events_are_as_promised() {
 /// Characters of every width at every offset around the place of the cut.
 #[test]
 fn a_cut_is_between_characters_at_every_offset() {
-    let step = if cfg!(miri) { 9 } else { 1 };
-    for wide in ["é", "€", "😀", "|", "\n", "</script>"] {
-        for kind in KINDS {
+    let (step, wides, kinds) = if cfg!(miri) { (19, 1, 1) } else { (1, 6, KINDS.len()) };
+    for wide in &["€", "é", "😀", "|", "\n", "</script>"][..wides] {
+        for kind in KINDS.into_iter().rev().take(kinds) {
             for before in (985..1025).step_by(step) {
                 let name = "x".repeat(before) + &wide.repeat(12);
                 Event { kind, pid: 123, track: "t".into(), name: name.clone(), number: -5 }.check();
@@ -98,8 +98,8 @@ fn a_cut_is_between_characters_at_every_offset() {
 /// Every byte that can stand in a text, alone and at each place of a short one.
 #[test]
 fn every_character_is_as_promised_at_every_place() {
-    let places = if cfg!(miri) { 3 } else { 40 };
-    for byte in (0..=0x7f_u8).step_by(if cfg!(miri) { 25 } else { 1 }) {
+    let places = if cfg!(miri) { 2 } else { 40 };
+    for byte in (0..=0x7f_u8).step_by(if cfg!(miri) { 62 } else { 1 }) {
         for length in 0..places {
             let mut name = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnop"[..length].to_owned();
             name.insert(length / 2, char::from(byte));
@@ -112,7 +112,7 @@ fn every_character_is_as_promised_at_every_place() {
 
 #[test]
 fn spaces_at_the_end_of_a_line_are_seen() {
-    for spaces in [1, 2, 40, 2000] {
+    for spaces in if cfg!(miri) { [1, 2, 3, 40] } else { [1, 2, 40, 2000] } {
         let name = " ".repeat(spaces);
         for kind in KINDS {
             Event { kind, pid: 7, track: name.clone(), name: name.clone(), number: 1 }.check();

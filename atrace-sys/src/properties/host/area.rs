@@ -374,7 +374,8 @@ mod tests {
         let area = area();
         set(&area, "a", "1").unwrap();
         set(&area, "b", "2").unwrap();
-        for count in [257, 1 << 31, u32::MAX] {
+        let counts: &[u32] = if cfg!(miri) { &[257] } else { &[257, 1 << 31, u32::MAX] };
+        for &count in counts {
             area.count.store(count, Ordering::Relaxed);
             assert_eq!(get(&area, "b"), Some(value("2")), "what is there is still found");
             assert!(area.find(&key("c")).is_err());

@@ -541,6 +541,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "no current directory")]
     fn a_path_must_name_a_file() {
         for path in ["/", "/tmp/..", ""] {
             assert!(Location::of_path(Path::new(path)).is_err(), "{path}");
@@ -551,6 +552,7 @@ mod tests {
     /// What a creator leaves that was killed in the middle; on file systems without `RENAME_NOREPLACE` also between
     /// linking and unlinking.
     #[test]
+    #[cfg_attr(miri, ignore = "no files")]
     fn leftovers_of_a_dead_creator_are_cleared() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("properties");
@@ -564,6 +566,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "no files")]
     fn a_creator_at_work_is_left_alone_and_reported() {
         let directory = tempfile::tempdir().unwrap();
         let location = Location::of_path(&directory.path().join("properties")).unwrap();

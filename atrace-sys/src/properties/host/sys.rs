@@ -222,6 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "no files")]
     fn moving_a_file_replaces_nothing() {
         type Move = fn(&File, &CStr, &CStr) -> io::Result<()>;
         let ways: [Move; 2] = [rename_at, |directory, from, to| link_at(directory.as_raw_fd(), from, to)];

@@ -1,0 +1,122 @@
+//! libandroid's `ATrace_*`: the tracing that Android offers to apps, which may not load libcutils.
+//!
+//! It knows slices (Android 6), async slices and counters (Android 10), all with the tag APP; no instants and no tracks. Each
+//! of its functions asks for itself whether that tag is enabled. The library is never unloaded.
+
+use std::ffi::{CStr, OsStr, c_char};
+use std::fmt;
+
+/// Why libandroid can't be used.
+#[derive(Debug)]
+pub struct NdkError(String);
+
+impl fmt::Display for NdkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NdkError {}
+
+type Named = unsafe extern "C" fn(name: *const c_char);
+type Cookied = unsafe extern "C" fn(name: *const c_char, cookie: i32);
+type Counter = unsafe extern "C" fn(name: *const c_char, value: i64);
+
+/// A loaded libandroid.
+///
+/// Its methods may be called from any thread. They may change errno. Those that answer tell whether the library has the
+/// function.
+#[derive(Debug)]
+pub struct Ndk {
+    is_enabled: unsafe extern "C" fn() -> bool,
+    begin: Named,
+    end: unsafe extern "C" fn(),
+    async_begin: Option<Cookied>,
+    async_end: Option<Cookied>,
+    counter: Option<Counter>,
+}
+
+impl Ndk {
+    /// Loads the library at `path`, or the one the dynamic linker finds as `libandroid.so`.
+    ///
+    /// # Errors
+    ///
+    /// Says why it can't be loaded, or that it is none of Android 6 or later.
+    pub fn load(path: Option<&OsStr>) -> Result<Self, NdkError> {
+        let name = path.unwrap_or(OsStr::new("libandroid.so"));
+        let library = crate::library::open(name).map_err(NdkError)?;
+        // SAFETY: the functions have had these types since they were introduced (`android/trace.h` of the NDK).
+        let (is_enabled, begin, end, async_begin, async_end, counter) = unsafe {
+            (
+                library.get("ATrace_isEnabled").map(|symbol| *symbol),
+                library.get("ATrace_beginSection").map(|symbol| *symbol),
+                library.get("ATrace_endSection").map(|symbol| *symbol),
+                library.get("ATrace_beginAsyncSection").map(|symbol| *symbol),
+                library.get("ATrace_endAsyncSection").map(|symbol| *symbol),
+                library.get("ATrace_setCounter").map(|symbol| *symbol),
+            )
+        };
+        let (Ok(is_enabled), Ok(begin), Ok(end)) = (is_enabled, begin, end) else {
+            return Err(NdkError(format!(
+                "{} lacks ATrace_isEnabled, ATrace_beginSection or ATrace_endSection: Android before 6 has none",
+                name.display()
+            )));
+        };
+        std::mem::forget(library);
+        Ok(Self {
+            is_enabled,
+            begin,
+            end,
+            async_begin: async_begin.ok(),
+            async_end: async_end.ok(),
+            counter: counter.ok(),
+        })
+    }
+
+    /// Asks whether the tag APP is enabled.
+    #[doc(alias = "ATrace_isEnabled")]
+    pub fn is_enabled(&self) -> bool {
+        // SAFETY: no preconditions.
+        unsafe { (self.is_enabled)() }
+    }
+
+    /// Begins a slice.
+    #[doc(alias = "ATrace_beginSection")]
+    #[inline]
+    pub fn begin(&self, name: &CStr) {
+        // SAFETY: a C string that outlives the call.
+        unsafe { (self.begin)(name.as_ptr()) }
+    }
+
+    /// Ends the slice begun last on this thread.
+    #[doc(alias = "ATrace_endSection")]
+    #[inline]
+    pub fn end(&self) {
+        // SAFETY: no preconditions.
+        unsafe { (self.end)() }
+    }
+
+    /// Begins an async slice.
+    #[doc(alias = "ATrace_beginAsyncSection")]
+    #[inline]
+    pub fn async_begin(&self, name: &CStr, cookie: i32) -> bool {
+        // SAFETY: a C string that outlives the call.
+        self.async_begin.map(|function| unsafe { function(name.as_ptr(), cookie) }).is_some()
+    }
+
+    /// Ends an async slice.
+    #[doc(alias = "ATrace_endAsyncSection")]
+    #[inline]
+    pub fn async_end(&self, name: &CStr, cookie: i32) -> bool {
+        // SAFETY: a C string that outlives the call.
+        self.async_end.map(|function| unsafe { function(name.as_ptr(), cookie) }).is_some()
+    }
+
+    /// Sets a counter.
+    #[doc(alias = "ATrace_setCounter")]
+    #[inline]
+    pub fn counter(&self, name: &CStr, value: i64) -> bool {
+        // SAFETY: a C string that outlives the call.
+        self.counter.map(|function| unsafe { function(name.as_ptr(), value) }).is_some()
+    }
+}

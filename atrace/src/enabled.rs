@@ -1,0 +1,82 @@
+//! Asking once for several events, for tracers built on this crate.
+
+use crate::gate;
+use crate::message::{Kind, NameWriter};
+use crate::sink::{self, Number, Sink};
+use crate::{AtraceTag, Slice};
+
+/// What a look at the gate found: the tags may be enabled.
+///
+/// A tracer with little code where events are written looks there with [`glance`], inlined, and calls the rest of
+/// itself only when it gets one of these; the rest then asks [`enabled`](Self::enabled), which does not look again. The
+/// functions that write an event do the same.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{AtraceTag, Glance, glance};
+///
+/// #[inline]
+/// fn on_event(text: &str) {
+///     if let Some(glance) = glance(AtraceTag::App) {
+///         write_event(glance, text);
+///     }
+/// }
+///
+/// #[inline(never)]
+/// fn write_event(glance: Glance, text: &str) {
+///     if let Some(enabled) = glance.enabled() {
+///         enabled.instant_with(|writer| writer.push_str(text));
+///         enabled.int64("length", text.len() as i64);
+///     }
+/// }
+/// # on_event("text");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Glance {
+    found: gate::Glance,
+    tag: AtraceTag,
+}
+
+/// Looks whether one of the tags may be enabled. None is exact: they are not.
+#[inline(always)]
+pub fn glance(tag: AtraceTag) -> Option<Glance> {
+    gate::glance(tag).map(|found| Glance { found, tag })
+}
+
+impl Glance {
+    /// Tells for sure whether one of the tags is enabled.
+    #[inline]
+    pub fn enabled(self) -> Option<Enabled> {
+        self.found.enabled(self.tag).map(|sink| Enabled { sink })
+    }
+}
+
+/// A tag that was seen enabled: what is written with it is written, whatever is switched meanwhile.
+///
+/// Keep it for one moment's events only.
+#[derive(Clone, Copy, Debug)]
+pub struct Enabled {
+    sink: &'static Sink,
+}
+
+impl Enabled {
+    /// Writes an instant, as [`atrace_instant_with`](crate::atrace_instant_with).
+    #[inline(always)]
+    pub fn instant_with(self, name: impl FnOnce(&mut NameWriter<'_>)) {
+        sink::write(self.sink, Kind::Instant, None, Some(name), Number::None);
+    }
+
+    /// Sets a counter, as [`atrace_int64`](crate::atrace_int64).
+    #[inline(never)]
+    pub fn int64(self, name: &str, value: i64) {
+        let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
+        sink::write(self.sink, Kind::Counter, None, name, Number::Int64(value));
+    }
+
+    /// Begins a slice, as [`Slice::begin_with`].
+    #[inline(always)]
+    pub fn begin_with(self, name: impl FnOnce(&mut NameWriter<'_>)) -> Slice {
+        Slice::by(sink::write(self.sink, Kind::Begin, None, Some(name), Number::None))
+    }
+}

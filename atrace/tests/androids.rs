@@ -1,0 +1,196 @@
+//! What becomes of events in the libraries of each Android, which stand-ins take the place of.
+//!
+//! The API level is a property there as here: `ro.build.version.sdk`.
+#![cfg(target_os = "linux")]
+
+mod common;
+#[allow(unreachable_pub, reason = "the library's own tests use it, too")]
+mod standins;
+
+mod cases {
+    use std::path::Path;
+
+    use atrace::*;
+
+    use crate::common::{self, Place, case};
+    use crate::standins;
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    fn every_kind() {
+        atrace_begin(TAG, "b");
+        atrace_end(TAG);
+        atrace_async_begin(TAG, "s", 1);
+        atrace_async_end(TAG, "s", 1);
+        atrace_async_for_track_begin(TAG, "row", "g", -2);
+        atrace_async_for_track_end(TAG, "row", -2);
+        atrace_instant(TAG, "i");
+        atrace_instant_for_track(TAG, "row", "n");
+        atrace_int(TAG, "c", 3);
+        atrace_int64(TAG, "c", i64::MIN);
+        println!("SINK {}", sink());
+    }
+
+    /// What the library was called with, and what was written beside it.
+    fn through(
+        name: &str,
+        backend: &str,
+        library: &Path,
+        api_level: Option<u32>,
+        enabled: &Path,
+    ) -> (Vec<String>, String) {
+        let place = Place::file().on();
+        if let Some(level) = api_level {
+            place.set("ro.build.version.sdk", &level.to_string());
+        }
+        let ran = common::run(
+            place
+                .command(name)
+                .env("ATRACE_BACKEND", format!("{backend}:{}", library.display()))
+                .env("STANDIN_ENABLED", enabled),
+        );
+        assert_eq!(ran.stderr, "");
+        let calls = ran.said("CALL").into_iter().filter(|call| *call != "update_tags");
+        (calls.map(str::to_owned).collect(), place.text().replace(&ran.pid.to_string(), "PID"))
+    }
+
+    #[test]
+    fn what_an_old_libcutils_lacks_is_written_in_its_place() {
+        let name = case!({ every_kind() });
+        let directory = tempfile::tempdir().unwrap();
+        let old = ["B|b", "E", "S|s|1", "F|s|1", "C|c|3", "C|c|-9223372036854775808"];
+        let no_end: Vec<_> = old.iter().copied().filter(|call| *call != "E").collect();
+        let tracks = "G|PID|row|g|-2H|PID|row|-2I|PID|iN|PID|row|n";
+        for (level, expected, beside) in
+            [(23, &no_end[..], format!("E|PID{tracks}")), (32, &old[..], tracks.to_owned())]
+        {
+            let library = standins::build("libcutils", level, directory.path());
+            assert_eq!(
+                through(&name, "cutils", &library, Some(level), directory.path()),
+                (expected.iter().map(ToString::to_string).collect(), beside),
+                "API level {level}"
+            );
+        }
+    }
+
+    /// `atrace_async_for_track_end_body` takes a name in Android 13, and none since: told apart by the API level alone.
+    #[test]
+    fn an_end_on_a_track_is_the_same_in_every_libcutils() {
+        let name = case!({ every_kind() });
+        let directory = tempfile::tempdir().unwrap();
+        let all = [
+            "B|b",
+            "E",
+            "S|s|1",
+            "F|s|1",
+            "G|row|g|-2",
+            "H|row|-2",
+            "I|i",
+            "N|row|n",
+            "C|c|3",
+            "C|c|-9223372036854775808",
+        ];
+        for (level, told) in [(33, Some(33)), (34, Some(34)), (36, Some(36)), (36, None)] {
+            let library = standins::build("libcutils", level, directory.path());
+            assert_eq!(
+                through(&name, "cutils", &library, told, directory.path()),
+                (all.map(str::to_owned).to_vec(), String::new()),
+                "the library of {level}, told {told:?}"
+            );
+        }
+    }
+
+    /// One that is said to be older than any with the function: nobody knows how to call it, so it is not called.
+    #[test]
+    fn an_end_on_a_track_of_unknown_form_is_written_in_its_place() {
+        let name = case!({
+            atrace_async_for_track_end(TAG, "row", 7);
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let library = standins::build("libcutils", 33, directory.path());
+        let (calls, beside) = through(&name, "cutils", &library, Some(32), directory.path());
+        assert_eq!((calls, beside.as_str()), (vec![], "H|PID|row|7"));
+    }
+
+    /// A library of the VNDK is as old as its directory says, whatever the device is.
+    #[test]
+    fn a_vendors_libcutils_has_a_level_of_its_own() {
+        let name = case!({
+            atrace_async_for_track_end(TAG, "row", 7);
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let apex = directory.path().join("apex/com.android.vndk.v33/lib64");
+        std::fs::create_dir_all(&apex).unwrap();
+        let library = standins::build("libcutils", 33, &apex);
+        let (calls, beside) = through(&name, "cutils", &library, Some(35), directory.path());
+        assert_eq!((calls, beside.as_str()), (vec!["H|row|7".to_owned()], ""));
+    }
+
+    #[test]
+    fn libandroid_gets_the_nearest_it_has() {
+        let name = case!({ every_kind() });
+        let directory = tempfile::tempdir().unwrap();
+        let slices = ["begin b", "end"];
+        let instants = ["begin i", "end", "begin n", "end"];
+        let asyncs = ["async begin s 1", "async end s 1", "async begin row -2", "async end row -2"];
+        let counters = ["counter c 3", "counter c -9223372036854775808"];
+        let new = [&slices[..], &asyncs, &instants, &counters].concat();
+        for (level, expected) in [(23, [&slices[..], &instants].concat()), (29, new)] {
+            let library = standins::build("libandroid", level, directory.path());
+            let (calls, beside) = through(&name, "ndk", &library, Some(level), directory.path());
+            assert_eq!((calls, beside.as_str()), (expected.iter().map(ToString::to_string).collect(), ""));
+        }
+    }
+
+    #[test]
+    fn libandroid_says_whether_it_is_on() {
+        let name = case!({
+            let enabled = std::env::var_os("STANDIN_ENABLED").unwrap();
+            atrace_instant(TAG, "off");
+            assert_eq!(atrace_get_enabled_tags(), AtraceTag::empty());
+            std::fs::write(&enabled, "").unwrap();
+            atrace_instant(TAG, "not asked again");
+            atrace_update_tags();
+            atrace_instant(TAG, "on");
+            atrace_instant(AtraceTag::Always | AtraceTag::Camera, "another tag");
+            assert_eq!(atrace_get_enabled_tags(), TAG);
+            atrace_set_tracing_enabled(false);
+            atrace_instant(TAG, "parked");
+            assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
+            atrace_set_tracing_enabled(true);
+            std::fs::remove_file(&enabled).unwrap();
+            // Any change of the flags has it asked.
+            let _switched = common::control().enable("*").unwrap();
+            atrace_instant(TAG, "off again");
+            assert_eq!(sink().kind(), SinkKind::Ndk);
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let library = standins::build("libandroid", 29, directory.path());
+        let (calls, _) = through(&name, "ndk", &library, None, &directory.path().join("enabled"));
+        assert_eq!(calls, ["begin on", "end"]);
+    }
+
+    #[test]
+    fn a_library_that_is_none_is_refused() {
+        let name = case!({
+            atrace_instant(TAG | AtraceTag::Always, "x");
+            assert_eq!(sink().kind(), SinkKind::None);
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let android_5 = standins::build("libandroid", 22, directory.path());
+        let place = Place::file().on();
+        for (backend, reason) in [
+            (format!("ndk:{}", android_5.display()), "Android before 6"),
+            (format!("cutils:{}", android_5.display()), "no libcutils that traces"),
+            ("ndk:/nonexistent/libandroid.so".to_owned(), "/nonexistent/libandroid.so"),
+        ] {
+            let ran = common::run(place.command(&name).env("ATRACE_BACKEND", &backend));
+            assert!(
+                ran.stderr.contains(reason) && ran.stderr.ends_with("; tracing is off\n"),
+                "{}",
+                ran.stderr
+            );
+        }
+        assert_eq!(place.text(), "");
+    }
+}

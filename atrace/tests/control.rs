@@ -1,0 +1,325 @@
+//! Switching through the properties: what is written, what is listed, and what is left behind.
+
+mod common;
+
+use std::os::unix::process::CommandExt as _;
+
+use atrace::control::Control;
+use atrace::*;
+use common::{Place, case, control};
+
+const TAG: AtraceTag = AtraceTag::App;
+
+/// Every property of the store that is not empty.
+fn properties() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    atrace_sys::properties::Properties::open()
+        .unwrap()
+        .for_each(|key, value, _| all.push((key.to_owned(), value.to_string_lossy().into_owned())))
+        .unwrap();
+    all.retain(|(_, value)| !value.is_empty());
+    all.sort();
+    all
+}
+
+fn patterns() -> Vec<String> {
+    control().patterns()
+}
+
+fn is_on() -> bool {
+    atrace_is_tag_enabled(TAG)
+}
+
+#[test]
+fn this_process_is_switched_and_everything_is_put_back() {
+    let name = case!({
+        let before = properties();
+        let switched = control().enable_this_process().unwrap();
+        assert!(is_on());
+        let changes: Vec<String> = switched.changes().iter().map(ToString::to_string).collect();
+        let pattern = &patterns()[0];
+        assert_eq!(
+            changes,
+            [
+                format!("debug.atrace.app_0: \"\" -> {pattern:?}"),
+                "debug.atrace.app_number: \"\" -> \"1\"".to_owned(),
+                "debug.atrace.tags.enableflags: \"\" -> \"0\"".to_owned(),
+            ]
+        );
+        assert_eq!(switched.to_string(), changes.join("\n"));
+        // As another process finds it.
+        for change in switched.changes() {
+            assert!(properties().contains(&(change.key.clone(), change.after.clone())));
+        }
+        drop(switched);
+        assert!(!is_on());
+        assert_eq!(properties(), before);
+
+        let switched = control().enable_this_process().unwrap();
+        switched.restore().unwrap();
+        assert_eq!((properties(), is_on()), (before.clone(), false));
+
+        let kept = control().enable("*").unwrap();
+        kept.keep();
+        assert!(is_on());
+        drop(control().disable_this_process().unwrap());
+        assert!(is_on());
+        let off = control().disable_this_process().unwrap();
+        assert!(!is_on());
+        off.restore().unwrap();
+        assert!(is_on());
+        control().disable("*").unwrap().keep();
+        assert!(!is_on());
+        assert!(control().disable("*").unwrap().changes().is_empty());
+        assert_eq!(patterns(), [""; 0]);
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn guards_may_overlap_in_any_order() {
+    let name = case!({
+        let mut chance = common::Chance(11);
+        for _ in 0..60 {
+            let before = properties();
+            let mut guards = Vec::new();
+            let mut present: Vec<&str> = Vec::new();
+            for _ in 0..40 {
+                if chance.below(2) == 0 && guards.len() < 8 {
+                    let pattern = ["*", "nobody", "no*", "*control*"][chance.below(4)];
+                    guards.push((pattern, control().enable(pattern).unwrap()));
+                    present.push(pattern);
+                } else if !guards.is_empty() {
+                    let (pattern, guard) = guards.swap_remove(chance.below(guards.len()));
+                    drop(guard);
+                    present.remove(present.iter().position(|other| *other == pattern).unwrap());
+                }
+                let mut found = patterns();
+                let mut wanted = present.clone();
+                found.sort();
+                wanted.sort_unstable();
+                assert_eq!(found, wanted);
+                assert_eq!(is_on(), present.iter().any(|pattern| ["*", "*control*"].contains(pattern)));
+            }
+            drop(guards);
+            assert!(!is_on());
+            // What is left may be a 0 where nothing was: the same to every reader.
+            let flags = |all: &[(String, String)]| {
+                all.iter().filter(|(_, value)| value != "0").cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(flags(&properties()), flags(&before));
+        }
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn tags_are_switched_without_touching_others() {
+    let name = case!({
+        let (camera, video, audio) = (AtraceTag::Camera, AtraceTag::Video, AtraceTag::Audio);
+        assert_eq!(control().tags(), AtraceTag::empty());
+        let first = control().enable_tags(camera | video).unwrap();
+        assert_eq!(control().tags(), camera | video);
+        assert_eq!(first.to_string(), "debug.atrace.tags.enableflags: \"\" -> \"0x600\"");
+        let second = control().enable_tags(video | audio).unwrap();
+        drop(first);
+        // Who enabled it first put it back: a mask can't tell that two want it.
+        assert_eq!(control().tags(), audio);
+        drop(second);
+        assert_eq!(control().tags(), AtraceTag::empty());
+
+        // The very text comes back.
+        let properties = atrace_sys::properties::Properties::open().unwrap();
+        for text in ["02002", "1026", " 0x402", "no number", ""] {
+            properties.set("debug.atrace.tags.enableflags", text).unwrap();
+            let off = control().disable_tags(camera).unwrap();
+            assert!(!atrace_is_tag_enabled(camera));
+            assert_eq!(atrace_is_tag_enabled(AtraceTag::Graphics), text.contains(['1', '2']));
+            drop(off);
+            let on = control().enable("*").unwrap();
+            assert!(is_on(), "a pattern is of no use while the flags are {text:?}");
+            drop(on);
+            assert_eq!(
+                properties.get("debug.atrace.tags.enableflags").unwrap().unwrap().to_string_lossy(),
+                text
+            );
+        }
+        properties.set("debug.atrace.tags.enableflags", "0x402").unwrap();
+        let all = control().disable_tags(AtraceTag::from_bits_retain(!0)).unwrap();
+        assert_eq!(control().tags(), AtraceTag::empty());
+        // Others switch meanwhile.
+        control().enable_tags(audio).unwrap().keep();
+        drop(all);
+        assert_eq!(control().tags(), AtraceTag::from_bits_retain(0x402) | audio);
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn a_panic_puts_back_too() {
+    let name = case!({
+        let before = properties();
+        let caught = std::panic::catch_unwind(|| {
+            let _switched = control().enable_this_process().unwrap();
+            let _nested = control().enable_tags(AtraceTag::Camera).unwrap();
+            assert!(is_on());
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(caught.is_err());
+        assert_eq!(properties(), before);
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn bad_patterns_are_refused_and_change_nothing() {
+    let name = case!({
+        let before = properties();
+        for pattern in ["", "a\0b", &"x".repeat(92)] {
+            let error = control().enable(pattern).unwrap_err().to_string();
+            assert!(!error.is_empty());
+            assert_eq!(properties(), before, "{pattern:?}");
+        }
+        let longest = "*".repeat(91);
+        let switched = control().enable(&longest).unwrap();
+        assert!(is_on());
+        drop(switched);
+        assert!(control().disable("").unwrap().changes().is_empty());
+        assert!(Control::open_path("/nonexistent/directory/store".as_ref()).is_err());
+        assert!(std::error::Error::source(&control().enable(&"x".repeat(92)).unwrap_err()).is_some());
+
+        // As many as a store holds, then a clear no, and still all is put back.
+        let mut all = Vec::new();
+        let error = loop {
+            match control().enable(&format!("p{}", all.len())) {
+                Ok(switched) => all.push(switched),
+                Err(error) => break error.to_string(),
+            }
+            assert!(all.len() < 2000);
+        };
+        assert!(all.len() > 200 && error.contains("no room"), "{} {error}", all.len());
+        assert_eq!(patterns().len(), all.len());
+        drop(all);
+        assert_eq!(patterns(), [""; 0]);
+        // Numbers of others, damaged.
+        let store = atrace_sys::properties::Properties::open().unwrap();
+        for number in ["-3", "many", "99999999999999"] {
+            store.set("debug.atrace.app_number", number).unwrap();
+            let switched = control().enable("*").unwrap();
+            assert!(is_on(), "{number}");
+            drop(switched);
+            assert!(!is_on());
+        }
+        store.set("debug.atrace.app_number", "2147483647").unwrap();
+        assert!(control().enable("*").unwrap_err().to_string().contains("1024"));
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn a_process_of_any_name_can_be_switched() {
+    let name = case!({
+        let other = std::env::var("OTHER").unwrap();
+        let switched = control().enable_this_process().unwrap();
+        assert!(is_on(), "{switched}");
+        assert!(patterns()[0].len() <= 91);
+        println!("PATTERN {}", patterns()[0]);
+        atrace_instant(TAG, "on");
+        // One that looks alike is not switched.
+        if !other.is_empty() {
+            let pattern = std::ffi::CString::new(patterns()[0].as_str()).unwrap();
+            assert!(!atrace_sys::process::matches(&pattern, &std::ffi::CString::new(other).unwrap()));
+        }
+        let off = control().disable_this_process().unwrap();
+        assert!(!is_on());
+        drop(off);
+        drop(switched);
+        assert!(!is_on());
+    });
+    let place = Place::file();
+    let deep = "deep/".repeat(60);
+    for (argv0, other) in [
+        ("name", "nama"),
+        ("/opt/a*b/c?d/[e]/f", "/opt/aXb/cXd/e/f"),
+        ("/opt/back\\slash\\*", "/opt/backslash*"),
+        ("[!a]", "b"),
+        ("[[:alpha:]]", "a"),
+        ("a]b[c", "a]bc"),
+        ("with space\tand tab", "with space and tab"),
+        ("/päth/to/naïve/…", "/path/to/naive/..."),
+        (&format!("/{deep}bench-0123456789abcdef"), "/bench-0123456789abcde"),
+        (&"x".repeat(4000), "y"),
+        (&"[".repeat(300), "("),
+        (&format!("/{deep}{}", "*".repeat(200)), "a"),
+        (&"é".repeat(200), "e"),
+        (&"\u{1}".repeat(91), "\u{2}"),
+    ] {
+        // The first line of a name is all that libcutils looks at.
+        let ran = common::run(place.command(&name).arg0(argv0).env("OTHER", other));
+        assert_eq!(ran.said("PATTERN").len(), 1, "{argv0}");
+    }
+}
+
+/// A long path is what `cargo test` itself makes.
+#[test]
+fn a_program_deep_in_the_file_system_can_be_switched() {
+    let name = case!({
+        assert!(std::env::args().next().unwrap().len() > 300);
+        let switched = control().enable_this_process().unwrap();
+        assert!(is_on() && patterns()[0].starts_with("*/"), "{switched}");
+        drop(begin_scoped_event(TAG, "x"));
+    });
+    let place = Place::file();
+    let directory = place.path(&"long-directory-name/".repeat(20));
+    std::fs::create_dir_all(&directory).unwrap();
+    let link = directory.join("program");
+    std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &link).unwrap();
+    let pid = common::run(&mut place.command_of(&link, &name)).pid;
+    assert_eq!(place.text(), format!("B|{pid}|xE|{pid}"));
+}
+
+/// Another process switches this one, by its store.
+#[test]
+fn another_process_switches_this_one() {
+    let name = case!({
+        println!("READY");
+        common::until("it is on", is_on);
+        atrace_instant(TAG, "on");
+        println!("ON");
+        common::until("it is off", || !is_on());
+    });
+    let place = Place::file();
+    let mut child = place.command(&name).spawn().unwrap();
+    let switched = place.control().enable("*").unwrap();
+    common::until("the event is there", || !place.text().is_empty());
+    drop(switched);
+    assert_eq!(place.text(), format!("I|{}|on", child.id()));
+    let _ = child.stdin.take();
+    assert!(common::end_of(child).status.success());
+}
+
+#[test]
+fn threads_that_switch_at_once_lose_nothing() {
+    let name = case!({
+        let before = properties();
+        std::thread::scope(|scope| {
+            for number in 0..6 {
+                scope.spawn(move || {
+                    for round in 0..40 {
+                        let own = format!("*{}", ["", "?", "*"][(number + round) % 3]);
+                        let switched = control().enable(&own).unwrap();
+                        assert!(is_on(), "{:?}", patterns());
+                        drop(switched);
+                    }
+                });
+            }
+        });
+        assert_eq!((patterns(), is_on()), (vec![], false));
+        assert!(
+            before.is_empty() && properties().iter().all(|(_, value)| value == "0"),
+            "{:?}",
+            properties()
+        );
+    });
+    Place::file().run(&name);
+}

@@ -1,0 +1,244 @@
+//! Forked children trace under their own number, and what their parent holds is not theirs.
+
+mod common;
+
+#[allow(unsafe_code, reason = "processes are forked")]
+mod cases {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use atrace::*;
+
+    use crate::common::{Place, case, control, pid, threads, until};
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    /// Forks; the child does `body` and ends. Returns the child's number when it has ended well.
+    ///
+    /// The child of a program with threads may do little in general; here it does what the test is about.
+    fn in_fork(body: impl FnOnce()) -> i32 {
+        // SAFETY: see above; the child ends without returning from here.
+        let child = unsafe { libc::fork() };
+        finish(child, body)
+    }
+
+    /// The same by the bare system call, which libc and its handlers know nothing of.
+    fn in_clone(body: impl FnOnce()) -> i32 {
+        // SAFETY: no flags but the signal at the end: a fork.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        finish(i32::try_from(child).unwrap(), body)
+    }
+
+    fn finish(child: i32, body: impl FnOnce()) -> i32 {
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: a child that hangs ends by this signal.
+            unsafe { libc::alarm(60) };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if done { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!((ended, status), (child, 0), "the child failed, or hung until its alarm");
+        child
+    }
+
+    #[test]
+    fn a_child_is_itself_at_once() {
+        let name = case!({
+            atrace_instant(TAG, "parent");
+            let forked = in_fork(|| {
+                atrace_instant(TAG, "child");
+                let grandchild = in_fork(|| atrace_instant(TAG, "grandchild"));
+                println!("GRANDCHILD {grandchild}");
+                atrace_instant(TAG, "child again");
+            });
+            atrace_instant(TAG, "parent again");
+            let cloned = in_clone(|| atrace_instant(TAG, "clone"));
+            println!("FORKED {forked}\nCLONED {cloned}");
+            atrace_instant(TAG, "end");
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        let number = |word: &str| ran.said(word)[0].to_owned();
+        let (parent, child, grandchild) = (ran.pid.to_string(), number("FORKED"), number("GRANDCHILD"));
+        let expected = [
+            ("parent", &parent),
+            ("child", &child),
+            ("grandchild", &grandchild),
+            ("child again", &child),
+            ("parent again", &parent),
+            ("clone", &number("CLONED")),
+            ("end", &parent),
+        ];
+        assert_eq!(place.text(), expected.map(|(name, pid)| format!("I|{pid}|{name}")).concat());
+    }
+
+    /// The child is the first to trace: nothing was chosen before the fork.
+    #[test]
+    fn a_child_may_be_the_first() {
+        let name = case!({
+            let child = in_clone(|| atrace_instant(TAG, "child"));
+            println!("CHILD {child}");
+            atrace_instant(TAG, "parent");
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        assert_eq!(place.text(), format!("I|{}|childI|{}|parent", ran.said("CHILD")[0], ran.pid));
+    }
+
+    #[test]
+    fn a_scoped_event_is_ended_by_who_began_it() {
+        let name = case!({
+            let outer = begin_scoped_event(TAG, "outer");
+            let slice = Slice::begin(TAG, "slice");
+            let child = in_fork(|| {
+                slice.end(); // Nothing: the slice is the parent's.
+                drop(outer);
+                drop(begin_scoped_event(TAG, "own"));
+            });
+            println!("CHILD {child}");
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        let (pid, child) = (ran.pid, ran.said("CHILD")[0]);
+        // The child has copies of both, and so has the parent, which unwinds nothing here: it ends them at the end.
+        let text = place.text();
+        assert!(text.starts_with(&format!("B|{pid}|outerB|{pid}|sliceB|{child}|ownE|{child}")), "{text}");
+        assert!(
+            text.ends_with(&format!("E|{pid}")) && text.matches(&format!("E|{child}")).count() == 1,
+            "{text}"
+        );
+        assert_eq!(text.matches("B|").count(), 3);
+    }
+
+    #[test]
+    fn a_child_inherits_the_state_and_follows_the_properties() {
+        let name = case!({
+            atrace_set_tracing_enabled(false);
+            let parked = in_fork(|| {
+                assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
+                atrace_instant(TAG, "parked");
+                atrace_set_tracing_enabled(true);
+                atrace_instant(TAG, "child");
+            });
+            assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
+            atrace_set_tracing_enabled(true);
+            let switching = in_fork(|| drop(control().disable("*").unwrap()));
+            let switched = in_fork(|| {
+                let _off = control().disable("*").unwrap();
+                atrace_instant(TAG, "off");
+                let again = in_fork(|| atrace_instant(TAG, "off, too"));
+                assert!(again > 0);
+            });
+            atrace_instant(TAG, "end");
+            println!("PARKED {parked}\nOTHERS {switching} {switched}");
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        assert_eq!(place.text(), format!("I|{}|childI|{}|end", ran.said("PARKED")[0], ran.pid));
+    }
+
+    /// At any moment another thread may be in the middle of anything here: no child may wait for it.
+    #[test]
+    fn a_child_of_busy_threads_never_hangs() {
+        let name = case!({
+            static STOP: AtomicBool = AtomicBool::new(false);
+            let threads: Vec<_> = (0..7)
+                .map(|number| {
+                    std::thread::spawn(move || {
+                        while !STOP.load(Ordering::Relaxed) {
+                            match number {
+                                0 => atrace_set_tracing_enabled(true),
+                                1 => atrace_update_tags(),
+                                2 => {
+                                    drop(watch::watch(|_| atrace_instant(TAG, "watch")).unwrap());
+                                }
+                                3 => drop(control().enable_tags(AtraceTag::Camera).unwrap()),
+                                _ => {
+                                    let _event = begin_scoped_event(TAG, "thread");
+                                    atrace_int(AtraceTag::Camera, "camera", 1);
+                                }
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..200 {
+                in_clone_or_fork();
+            }
+            STOP.store(true, Ordering::Relaxed);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+
+            /// What the child does takes no lock but atrace's own, if it had one, and allocates nothing.
+            fn in_clone_or_fork() {
+                in_fork(|| {
+                    atrace_set_tracing_enabled(true);
+                    {
+                        let _event = begin_scoped_event(TAG, "child");
+                        atrace_instant_fmt(TAG, format_args!("{}", 1));
+                    }
+                    atrace_update_tags();
+                    assert!(atrace_is_tag_enabled(TAG));
+                    atrace_set_tracing_enabled(false);
+                    assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
+                    atrace_instant(TAG, "parked");
+                });
+            }
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        let text = place.text();
+        let mut children = std::collections::HashMap::<&str, Vec<char>>::new();
+        let mut rest = text.as_str();
+        // Without separators: a message begins with a letter and a bar, and no name here looks so.
+        while !rest.is_empty() {
+            let end = rest[1..].find(|c: char| "BEIC".contains(c)).map_or(rest.len(), |at| at + 1);
+            let (message, after) = rest.split_at(end);
+            rest = after;
+            let by = message.split('|').nth(1).unwrap();
+            if by != ran.pid.to_string() {
+                children.entry(by).or_default().push(message.chars().next().unwrap());
+            }
+        }
+        assert_eq!(children.len(), 200);
+        assert!(children.values().all(|kinds| kinds == &['B', 'I', 'E']), "{children:?}");
+    }
+
+    #[test]
+    fn a_child_has_no_watch_until_it_asks() {
+        let name = case!({
+            static SEEN: AtomicBool = AtomicBool::new(false);
+            let before = threads();
+            let parents = watch::watch(|_| SEEN.store(true, Ordering::SeqCst)).unwrap();
+            let detached = watch::watch_without_descriptors(|_| SEEN.store(true, Ordering::SeqCst)).unwrap();
+            assert_eq!(threads(), before + 2);
+            in_fork(|| {
+                assert_eq!(threads(), 1);
+                // Nobody is told, by whatever way.
+                atrace_set_tracing_enabled(false);
+                atrace_set_tracing_enabled(true);
+                let switched = control().enable_tags(AtraceTag::Camera).unwrap();
+                atrace_update_tags();
+                drop(switched);
+                assert!(!SEEN.load(Ordering::SeqCst));
+                static OWN: AtomicBool = AtomicBool::new(false);
+                let own = watch::watch(|_| OWN.store(true, Ordering::SeqCst)).unwrap();
+                assert_eq!(threads(), 2);
+                let _switched = control().enable_tags(AtraceTag::Camera).unwrap();
+                until("the child's own watch is told", || OWN.load(Ordering::SeqCst));
+                assert!(!SEEN.load(Ordering::SeqCst), "a watch of the parent's was told in the child");
+                drop(own);
+                // The parent's: nothing to stop here.
+                drop(parents);
+                until("the child's thread is gone", || threads() == 1);
+            });
+            // The child's switch was seen by this process.
+            until("the parent's watch is told", || SEEN.load(Ordering::SeqCst));
+            drop(detached);
+            assert_ne!(pid(), 0);
+        });
+        Place::file().on().run(&name);
+    }
+}

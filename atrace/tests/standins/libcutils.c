@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Stands in for the libcutils of one Android version: ANDROID is its API level. Its functions print what the real one would write.
+// It is always on.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define SAY(...) (printf("CALL " __VA_ARGS__), putchar('\n'), fflush(stdout))
+
+uint64_t atrace_enabled_tags = 0x1001;
+
+void atrace_setup(void) {}
+void atrace_update_tags(void) { SAY("update_tags"); }
+void atrace_set_tracing_enabled(bool enabled) { atrace_enabled_tags = enabled ? 0x1001 : UINT64_C(1) << 63; }
+
+void atrace_begin_body(const char* name) { SAY("B|%s", name); }
+void atrace_async_begin_body(const char* name, int32_t cookie) { SAY("S|%s|%d", name, cookie); }
+void atrace_async_end_body(const char* name, int32_t cookie) { SAY("F|%s|%d", name, cookie); }
+void atrace_int_body(const char* name, int32_t value) { SAY("C|%s|%d", name, value); }
+void atrace_int64_body(const char* name, int64_t value) { SAY("C|%s|%lld", name, (long long)value); }
+
+#if ANDROID >= 26
+void atrace_end_body(void) { SAY("E"); }
+#endif
+
+#if ANDROID >= 33
+void atrace_init(void) {}
+void atrace_instant_body(const char* name) { SAY("I|%s", name); }
+void atrace_instant_for_track_body(const char* track, const char* name) { SAY("N|%s|%s", track, name); }
+void atrace_async_for_track_begin_body(const char* track, const char* name, int32_t cookie) {
+    SAY("G|%s|%s|%d", track, name, cookie);
+}
+#endif
+
+#if ANDROID == 33
+// The separator only stands behind a track.
+void atrace_async_for_track_end_body(const char* track, const char* name, int32_t cookie) {
+    SAY("H|%s%s%s|%d", track, *track ? "|" : "", name, cookie);
+}
+#elif ANDROID > 33
+void atrace_async_for_track_end_body(const char* track, int32_t cookie) { SAY("H|%s|%d", track, cookie); }
+#endif

@@ -1,0 +1,21 @@
+//! Small libraries that stand in for those of an Android version, built when a test needs one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Builds the stand-in for `libcutils` or `libandroid` of the Android with this API level, in `directory`.
+pub fn build(library: &str, api_level: u32, directory: &Path) -> PathBuf {
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standins").join(library).with_extension("c");
+    let built = directory.join(format!("{library}.{api_level}.so"));
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .arg(format!("-DANDROID={api_level}"))
+        .arg(source)
+        .arg("-o")
+        .arg(&built);
+    let status = compiler.status().unwrap_or_else(|reason| panic!("{compiler:?}: {reason}"));
+    assert!(status.success(), "{compiler:?}: {status}");
+    built
+}

@@ -1,0 +1,242 @@
+//! Many threads trace while tracing is switched: nothing is lost, unbalanced or late.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+
+use atrace::*;
+use atrace_sys::properties::Properties;
+use common::{Place, case, control};
+
+const TAG: AtraceTag = AtraceTag::App;
+const FLAGS: &str = "debug.atrace.tags.enableflags";
+
+#[test]
+fn scoped_events_stay_balanced_however_fast_it_is_switched() {
+    let name = case!({
+        static STOP: AtomicBool = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let tracing: Vec<_> = (0..8)
+                .map(|number| {
+                    scope.spawn(move || {
+                        for round in 0.. {
+                            if STOP.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            let _outer = begin_scoped_event(AtraceTag::Camera, "outer");
+                            for _ in 0..round % 3 {
+                                let _inner =
+                                    begin_scoped_event_fmt(AtraceTag::Camera, format_args!("inner {number}"));
+                            }
+                            trace_method!(AtraceTag::Camera);
+                            Slice::begin(AtraceTag::Camera, "slice").end();
+                        }
+                    })
+                })
+                .collect();
+            // As fast as it can, in one of two ways.
+            let properties = Properties::open().unwrap();
+            for round in 0..2000 {
+                match round % 4 {
+                    0 => properties.set(FLAGS, "0x400").unwrap(),
+                    1 => properties.set(FLAGS, "0").unwrap(),
+                    2 => {
+                        atrace_set_tracing_enabled(false);
+                        properties.set(FLAGS, "0x402").unwrap();
+                    }
+                    _ => atrace_set_tracing_enabled(true),
+                }
+            }
+            STOP.store(true, Ordering::Relaxed);
+            tracing.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(sink().dropped(), 0);
+    });
+    let Some(place) = Place::kernel(&name) else { return };
+    place.instance().set_buffer_kb(16384).unwrap();
+    let ran = place.run(&name);
+    assert_eq!(place.instance().stats().unwrap().lost(), 0);
+    let mut open = HashMap::<u32, Vec<Vec<u8>>>::new();
+    let mut begins = 0;
+    for marker in place.instance().markers().unwrap() {
+        let text = marker.text().into_owned();
+        let slices = open.entry(marker.tid).or_default();
+        if let Some(name) = text.strip_prefix(&format!("B|{}|", ran.pid)) {
+            slices.push(name.as_bytes().to_vec());
+            begins += 1;
+        } else {
+            assert_eq!(text, format!("E|{}", ran.pid));
+            assert!(slices.pop().is_some(), "an end without a begin in thread {}", marker.tid);
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "begins without ends: {open:?}");
+    assert!(begins > 100, "hardly anything was traced: {begins}");
+}
+
+#[test]
+fn a_switch_holds_for_the_very_next_event_of_the_thread() {
+    let name = case!({
+        let control = control();
+        let properties = Properties::open().unwrap();
+        for round in 0..2000 {
+            let switched = control.enable_this_process().unwrap();
+            assert!(atrace_is_tag_enabled(TAG));
+            atrace_int(TAG, "on", round);
+            drop(switched);
+            atrace_int(TAG, "off", round);
+            assert!(!atrace_is_tag_enabled(TAG));
+            properties.set(FLAGS, "0x400").unwrap();
+            atrace_int(AtraceTag::Camera, "flag", round);
+            properties.set(FLAGS, "0").unwrap();
+            atrace_int(AtraceTag::Camera, "off", round);
+            atrace_set_tracing_enabled(false);
+            atrace_int(AtraceTag::Always, "off", round);
+            atrace_set_tracing_enabled(true);
+            atrace_int(AtraceTag::Always, "unparked", round);
+        }
+    });
+    let place = Place::file();
+    let pid = place.run(&name).pid;
+    let expected: String = (0..2000)
+        .flat_map(|round| ["on", "flag", "unparked"].map(|name| format!("C|{pid}|{name}|{round}")))
+        .collect();
+    assert_eq!(place.text(), expected);
+}
+
+#[test]
+fn a_switch_holds_for_the_very_next_event_of_every_thread() {
+    let name = case!({
+        // The flags don't exist at first, other threads have the properties read all the time, and one of them sets others.
+        let properties = Properties::open().unwrap();
+        let stop = AtomicBool::new(false);
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            for number in 0..2 {
+                let stop = &stop;
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        match number {
+                            0 => atrace_update_tags(),
+                            _ => properties.set("debug.other", "x").unwrap(),
+                        }
+                        let _ = atrace_get_enabled_tags();
+                    }
+                });
+            }
+            let workers: Vec<_> = (0..3)
+                .map(|_| {
+                    let (ask, asked) = mpsc::channel::<()>();
+                    let (answer, answered) = mpsc::channel();
+                    scope.spawn(move || {
+                        while asked.recv().is_ok() {
+                            let before = MARK.load(Ordering::SeqCst);
+                            let slice = Slice::begin(AtraceTag::Camera, "x");
+                            answer.send((slice.is_written(), before)).unwrap();
+                            slice.end();
+                        }
+                    });
+                    (ask, answered)
+                })
+                .collect();
+            static MARK: AtomicU64 = AtomicU64::new(0);
+            for round in 0..2500 {
+                let on = round % 2 == 1;
+                match round % 6 {
+                    4 => atrace_set_tracing_enabled(false),
+                    5 => {
+                        properties.set(FLAGS, "0x400").unwrap();
+                        atrace_set_tracing_enabled(true);
+                    }
+                    _ => properties.set(FLAGS, if on { "0x400" } else { "0" }).unwrap(),
+                }
+                MARK.store(round, Ordering::SeqCst);
+                workers.iter().for_each(|(ask, _)| ask.send(()).unwrap());
+                for (_, answered) in &workers {
+                    assert_eq!(answered.recv().unwrap(), (on, round), "round {round}");
+                }
+            }
+            drop(workers);
+        });
+        assert_eq!(sink().dropped(), 0);
+    });
+    let Some(place) = Place::kernel(&name) else { return };
+    place.run(&name);
+}
+
+#[test]
+fn nothing_is_lost_while_it_stays_on() {
+    let name = case!({
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                scope.spawn(move || {
+                    for round in 0..2000_i64 {
+                        atrace_int64_fmt(TAG, format_args!("thread {number}"), round);
+                    }
+                });
+            }
+            // The flags are set all the time, to what they are, and tags that are not asked for.
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    drop(control().enable_tags(AtraceTag::Camera).unwrap());
+                    atrace_update_tags();
+                }
+            });
+        });
+    });
+    let Some(place) = Place::kernel(&name) else { return };
+    place.instance().set_buffer_kb(16384).unwrap();
+    let place = place.on();
+    let pid = place.run(&name).pid;
+    let mut next = HashMap::<String, i64>::new();
+    for message in place.messages() {
+        let [kind, by, thread, value] = message.split('|').collect::<Vec<_>>()[..] else {
+            panic!("{message}")
+        };
+        assert_eq!((kind, by), ("C", &*pid.to_string()));
+        let next = next.entry(thread.to_owned()).or_default();
+        assert_eq!(value.parse(), Ok(*next));
+        *next += 1;
+    }
+    assert_eq!(next.len(), 8);
+    assert!(next.values().all(|count| *count == 2000), "{next:?}");
+}
+
+/// Threads that end, and destructors of their locals that trace, after others of them are gone.
+#[test]
+fn a_thread_traces_to_its_very_end() {
+    let name = case!({
+        struct AtEnd;
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                let _event = begin_scoped_event(TAG, "local");
+                atrace_instant_fmt(TAG, format_args!("{:?}", std::thread::current().id()));
+            }
+        }
+        thread_local! { static LOCAL: AtEnd = const { AtEnd }; }
+        for _ in 0..20 {
+            std::thread::spawn(|| LOCAL.with(|_| ())).join().unwrap();
+        }
+        extern "C" fn at_exit() {
+            atrace_instant(TAG, "exit");
+        }
+        #[allow(unsafe_code, reason = "atexit")]
+        // SAFETY: the function may be called at any time.
+        unsafe {
+            libc::atexit(at_exit)
+        };
+    });
+    let place = Place::file().on();
+    let pid = place.run(&name).pid;
+    let text = place.text();
+    assert_eq!(text.matches(&format!("B|{pid}|localI|{pid}|ThreadId(")).count(), 20);
+    assert_eq!(text.matches(&format!("E|{pid}")).count(), 20);
+    assert!(text.ends_with(&format!("I|{pid}|exit")), "{text}");
+}

@@ -1,0 +1,276 @@
+//! Being called when the enabled tags change.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use atrace::watch::{Watch, watch, watch_without_descriptors};
+use atrace::*;
+use common::{Place, case, control, threads, until};
+
+const ALWAYS: AtraceTag = AtraceTag::Always;
+const CAMERA: AtraceTag = AtraceTag::Camera;
+
+type Start = fn(Box<dyn Fn(AtraceTag) + Send + Sync>) -> std::io::Result<Watch>;
+
+const KINDS: [Start; 2] = [|callback| watch(callback), |callback| watch_without_descriptors(callback)];
+
+/// A watch that keeps what it is told.
+fn telling(start: Start) -> (Watch, Arc<Mutex<Vec<AtraceTag>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = Arc::clone(&told);
+    (start(Box::new(move |tags| telling.lock().unwrap().push(tags))).unwrap(), told)
+}
+
+fn last(told: &Mutex<Vec<AtraceTag>>) -> Option<AtraceTag> {
+    told.lock().unwrap().last().copied()
+}
+
+#[test]
+fn a_change_is_told_and_nothing_else() {
+    let name = case!({
+        for start in KINDS {
+            let alone = threads();
+            let (watch, told) = telling(start);
+            assert_eq!(threads(), alone + 1);
+            assert_eq!(last(&told), None, "what is so already is no change");
+            let switched = control().enable_tags(CAMERA).unwrap();
+            until("the change is told", || last(&told) == Some(ALWAYS | CAMERA));
+            // What changes nothing is not told.
+            control().enable("nobody").unwrap().keep();
+            control().disable("nobody").unwrap().keep();
+            drop(switched);
+            until("the change is told", || last(&told) == Some(ALWAYS));
+            let app = control().enable("*").unwrap();
+            until("the change is told", || last(&told) == Some(ALWAYS | AtraceTag::App));
+            drop(app);
+            until("the change is told", || last(&told) == Some(ALWAYS));
+            assert_eq!(*told.lock().unwrap(), [ALWAYS | CAMERA, ALWAYS, ALWAYS | AtraceTag::App, ALWAYS]);
+            drop(watch);
+            until("the thread is gone", || threads() == alone);
+            let switched = control().enable_tags(CAMERA).unwrap();
+            atrace_set_tracing_enabled(false);
+            atrace_set_tracing_enabled(true);
+            assert_eq!(told.lock().unwrap().len(), 4, "told after its end");
+            drop(switched);
+        }
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn calls_of_this_process_are_told_at_once() {
+    let name = case!({
+        for start in KINDS {
+            let (_watch, told) = telling(start);
+            // Told by the caller or, if it was just looking, by the watching thread.
+            atrace_set_tracing_enabled(false);
+            until("it is told", || last(&told) == Some(AtraceTag::NotReady));
+            atrace_set_tracing_enabled(true);
+            until("it is told", || last(&told) == Some(ALWAYS));
+            let store = atrace_sys::properties::Properties::open().unwrap();
+            store.set("debug.atrace.tags.enableflags", "0").unwrap();
+            store.set("debug.atrace.app_0", "*").unwrap();
+            store.set("debug.atrace.app_number", "1").unwrap();
+            atrace_update_tags();
+            until("it is told", || last(&told) == Some(ALWAYS | AtraceTag::App));
+            store.set("debug.atrace.app_number", "0").unwrap();
+            atrace_update_tags();
+            until("it is told", || last(&told) == Some(ALWAYS));
+            assert_eq!(told.lock().unwrap().len(), 4);
+        }
+    });
+    Place::file().run(&name);
+}
+
+/// The last of many changes is told, in order, and never two at once.
+#[test]
+fn of_many_changes_the_last_is_told() {
+    let name = case!({
+        static WITHIN: AtomicUsize = AtomicUsize::new(0);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = Arc::clone(&told);
+        let _watch = watch(move |tags| {
+            assert_eq!(WITHIN.fetch_add(1, Ordering::SeqCst), 0, "two calls at once");
+            telling.lock().unwrap().push(tags);
+            std::thread::yield_now();
+            WITHIN.fetch_sub(1, Ordering::SeqCst);
+        })
+        .unwrap();
+        let store = atrace_sys::properties::Properties::open().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..500).for_each(|_| atrace_update_tags()));
+            for round in 0..500_u64 {
+                store.set("debug.atrace.tags.enableflags", (round << 1).to_string()).unwrap();
+            }
+        });
+        store.set("debug.atrace.tags.enableflags", "0x400").unwrap();
+        until("the last is told", || last(&told) == Some(ALWAYS | CAMERA));
+        let told = told.lock().unwrap();
+        // In order: the flags only grew, up to the last.
+        let (end, grown) = told.split_last().unwrap();
+        let bits: Vec<u64> =
+            grown.iter().map(|tags| tags.bits()).filter(|bits| *bits != end.bits()).collect();
+        assert!(bits.is_sorted(), "{bits:?}");
+        assert!(told.windows(2).all(|two| two[0] != two[1]), "told twice");
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn one_thread_serves_all_watches_of_a_kind() {
+    let name = case!({
+        let alone = threads();
+        for start in KINDS {
+            let (first, told_first) = telling(start);
+            let (second, told_second) = telling(start);
+            assert_eq!(threads(), alone + 1);
+            let switched = control().enable_tags(CAMERA).unwrap();
+            for told in [&told_first, &told_second] {
+                until("both are told", || last(told) == Some(ALWAYS | CAMERA));
+            }
+            drop(first);
+            drop(switched);
+            until("who is left is told", || last(&told_second) == Some(ALWAYS));
+            assert_eq!(told_first.lock().unwrap().len(), 1);
+            assert_eq!(threads(), alone + 1);
+            drop(second);
+            until("the thread is gone", || threads() == alone);
+        }
+        // Started and stopped over and over: no thread is left, and a new watch works.
+        for round in 0..200 {
+            let (watch, told) = telling(KINDS[round % 2]);
+            let switched = control().enable_tags(CAMERA).unwrap();
+            until("it is told", || last(&told) == Some(ALWAYS | CAMERA));
+            drop(switched);
+            drop(watch);
+        }
+        until("the threads are gone", || threads() == alone);
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn a_callback_may_do_what_it_likes() {
+    let name = case!({
+        std::panic::set_hook(Box::new(|_| {}));
+        let alone = threads();
+        for start in KINDS {
+            // Panics, and throws what panics.
+            struct Bomb;
+            impl Drop for Bomb {
+                fn drop(&mut self) {
+                    if !std::thread::panicking() {
+                        panic!("again");
+                    }
+                }
+            }
+            let panicking = start(Box::new(|_| std::panic::resume_unwind(Box::new(Bomb)))).unwrap();
+            let (others, told) = telling(start);
+            for tags in [ALWAYS | CAMERA, ALWAYS] {
+                let _switched = (tags != ALWAYS).then(|| control().enable_tags(CAMERA).unwrap());
+                until("the others are told", || last(&told) == Some(tags));
+                // Also where the caller is a thread of the program.
+                atrace_set_tracing_enabled(false);
+                until("the others are told", || last(&told) == Some(AtraceTag::NotReady));
+                atrace_set_tracing_enabled(true);
+                until("the others are told", || last(&told) == Some(tags));
+                if tags == ALWAYS {
+                    break;
+                }
+            }
+            drop((panicking, others));
+
+            // Drops its own watch, the last; and one whose callback, freed in the callback, panics.
+            let own = Arc::new(Mutex::new(None::<Watch>));
+            let called = Arc::new(AtomicUsize::new(0));
+            let (in_callback, counted, bomb) = (Arc::clone(&own), Arc::clone(&called), Bomb);
+            *own.lock().unwrap() = Some(
+                start(Box::new(move |_| {
+                    let _ = &bomb;
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    let watch = in_callback.lock().unwrap().take();
+                    drop(watch);
+                }))
+                .unwrap(),
+            );
+            let switched = control().enable_tags(CAMERA).unwrap();
+            until("it is called", || called.load(Ordering::SeqCst) == 1);
+            until("the thread is gone", || threads() == alone);
+            drop(switched);
+            assert_eq!(called.load(Ordering::SeqCst), 1);
+
+            // Calls everything that calls back, and starts another watch.
+            let more = Arc::new(Mutex::new(Vec::new()));
+            let rounds = Arc::new(AtomicUsize::new(0));
+            let (inner, counted) = (Arc::clone(&more), Arc::clone(&rounds));
+            let watch = start(Box::new(move |_| {
+                if counted.fetch_add(1, Ordering::SeqCst) < 4 {
+                    atrace_update_tags();
+                    atrace_set_tracing_enabled(counted.load(Ordering::SeqCst) % 2 == 0);
+                    inner.lock().unwrap().push(watch(|_| ()).unwrap());
+                }
+            }))
+            .unwrap();
+            let switched = control().enable_tags(CAMERA).unwrap();
+            until("it calls itself", || rounds.load(Ordering::SeqCst) >= 4);
+            drop(switched);
+            drop(watch);
+            // Not under its lock: their ends may call back.
+            let watches = std::mem::take(&mut *more.lock().unwrap());
+            drop(watches);
+            until("the threads are gone", || threads() == alone);
+            atrace_set_tracing_enabled(true);
+        }
+    });
+    Place::file().run(&name);
+}
+
+/// A watch without descriptors traces nothing, and does not have others write to a descriptor that they don't have.
+#[test]
+fn a_thread_without_descriptors_disturbs_no_other() {
+    let name = case!({
+        let marker = std::path::PathBuf::from(std::env::var_os("ATRACE_MARKER").unwrap());
+        atrace_instant(ALWAYS, "before");
+        let before = common::descriptors();
+        let called = Arc::new(AtomicBool::new(false));
+        let calling = Arc::clone(&called);
+        let _watch = watch_without_descriptors(move |_| {
+            // Against its documentation.
+            atrace_instant(ALWAYS, "lost");
+            calling.store(true, Ordering::SeqCst);
+        })
+        .unwrap();
+        let _switched = control().enable_tags(CAMERA).unwrap();
+        until("it is called", || called.load(Ordering::SeqCst));
+        assert_eq!(common::descriptors(), before);
+        let dropped = sink().dropped();
+        atrace_instant(ALWAYS, "after");
+        assert_eq!(sink().dropped(), dropped);
+        assert_eq!((dropped, marker.exists()), (1, true));
+    });
+    let place = Place::file();
+    let pid = place.run(&name).pid;
+    assert_eq!(place.text(), format!("I|{pid}|beforeI|{pid}|after"));
+}
+
+/// The program's signals are for its own threads.
+#[test]
+fn no_signal_lands_on_the_watching_thread() {
+    let name = case!({
+        let _watch = watch(|_| ()).unwrap();
+        let watching = || {
+            std::fs::read_dir("/proc/self/task")
+                .unwrap()
+                .map(|task| task.unwrap().path())
+                .find(|path| std::fs::read_to_string(path.join("comm")).unwrap().trim() == "atrace-watch")
+        };
+        until("the thread has its name", || watching().is_some());
+        let status = std::fs::read_to_string(watching().unwrap().join("status")).unwrap();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
+        // All but KILL, STOP and the two that glibc keeps for itself.
+        assert_eq!(u64::from_str_radix(blocked, 16).unwrap() | 0x1_8004_0100, u64::MAX);
+    });
+    Place::file().run(&name);
+}
