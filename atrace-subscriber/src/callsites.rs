@@ -119,3 +119,53 @@ fn hash(key: usize) -> usize {
     // The golden ratio's fraction in 64 bits; the high bits of the product depend on all of the key.
     ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use tracing_core::callsite::Identifier;
+    use tracing_core::field::FieldSet;
+    use tracing_core::{Interest, Kind, Level};
+
+    use super::*;
+
+    struct NoCallsite;
+
+    impl tracing_core::Callsite for NoCallsite {
+        fn set_interest(&self, _: Interest) {}
+
+        fn metadata(&self) -> &Metadata<'_> {
+            unreachable!("never registered")
+        }
+    }
+
+    fn metadata() -> &'static Metadata<'static> {
+        let fields = FieldSet::new(&[], Identifier(&NoCallsite));
+        Box::leak(Box::new(Metadata::new(
+            "name",
+            "target",
+            Level::INFO,
+            None,
+            None,
+            None,
+            fields,
+            Kind::SPAN,
+        )))
+    }
+
+    #[test]
+    fn more_callsites_than_the_first_part_holds_are_numbered_once_and_found() {
+        let all: Vec<_> = (0..5 * FIRST).map(|_| metadata()).collect();
+        let number = || all.iter().map(|metadata| Callsite::of(metadata).unwrap()).collect::<Vec<_>>();
+        let numbers = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(number)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(numbers.iter().all(|other| *other == numbers[0]));
+        assert_eq!(numbers[0].iter().map(|it| it.number()).collect::<HashSet<_>>().len(), all.len());
+        for (metadata, callsite) in all.iter().zip(number()) {
+            assert!(std::ptr::eq(callsite.metadata().unwrap(), *metadata));
+        }
+    }
+}

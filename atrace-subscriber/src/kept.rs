@@ -19,9 +19,11 @@ const FIRST_CHUNK: usize = 16;
 const CHUNKS: usize = 24;
 const NO_SLOT: u32 = u32::MAX;
 /// The generations that fit in a span's id.
-const GENERATIONS: u32 = 0x7fff_ffff;
+const GENERATIONS: u32 = 0x3fff_ffff;
 /// Bytes that the fields of most spans fit in.
 const TEXT_AT_FIRST: usize = 120;
+/// Slots that have such a buffer from the start.
+const PREPARED: u32 = 4;
 
 struct Slot {
     /// The generation, which changes when the span closes, and how many hold the span.
@@ -93,7 +95,9 @@ fn make_slot(index: u32) -> Option<&'static Slot> {
 
 fn take_unused() -> Option<u32> {
     let most = u32::try_from(FIRST_CHUNK * ((1 << CHUNKS) - 1)).unwrap_or(NO_SLOT);
-    let index = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < most).then_some(used + 1)).ok()?;
+    let index = USED
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < most).then_some(used + 1))
+        .ok()?;
     make_slot(index).map(|_| index)
 }
 
@@ -143,10 +147,12 @@ fn open<G>(tried: Result<G, TryLockError<G>>) -> Option<G> {
 
 /// Makes the first slots ahead of the first span.
 pub(crate) fn prepare() {
-    if let Some(slot) = make_slot(0)
-        && let Some(mut fields) = open(slot.fields.try_write())
-    {
-        fields.reserve(TEXT_AT_FIRST);
+    for index in 0..PREPARED {
+        if let Some(slot) = make_slot(index)
+            && let Some(mut fields) = open(slot.fields.try_write())
+        {
+            fields.reserve(TEXT_AT_FIRST);
+        }
     }
 }
 
@@ -170,7 +176,7 @@ impl Kept {
         Some(kept)
     }
 
-    /// 63 bits that tell it from every other span of its time.
+    /// 62 bits that tell it from every other span of its time.
     #[inline]
     pub(crate) const fn number(self) -> u64 {
         self.0
@@ -294,7 +300,8 @@ mod tests {
             .map(|_| {
                 std::thread::spawn(|| {
                     for _ in 0..200 {
-                        let spans: Vec<_> = (0..20).map(|_| Kept::new(Callsite::from_number(1)).unwrap()).collect();
+                        let spans: Vec<_> =
+                            (0..20).map(|_| Kept::new(Callsite::from_number(1)).unwrap()).collect();
                         for (n, span) in spans.iter().enumerate() {
                             let mut fields = span.fields_mut().unwrap();
                             assert_eq!(fields.as_str(), "");

@@ -45,7 +45,7 @@ fn flags_are_a_number_in_any_base_or_nothing() {
         ] {
             set(FLAGS, text);
             let expected = match expected {
-                Some(bits) => (AtraceTag::from_bits_retain(bits) & AtraceTag::ValidMask) - APP | ALWAYS,
+                Some(bits) => ((AtraceTag::from_bits_retain(bits) & AtraceTag::ValidMask) - APP) | ALWAYS,
                 None => AtraceTag::empty(),
             };
             assert_eq!(tags(), expected, "{text:?}");

@@ -634,7 +634,9 @@ mod cases {
             // SAFETY: no preconditions.
             assert_ne!(unsafe { libc::getauxval(libc::AT_SECURE) }, 0);
             println!("SINK {}", sink());
-            println!("UIDS {:?}", unsafe { (libc::getuid(), libc::geteuid()) });
+            // SAFETY: no preconditions.
+            let uids = unsafe { (libc::getuid(), libc::geteuid()) };
+            println!("UIDS {uids:?}");
         });
         if !is_root(&name) {
             return;
@@ -719,12 +721,8 @@ mod cases {
     fn mknod(path: &Path, mode: libc::mode_t, device: libc::dev_t) {
         let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: a C string.
-        assert_eq!(
-            unsafe { libc::mknod(path.as_ptr(), mode, device) },
-            0,
-            "{}",
-            std::io::Error::last_os_error()
-        );
+        let made = unsafe { libc::mknod(path.as_ptr(), mode, device) };
+        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
     }
 
     /// A new terminal: its master, and the path of its slave.

@@ -272,8 +272,8 @@ fn a_scoped_event_ends_exactly_if_it_began() {
     });
     let place = Place::file();
     let pid = place.run(&name).pid;
-    let expected = format!("B|P|yesB|P|sliceE|PE|PB|P|parkedE|PB|P|unwoundE|PB|P|forgotten")
-        .replace("|P", &format!("|{pid}"));
+    let expected = "B|P|yesB|P|sliceE|PE|PB|P|parkedE|PB|P|unwoundE|PB|P|forgotten";
+    let expected = expected.replace("|P", &format!("|{pid}"));
     assert_eq!(place.text(), expected);
 }
 
@@ -338,12 +338,14 @@ mod methods {
     }
 
     pub(crate) fn closures() {
-        (|| {
+        let outer = || {
             renamed::trace_method!(AtraceTag::App);
-            (|| {
+            let inner = || {
                 renamed::trace_method!(AtraceTag::App);
-            })();
-        })();
+            };
+            inner();
+        };
+        outer();
     }
 
     pub(crate) async fn asynchronous() {

@@ -1,0 +1,89 @@
+//! Traces a little program with `tracing` and leaves the trace in a file.
+//!
+//! On a Linux host, as root (the kernel lets nobody else trace by default):
+//!
+//! ```text
+//! cargo build -p atrace-subscriber --example basic
+//! sudo target/debug/examples/basic
+//! ```
+//!
+//! Open the file that it names at <https://ui.perfetto.dev>. In a program of your own everything up to "From here on" is the
+//! `atrace` command's, or Perfetto's, or that of the Android device's developer settings: the program only sets a subscriber.
+
+use std::error::Error;
+use std::time::Duration;
+
+use atrace::control::Control;
+use atrace::tracefs::Instance;
+use atrace_subscriber::AtraceSubscriber;
+use tracing::{Level, debug, error, info, info_span, instrument, span, trace, warn};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    if std::env::var_os("ATRACE_MARKER").is_none() {
+        return record();
+    }
+    // From here on it is an ordinary program.
+    tracing::subscriber::set_global_default(AtraceSubscriber::default().with_filter())?;
+    sample();
+    Ok(())
+}
+
+/// What a program may do with `tracing`.
+fn sample() {
+    info!("started");
+    debug!(answer = 42, name = "basic", "with fields: {}", "and arguments");
+    trace!(tags = ?["a", "b"], elapsed = ?Duration::from_millis(3), "values by their Debug");
+
+    let outer = span!(Level::INFO, "outer span", frames = 3);
+    outer.in_scope(|| {
+        for number in 0..3 {
+            frame(number);
+            info!(counter.frames = number + 1); // a counter, which Perfetto draws as a graph
+        }
+    });
+
+    let failure = "not a number".parse::<i32>().unwrap_err();
+    error!(error = &failure as &dyn Error, "could not parse");
+    warn!("done");
+
+    // A span whose whole life is shown on a row of its own, whatever thread it is entered on.
+    let request = info_span!("request", atrace.track = "requests", number = 1);
+    std::thread::spawn(move || {
+        request.in_scope(|| std::thread::sleep(Duration::from_millis(1)));
+        std::thread::sleep(Duration::from_millis(1));
+    })
+    .join()
+    .expect("the thread does not panic");
+}
+
+#[instrument]
+fn frame(number: i32) {
+    std::thread::sleep(Duration::from_millis(1));
+    info_span!("decode").in_scope(|| std::thread::sleep(Duration::from_millis(1)));
+}
+
+/// Runs this program again with a trace buffer of its own, switched on, and saves the buffer.
+fn record() -> Result<(), Box<dyn Error>> {
+    let instance = Instance::create("atrace-basic")?;
+    instance.set_clock("boot")?;
+    instance.set_option("record-tgid", true)?;
+    let program = std::env::current_exe()?;
+    let directory = std::env::temp_dir();
+    let properties = directory.join(format!("atrace-basic-{}.properties", std::process::id()));
+    let switched = Control::open_path(&properties)?.enable("*")?;
+    let status = std::process::Command::new(program)
+        .env("ATRACE_MARKER", instance.marker_path())
+        .env("ATRACE_PROPERTIES", &properties)
+        .status()?;
+    switched.keep();
+    std::fs::remove_file(&properties)?;
+    let trace = directory.join("atrace-basic.txt");
+    std::fs::write(&trace, instance.read_trace()?)?;
+    println!(
+        "{} events in {}: open it at https://ui.perfetto.dev",
+        instance.markers()?.count(),
+        trace.display()
+    );
+    instance.remove()?;
+    if status.success() { Ok(()) } else { Err(format!("the program failed: {status}").into()) }
+}

@@ -1,0 +1,44 @@
+//! Logs to the terminal as ever, and writes everything to ATrace while it is switched on.
+//!
+//! The log shows what is at least `INFO`, whatever is traced; the trace shows all levels, and costs next to nothing while off. Switch
+//! this process on from elsewhere, by its name, or let it do so itself:
+//!
+//! ```text
+//! cargo run -p atrace-subscriber --example stack        # only logs, unless something switches it on meanwhile
+//! cargo run -p atrace-subscriber --example stack -- on  # switches itself on half way (root, to see it in the trace)
+//! ```
+
+use std::error::Error;
+use std::time::Duration;
+
+use atrace::control::Control;
+use atrace_subscriber::{AtraceFilter, AtraceLayer};
+use tracing::{debug, info, info_span, level_filters::LevelFilter};
+use tracing_subscriber::prelude::*;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::registry()
+        .with(tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO))
+        .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+        .init();
+    info!(sink = %atrace::sink(), "tracing goes there");
+
+    work("first half");
+    let switched = match std::env::args().nth(1).as_deref() {
+        Some("on") => Some(Control::open()?.enable_this_process()?),
+        _ => None,
+    };
+    std::thread::sleep(Duration::from_millis(10)); // The callsites follow within this time.
+    work("second half");
+    drop(switched); // As it was before.
+    Ok(())
+}
+
+fn work(part: &str) {
+    let _work = info_span!("work", part).entered();
+    info!(traced = tracing::enabled!(tracing::Level::DEBUG), "working");
+    for step in 0..3 {
+        debug!(step, "not in the log, but in the trace");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

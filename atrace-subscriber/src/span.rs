@@ -1,0 +1,82 @@
+//! A span as this crate knows it, in one word.
+
+use atrace::{AtraceTag, Slice};
+use tracing_core::Metadata;
+
+use crate::callsites::Callsite;
+use crate::kept::Kept;
+
+/// Either the callsite alone, which says the name, or a slot, which holds the fields too.
+///
+/// ```text
+/// 0                                  no span
+/// callsite, plus 1                   nothing is kept of it
+/// 1 | hidden, 1 | slot, 62 bits
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(u64);
+
+const KEPT: u64 = 1 << 63;
+/// Its async slice stands for it: it makes none on the threads that enter it.
+const HIDDEN: u64 = 1 << 62;
+
+impl Span {
+    pub(crate) const NONE: Self = Self(0);
+
+    #[inline]
+    pub(crate) const fn plain(callsite: Callsite) -> Self {
+        Self(callsite.number() as u64 + 1)
+    }
+
+    #[inline]
+    pub(crate) const fn kept(kept: Kept, hidden: bool) -> Self {
+        Self(KEPT | if hidden { HIDDEN } else { 0 } | kept.number())
+    }
+
+    #[inline]
+    pub(crate) const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    #[inline]
+    pub(crate) const fn number(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) const fn is_hidden(self) -> bool {
+        self.0 & (KEPT | HIDDEN) == KEPT | HIDDEN
+    }
+
+    #[inline]
+    pub(crate) const fn in_slot(self) -> Option<Kept> {
+        if self.0 & KEPT != 0 { Some(Kept::from_number(self.0 & !(KEPT | HIDDEN))) } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
+        let callsite = match self.in_slot() {
+            Some(kept) => kept.callsite()?,
+            None => Callsite::from_number(u32::try_from(self.0.checked_sub(1)?).ok()?),
+        };
+        callsite.metadata()
+    }
+
+    /// Tells whether both are of one callsite.
+    pub(crate) fn has_name_of(self, other: Self) -> bool {
+        self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
+    }
+
+    /// Begins its slice on this thread, if the tag is enabled.
+    #[inline(never)]
+    pub(crate) fn begin(self, tag: AtraceTag) -> Slice {
+        let Some(metadata) = self.metadata().filter(|_| !self.is_hidden()) else { return Slice::none() };
+        match self.in_slot().and_then(Kept::fields) {
+            None => Slice::begin(tag, metadata.name()),
+            Some(fields) => Slice::begin_with(tag, |writer| {
+                writer.push_str(metadata.name());
+                writer.push_str(&fields);
+            }),
+        }
+    }
+}

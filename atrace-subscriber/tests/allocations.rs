@@ -1,0 +1,179 @@
+//! Nothing is allocated for spans and events.
+
+#![allow(unsafe_code, reason = "a global allocator is unsafe to write; this one only counts")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+
+use atrace_subscriber::{AsyncSpans, AtraceFilter, AtraceLayer, AtraceSubscriber};
+use common::{Place, Role, case, on};
+use tracing::level_filters::LevelFilter;
+use tracing::{Dispatch, Level, enabled, info, info_span};
+use tracing_subscriber::prelude::*;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is the system's allocator's; the count is a thread-local word without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn counted(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+type Row = (&'static str, fn(&[i32]));
+
+/// What is done in each row of the table.
+const ROWS: [Row; 6] = [
+    ("event", |_| info!("bench info event")),
+    ("event_args", |vector| {
+        info!(arg1 = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last", float = 1.5, yes = true, "bench info event");
+    }),
+    ("counter", |_| info!(counter.name = 1)),
+    ("span", |_| info_span!("bench info span").in_scope(|| ())),
+    ("span_args", |vector| {
+        info_span!("bench info span", arg1 = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last")
+            .in_scope(|| ());
+    }),
+    ("record", |_| {
+        let span = info_span!("bench info span", later = tracing::field::Empty);
+        span.record("later", "text");
+        span.in_scope(|| ());
+    }),
+];
+
+/// Does each row many times; returns the allocations of each time.
+fn rows(first_counts: bool) -> Vec<(&'static str, u64)> {
+    let vector = vec![1, 2, 3, 4];
+    ROWS.iter()
+        .map(|(name, row)| {
+            if !first_counts {
+                row(black_box(&vector));
+            }
+            let mut all = counted(|| (0..100).for_each(|_| row(black_box(&vector))));
+            if !first_counts {
+                assert_eq!(all % 100, 0, "{name}: {all} allocations in 100 times");
+                all /= 100;
+            }
+            (*name, all)
+        })
+        .collect()
+}
+
+const NONE: [u64; 6] = [0; 6];
+
+fn check(what: &str, expected: [u64; 6]) {
+    let counts = rows(false);
+    println!("NOTE {what}: {counts:?}");
+    assert_eq!(counts.iter().map(|(_, count)| *count).collect::<Vec<_>>(), expected, "{what}: {counts:?}");
+}
+
+fn run(name: &str) {
+    let Some(place) = Place::new(name) else { return };
+    for line in place.run(name, Role::Alone).lines().filter(|line| line.contains("NOTE")) {
+        eprintln!("{line}");
+    }
+    assert!(!place.messages().is_empty());
+}
+
+#[test]
+fn alone_nothing_is_ever_allocated() {
+    let name = case!({
+        let filtered: Dispatch = AtraceSubscriber::default().with_filter().into();
+        let asked: Dispatch = AtraceSubscriber::default().without_watch().into();
+        let plain: Dispatch = AtraceSubscriber::default().into();
+        let kept: Dispatch = AtraceSubscriber::default().with_fields_while_off().into();
+        let all = [("filtered", filtered), ("asked", asked), ("plain", plain), ("fields while off", kept)];
+        for (what, dispatch) in &all {
+            tracing::dispatcher::with_default(dispatch, || {
+                check(&format!("{what}, off"), NONE);
+                let _on = on();
+                common::until("on", || enabled!(Level::INFO));
+                check(&format!("{what}, on"), NONE);
+            });
+        }
+    });
+    run(&name);
+}
+
+#[test]
+fn alone_not_even_the_first_time() {
+    let name = case!({
+        let _on = on();
+        atrace::atrace_init();
+        tracing::subscriber::set_global_default(AtraceSubscriber::default()).unwrap();
+        let counts = rows(true);
+        assert!(counts.iter().all(|(_, count)| *count == 0), "{counts:?}");
+        println!("NOTE from the first time on: {counts:?}");
+        // Another thread, and deeper than ever.
+        let deep = || {
+            let spans: [_; 30] = std::array::from_fn(|_| info_span!("deep").entered());
+            drop(spans);
+        };
+        std::thread::spawn(move || assert_eq!(counted(deep), 0)).join().unwrap();
+    });
+    run(&name);
+}
+
+#[test]
+fn a_layer_allocates_for_spans_with_fields_only_while_on() {
+    let name = case!({
+        let layer: Dispatch = tracing_subscriber::registry().with(AtraceLayer::default()).into();
+        let filtered: Dispatch = tracing_subscriber::registry()
+            .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+            .into();
+        let aosp: Dispatch =
+            tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).into();
+        for (what, dispatch) in [("layer", layer), ("its filter", filtered), ("the stack's filter", aosp)] {
+            tracing::dispatcher::with_default(&dispatch, || {
+                check(&format!("{what}, off"), NONE);
+                let _on = on();
+                common::until("on", || LevelFilter::current() == LevelFilter::TRACE);
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                // The registry's extensions are boxed.
+                check(&format!("{what}, on"), [0, 0, 0, 0, 1, 1]);
+            });
+        }
+    });
+    run(&name);
+}
+
+#[test]
+fn async_slices_alone_allocate_nothing() {
+    let name = case!({
+        let dispatch: Dispatch = AtraceSubscriber::default().with_async_spans(AsyncSpans::Beside).into();
+        tracing::dispatcher::with_default(&dispatch, || {
+            let _on = on();
+            check("async", NONE);
+        });
+    });
+    run(&name);
+}

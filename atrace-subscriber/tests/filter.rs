@@ -1,0 +1,676 @@
+//! Filter mode: what `tracing` caches follows the switch.
+
+mod common;
+
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
+use common::{Place, ROLES, Role, case, off_in_each_role, on, until};
+use tracing::callsite::{Callsite, Identifier};
+use tracing::field::FieldSet;
+use tracing::level_filters::LevelFilter;
+use tracing::metadata::Kind;
+use tracing::subscriber::Interest;
+use tracing::{Dispatch, Level, Metadata, Span, debug, enabled, info, info_span};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+/// The ways to be free while off: alone; over a registry, the filter for this layer only; for the whole stack, as AOSP's.
+fn filtered() -> Dispatch {
+    match common::role() {
+        Role::Alone => AtraceSubscriber::default().with_filter().into(),
+        Role::Layer => tracing_subscriber::registry()
+            .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+            .into(),
+        Role::Aosp => tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).into(),
+    }
+}
+
+fn install_filtered() {
+    tracing::dispatcher::set_global_default(filtered()).unwrap();
+}
+
+fn settled(on: bool) -> Duration {
+    until("the caches follow", || {
+        enabled!(Level::TRACE) == on && (LevelFilter::current() == LevelFilter::OFF) != on
+    })
+}
+
+#[test]
+fn switched_again_and_again_events_follow_at_once() {
+    let name = case!({
+        install_filtered();
+        let mut slowest = Duration::ZERO;
+        for n in 0..30 {
+            assert_eq!(LevelFilter::current(), LevelFilter::OFF);
+            assert!(!enabled!(Level::ERROR));
+            info!(n, "off");
+            let span = info_span!("off", n);
+            assert!(span.is_disabled());
+            span.in_scope(|| ());
+            let switched = on();
+            slowest = slowest.max(settled(true));
+            info!(n, "on");
+            info_span!("on", n).in_scope(|| ());
+            drop(switched);
+            info!(n, "off");
+            slowest = slowest.max(settled(false));
+        }
+        println!("NOTE slowest switch {slowest:?}");
+        assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    });
+    off_in_each_role(&name, |_, texts| {
+        let expected: Vec<_> =
+            (0..30).flat_map(|n| [format!("I|on, n = {n}"), format!("B|on, n = {n}"), "E".into()]).collect();
+        assert_eq!(texts, expected);
+    });
+}
+
+#[test]
+fn tracing_that_is_on_from_the_start_is_on_from_the_start() {
+    let name = case!({
+        let switched = on();
+        install_filtered();
+        info!("at once");
+        drop(switched);
+        settled(false);
+        info!("off");
+    });
+    off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|at once"]));
+}
+
+#[test]
+fn scoped_subscribers_follow_too_alone_and_among_others() {
+    let name = case!({
+        for others in [false, true] {
+            // With one dispatcher `tracing` asks only the rebuilding thread's default, with several it asks all.
+            let other = others.then(|| Dispatch::new(tracing::subscriber::NoSubscriber::new()));
+            let dispatch = filtered();
+            let _default = tracing::dispatcher::set_default(&dispatch);
+            for n in 0..10 {
+                assert!(!enabled!(Level::INFO));
+                let switched = on();
+                settled(true);
+                info!(n);
+                drop(switched);
+                until("off", || !enabled!(Level::INFO));
+            }
+            drop(other);
+        }
+        // One after the other on the same thread: the watch ends and begins again.
+        for n in 10..13 {
+            let _default = tracing::dispatcher::set_default(&filtered());
+            let _on = on();
+            settled(true);
+            info!(n);
+        }
+        until("the watch is gone", || threads("atrace-watch") == 0);
+    });
+    off_in_each_role(&name, |_, texts| {
+        let numbers = (0..10).chain(0..10).chain(10..13);
+        assert_eq!(texts, numbers.map(|n| format!("I|n = {n}")).collect::<Vec<_>>());
+    });
+}
+
+/// The threads of this process with this name.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|other| other.trim() == name).count()
+}
+
+#[test]
+fn without_a_watch_there_is_no_thread_and_every_event_asks() {
+    let name = case!({
+        let dispatch: Dispatch = match common::role() {
+            Role::Alone => AtraceSubscriber::default().without_watch().into(),
+            Role::Layer => tracing_subscriber::registry()
+                .with(AtraceLayer::default().with_filter(AtraceFilter::default().without_watch()))
+                .into(),
+            Role::Aosp => tracing_subscriber::registry()
+                .with(AtraceSubscriber::default().with_filter().without_watch())
+                .into(),
+        };
+        tracing::dispatcher::set_global_default(dispatch).unwrap();
+        assert_eq!(threads("atrace-watch"), 0);
+        for n in 0..3 {
+            // A registry says "enabled" whatever a single layer's filter says, and drops it later.
+            assert!(!enabled!(Level::ERROR) || common::role() == Role::Layer);
+            assert!(info_span!("off").is_disabled() || common::role() == Role::Layer);
+            let _on = on();
+            assert!(enabled!(Level::TRACE));
+            info!(n);
+        }
+        assert_eq!(threads("atrace-watch"), 0);
+    });
+    off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|n = 0", "I|n = 1", "I|n = 2"]));
+}
+
+#[test]
+fn the_level_of_log_follows() {
+    let name = case!({
+        use tracing_subscriber::util::SubscriberInitExt as _;
+        match common::role() {
+            Role::Alone => AtraceSubscriber::default().with_filter().init(),
+            Role::Layer => {
+                tracing_subscriber::registry()
+                    .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+                    .init();
+            }
+            Role::Aosp => {
+                tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).init()
+            }
+        }
+        for n in 0..3 {
+            assert_eq!(log::max_level(), log::LevelFilter::Off);
+            log::error!("off {n}");
+            let switched = on();
+            until("log is on", || log::max_level() == log::LevelFilter::Trace);
+            log::trace!("on {n}");
+            assert!(log::log_enabled!(log::Level::Debug));
+            drop(switched);
+            until("log is off", || log::max_level() == log::LevelFilter::Off);
+        }
+        // A level that somebody else chose stays.
+        log::set_max_level(log::LevelFilter::Warn);
+        let switched = on();
+        settled(true);
+        assert_eq!(log::max_level(), log::LevelFilter::Warn);
+        drop(switched);
+        settled(false);
+        assert_eq!(log::max_level(), log::LevelFilter::Warn);
+    });
+    off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|on 0", "I|on 1", "I|on 2"]));
+}
+
+/// A layer that counts.
+#[derive(Clone, Default)]
+struct Other {
+    events: Arc<AtomicUsize>,
+    spans: Arc<AtomicUsize>,
+}
+
+impl Other {
+    fn seen(&self) -> (usize, usize) {
+        (self.events.load(Ordering::Relaxed), self.spans.load(Ordering::Relaxed))
+    }
+}
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Other {
+    fn on_event(&self, _: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn on_new_span(
+        &self,
+        _: &tracing::span::Attributes<'_>,
+        _: &tracing::Id,
+        _: tracing_subscriber::layer::Context<'_, S>,
+    ) {
+        self.spans.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One event and one span of each of two levels.
+fn trace() {
+    info!("info");
+    debug!("debug");
+    info_span!("info").in_scope(|| ());
+    tracing::debug_span!("debug").in_scope(|| ());
+}
+
+#[test]
+fn the_filter_of_a_layer_leaves_the_others_alone() {
+    let name = case!({
+        let (all, infos) = (Other::default(), Other::default());
+        let filter = LevelFilter::INFO;
+        tracing_subscriber::registry()
+            .with(infos.clone().with_filter(filter))
+            .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+            .with((common::role() == Role::Alone).then(|| all.clone()))
+            .try_init()
+            .unwrap();
+        let mut times = 0;
+        for _ in 0..3 {
+            trace();
+            times += 1;
+            // While off nobody wants what is below the level of the others.
+            assert_eq!(enabled!(Level::DEBUG), common::role() == Role::Alone);
+            let switched = on();
+            until("on", || enabled!(Level::DEBUG) && LevelFilter::current() == LevelFilter::TRACE);
+            std::thread::sleep(Duration::from_millis(20));
+            trace();
+            times += 1;
+            drop(switched);
+            let level = if common::role() == Role::Alone { LevelFilter::TRACE } else { LevelFilter::INFO };
+            until("off", || LevelFilter::current() == level);
+        }
+        assert_eq!(infos.seen(), (times, times));
+        if common::role() == Role::Alone {
+            assert_eq!(all.seen(), (2 * times, 2 * times));
+        }
+    });
+    off_in_each_role(&name, |_, texts| {
+        assert_eq!(texts.join(" "), ["I|info I|debug B|info E B|debug E"; 3].join(" "));
+    });
+}
+
+#[test]
+fn the_filter_of_a_stack_silences_the_others_while_off() {
+    let name = case!({
+        let other = Other::default();
+        let stack = tracing_subscriber::registry().with(other.clone());
+        match common::role() {
+            Role::Alone => {
+                stack.with(LevelFilter::INFO).with(AtraceSubscriber::default().with_filter()).init()
+            }
+            Role::Layer => stack.with(AtraceLayer::default()).with(AtraceFilter::default()).init(),
+            Role::Aosp => stack.with(AtraceSubscriber::default().with_filter()).init(),
+        }
+        for n in 1..4 {
+            trace();
+            let seen = if common::role() == Role::Alone { n - 1 } else { 2 * (n - 1) };
+            assert_eq!(other.seen(), (seen, seen), "silent while off");
+            let switched = on();
+            until("on", || enabled!(Level::INFO));
+            std::thread::sleep(Duration::from_millis(20)); // The other callsites follow at once.
+            trace();
+            drop(switched);
+            until("off", || !enabled!(Level::INFO));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    off_in_each_role(&name, |role, texts| {
+        let once = if role == Role::Alone { "I|info B|info E" } else { "I|info I|debug B|info E B|debug E" };
+        assert_eq!(texts.join(" "), [once; 3].join(" "));
+    });
+}
+
+/// tokio-rs/tracing#2519: a layer whose filter's answer is kept misses a span when something asked about something else just
+/// before, as `log_enabled!` does.
+#[test]
+fn no_span_is_missed_for_what_was_asked_before() {
+    let name = case!({
+        let kept = Other::default();
+        let stack = tracing_subscriber::registry();
+        let filter = AtraceFilter::default();
+        let targets =
+            Targets::new().with_default(LevelFilter::TRACE).with_target("elsewhere", LevelFilter::OFF);
+        match common::role() {
+            Role::Alone => stack.with(AtraceLayer::default().with_filter(filter)).init(),
+            Role::Layer => {
+                use tracing_subscriber::filter::FilterExt as _;
+                stack.with(AtraceLayer::default().with_filter(filter.and(targets))).init();
+            }
+            // What is not ours, to see what happens where the answer is kept.
+            Role::Aosp => {
+                stack.with(kept.clone().with_filter(targets)).init();
+            }
+        }
+        let _on = on();
+        until("on", || LevelFilter::current() == LevelFilter::TRACE && enabled!(Level::INFO));
+        log::set_max_level(log::LevelFilter::Trace);
+        for n in 0..10 {
+            let _ = log::log_enabled!(target: "elsewhere", log::Level::Info);
+            let span = info_span!("span", n);
+            let _inside = span.enter();
+            let _ = log::log_enabled!(target: "elsewhere", log::Level::Info);
+            info!("event");
+        }
+        if common::role() == Role::Aosp {
+            println!("NOTE a filter whose answer is kept saw {} of 10 spans", kept.seen().1);
+        }
+    });
+    off_in_each_role(&name, |role, texts| {
+        if role != Role::Aosp {
+            let expected: Vec<_> =
+                (0..10).flat_map(|n| [format!("B|span, n = {n}"), "I|event".into(), "E".into()]).collect();
+            assert_eq!(texts, expected);
+        }
+    });
+}
+
+/// A callsite that is made at run time, and asked as `tracing`'s macros ask.
+struct Made {
+    interest: AtomicU8,
+    metadata: OnceLock<Metadata<'static>>,
+}
+
+const NEVER: u8 = 1;
+const SOMETIMES: u8 = 2;
+const ALWAYS: u8 = 3;
+
+impl Callsite for Made {
+    fn set_interest(&self, interest: Interest) {
+        let interest = match interest {
+            _ if interest.is_never() => NEVER,
+            _ if interest.is_always() => ALWAYS,
+            _ => SOMETIMES,
+        };
+        self.interest.store(interest, Ordering::SeqCst);
+    }
+
+    fn metadata(&self) -> &Metadata<'_> {
+        self.metadata.get().unwrap()
+    }
+}
+
+impl Made {
+    fn new() -> &'static Self {
+        let made: &'static Self =
+            Box::leak(Box::new(Self { interest: AtomicU8::new(0), metadata: OnceLock::new() }));
+        let fields = FieldSet::new(&[], Identifier(made));
+        let metadata = Metadata::new("made", "here", Level::INFO, None, None, None, fields, Kind::EVENT);
+        made.metadata.set(metadata).unwrap();
+        made
+    }
+
+    /// Registers at the first hit, like any callsite; tells whether an event would be written.
+    fn is_enabled(&'static self) -> bool {
+        if Level::INFO > LevelFilter::current() {
+            return false;
+        }
+        if self.interest.load(Ordering::SeqCst) == 0 {
+            tracing_core::callsite::register(self);
+        }
+        match self.interest.load(Ordering::SeqCst) {
+            NEVER => false,
+            ALWAYS => true,
+            _ => tracing::dispatcher::get_default(|dispatch| dispatch.enabled(self.metadata.get().unwrap())),
+        }
+    }
+}
+
+#[test]
+fn callsites_first_hit_while_it_is_switched_are_not_lost() {
+    let name = case!({
+        install_filtered();
+        let stop = AtomicUsize::new(0);
+        let made = std::sync::Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut mine = Vec::new();
+                    while stop.load(Ordering::Relaxed) == 0 && mine.len() < 1500 {
+                        let callsite = Made::new();
+                        let _ = callsite.is_enabled();
+                        mine.push(callsite);
+                        std::thread::sleep(Duration::from_micros(50));
+                    }
+                    made.lock().unwrap().extend(mine);
+                });
+            }
+            // Somebody else rebuilds now and then, and makes dispatchers.
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    tracing::callsite::rebuild_interest_cache();
+                    drop(Dispatch::new(tracing::subscriber::NoSubscriber::new()));
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            });
+            for _ in 0..100 {
+                let switched = on();
+                std::thread::sleep(Duration::from_micros(700));
+                drop(switched);
+                std::thread::sleep(Duration::from_micros(700));
+            }
+            stop.store(1, Ordering::Relaxed);
+        });
+        let made = made.into_inner().unwrap();
+        let _on = on();
+        let took = until("all are enabled", || made.iter().all(|callsite| callsite.is_enabled()));
+        println!("NOTE {} callsites, all enabled after {took:?}", made.len());
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(made.iter().all(|callsite| callsite.is_enabled()));
+        if common::role() != Role::Layer {
+            assert!(made.iter().all(|callsite| callsite.interest.load(Ordering::SeqCst) >= SOMETIMES));
+        }
+        info!("written");
+    });
+    off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|written"]));
+}
+
+#[test]
+fn while_off_callsites_are_cached_as_disabled() {
+    let name = case!({
+        let made = Made::new();
+        install_filtered();
+        tracing_core::callsite::register(made);
+        // Also one that is hit later: while off it says "never" at once.
+        assert_eq!(made.interest.load(Ordering::SeqCst), NEVER);
+        let switched = on();
+        settled(true);
+        let wanted = if common::role() == Role::Layer { SOMETIMES } else { ALWAYS };
+        until("rebuilt", || made.interest.load(Ordering::SeqCst) == wanted);
+        drop(switched);
+        settled(false);
+        until("rebuilt", || made.interest.load(Ordering::SeqCst) == NEVER);
+    });
+    off_in_each_role(&name, |_, texts| assert!(texts.is_empty()));
+}
+
+#[test]
+fn a_subscriber_that_no_dispatcher_has_promises_nothing() {
+    use tracing::Subscriber as _;
+    let made = Made::new();
+    let metadata = made.metadata.get().unwrap();
+    let subscriber = AtraceSubscriber::default().with_filter();
+    assert!(tracing::Subscriber::register_callsite(&subscriber, metadata).is_sometimes());
+    assert_eq!(tracing::Subscriber::max_level_hint(&subscriber), None);
+    assert!(tracing::Subscriber::register_callsite(&AtraceSubscriber::default(), metadata).is_always());
+    let filter: &dyn tracing_subscriber::layer::Filter<tracing_subscriber::Registry> =
+        &AtraceFilter::default();
+    assert!(!filter.callsite_enabled(metadata).is_always());
+    assert!(subscriber.current_span().id().is_none());
+}
+
+#[test]
+fn a_filter_around_layers_of_others_asks_each_time() {
+    let name = case!({
+        let other = Other::default();
+        tracing_subscriber::registry().with(other.clone().with_filter(AtraceFilter::default())).init();
+        for n in 0..3 {
+            trace();
+            assert_eq!(other.seen(), (2 * n, 2 * n));
+            let _on = on();
+            trace();
+        }
+        assert_eq!(threads("atrace-watch"), 0);
+    });
+    let Some(place) = Place::new(&name) else { return };
+    place.run(&name, Role::Alone);
+    assert!(place.texts().is_empty());
+}
+
+#[test]
+fn disabled_by_the_program_itself_even_from_within_an_event() {
+    struct Enabling(bool);
+    impl std::fmt::Debug for Enabling {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            atrace::atrace_set_tracing_enabled(self.0);
+            f.write_str("switched")
+        }
+    }
+    let name = case!({
+        let _on = on();
+        // Within a dispatch of a scoped subscriber no default can be set.
+        let dispatch = filtered();
+        let _default = tracing::dispatcher::set_default(&dispatch);
+        settled(true);
+        atrace::atrace_set_tracing_enabled(false);
+        info!("disabled");
+        settled(false);
+        atrace::atrace_set_tracing_enabled(true);
+        settled(true);
+        info!(value = ?Enabling(false));
+        info!("disabled");
+        settled(false);
+        atrace::atrace_set_tracing_enabled(true);
+        settled(true);
+        info!("done");
+    });
+    off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|value = switched", "I|done"]));
+}
+
+#[test]
+fn a_forked_child_keeps_its_state_until_it_is_told() {
+    let name = case!({
+        install_filtered();
+        let inside = {
+            let _on = on();
+            settled(true);
+            info_span!("before the fork", n = 1).entered()
+        };
+        settled(false);
+        let child = fork(|| {
+            until("the parent's switch", || atrace::atrace_is_tag_enabled(atrace::AtraceTag::App));
+            std::thread::sleep(Duration::from_millis(100));
+            info!("not told yet");
+            assert_eq!(LevelFilter::current(), LevelFilter::OFF);
+            atrace_subscriber::after_fork().unwrap();
+            settled(true);
+            info!("told");
+            drop(inside); // Not the child's to end.
+            info_span!("of the child", n = 2).in_scope(|| ());
+            settled(false);
+            settled(true);
+            info!("twice");
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        for _ in 0..2 {
+            let switched = on();
+            std::thread::sleep(Duration::from_millis(1000));
+            drop(switched);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        child();
+    });
+    for role in ROLES {
+        let Some(place) = Place::new(&name) else { return };
+        place.run(&name, role);
+        let messages = place.messages();
+        let parent = messages[0].pid;
+        let of_child: Vec<_> = messages
+            .iter()
+            .filter(|message| message.pid != parent)
+            .map(|message| message.text.as_str())
+            .collect();
+        assert_eq!(of_child, ["I|told", "B|of the child, n = 2", "E", "I|twice"], "{role:?}");
+    }
+}
+
+/// Runs `child` in a forked process; what is returned waits for it.
+#[allow(unsafe_code, reason = "fork has no safe form")]
+fn fork(child: impl FnOnce()) -> impl FnOnce() {
+    // SAFETY: the child calls `child` and ends. The other threads of the parent sleep and hold no lock that it needs.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let went_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(if went_well { 0 } else { 1 }) };
+    }
+    move || {
+        let mut status = 0;
+        // SAFETY: a child of this process, and a place for its status.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        assert_eq!(status, 0, "the child failed");
+    }
+}
+
+#[test]
+fn subscribers_with_a_watch_each_come_and_go_at_random() {
+    let name = case!({
+        let done = AtomicU64::new(0);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while start.elapsed() < Duration::from_secs(3) {
+                        let dispatch = filtered();
+                        let _default = tracing::dispatcher::set_default(&dispatch);
+                        let _inside = info_span!("span").entered();
+                        std::thread::sleep(Duration::from_micros(300));
+                        info!("event");
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                while start.elapsed() < Duration::from_secs(3) {
+                    let _on = on();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        });
+        println!("NOTE {} subscribers", done.load(Ordering::Relaxed));
+        until("the watch is gone", || threads("atrace-watch") == 0);
+        assert!(Span::current().is_none());
+    });
+    for role in ROLES {
+        let Some(place) = Place::new(&name) else { return };
+        eprintln!(
+            "{role:?}: {}",
+            place.run(&name, role).lines().find(|line| line.contains("NOTE")).unwrap_or("")
+        );
+        common::balanced(&place.messages());
+    }
+}
+
+#[test]
+fn where_nothing_can_be_traced_off_is_forever_and_free() {
+    let name = case!({
+        install_filtered();
+        assert_eq!(LevelFilter::current(), LevelFilter::OFF);
+        assert_eq!(threads("atrace-watch"), 0);
+        info!("nowhere");
+    });
+    for role in ROLES {
+        let Some(place) = Place::new(&name) else { return };
+        let mut command = place.command(&name, role);
+        let (success, said) = common::end_of(command.env("ATRACE_BACKEND", "none").spawn().unwrap());
+        assert!(success, "{said}");
+    }
+}
+
+#[test]
+fn a_registry_with_fmt_prints_as_ever() {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<std::sync::Mutex<Vec<u8>>>);
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let name = case!({
+        let lines = Lines::default();
+        let writer = lines.clone();
+        tracing_subscriber::registry()
+            .with(
+                tracing_subscriber::fmt::layer()
+                    .with_writer(move || writer.clone())
+                    .with_filter(LevelFilter::INFO),
+            )
+            .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+            .init();
+        info!("off");
+        debug!("off");
+        let switched = on();
+        until("on", || enabled!(Level::DEBUG));
+        info!("on");
+        debug!("on");
+        drop(switched);
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+    });
+    let Some(place) = Place::new(&name) else { return };
+    place.run(&name, Role::Layer);
+    assert_eq!(place.texts(), ["I|on", "I|on"]);
+}

@@ -1,0 +1,466 @@
+//! What becomes of spans.
+
+mod common;
+
+use std::sync::{Arc, Barrier};
+
+use atrace_subscriber::{AtraceLayer, AtraceSubscriber};
+use common::{Place, Role, balanced, case, in_each_role, install, off_in_each_role, on};
+use tracing::{Span, debug_span, error_span, info, info_span, instrument, span, trace_span};
+use tracing_subscriber::prelude::*;
+
+#[test]
+fn a_span_is_a_slice_with_its_name_and_fields() {
+    #[instrument]
+    fn function(number: i32, text: &str) {
+        info!("in function");
+    }
+    let name = case!({
+        install!();
+        {
+            let _outer = info_span!("outer").entered();
+            let _inner =
+                debug_span!(target: "elsewhere", "inner", arg1 = 123, arg2 = "argument", arg3 = ?[1, 2])
+                    .entered();
+            info!("event");
+        }
+        trace_span!("never entered", x = 1);
+        error_span!("twice").in_scope(|| ());
+        let span = span!(tracing::Level::INFO, "again", error = %"shown", nothing = tracing::field::Empty);
+        span.in_scope(|| ());
+        span.in_scope(|| ());
+        function(7, "seven");
+    });
+    in_each_role(&name, |_, texts| {
+        assert_eq!(
+            texts,
+            [
+                "B|outer",
+                "B|inner, arg1 = 123, arg2 = \"argument\", arg3 = [1, 2]",
+                "I|event",
+                "E",
+                "E",
+                "B|twice",
+                "E",
+                "B|again, error = shown",
+                "E",
+                "B|again, error = shown",
+                "E",
+                "B|function, number = 7, text = \"seven\"",
+                "I|in function",
+                "E"
+            ]
+        );
+    });
+}
+
+#[test]
+fn without_fields_a_span_is_its_name() {
+    let name = case!({
+        install!(.without_fields());
+        let span = info_span!("span", a = 1, later = tracing::field::Empty);
+        span.record("later", 2);
+        span.in_scope(|| ());
+    });
+    in_each_role(&name, |_, texts| assert_eq!(texts, ["B|span", "E"]));
+}
+
+#[test]
+fn fields_recorded_later_show_from_the_next_entry() {
+    let name = case!({
+        install!();
+        let span = info_span!("span", first = 1, later = tracing::field::Empty, more = tracing::field::Empty);
+        let inside = span.enter();
+        span.record("later", "text");
+        drop(inside);
+        span.record("more", 2.5);
+        span.in_scope(|| ());
+        let bare = info_span!("bare", later = tracing::field::Empty);
+        bare.record("later", true);
+        bare.record("later", false);
+        bare.in_scope(|| ());
+        let long = info_span!("long", later = tracing::field::Empty);
+        for _ in 0..5 {
+            long.record("later", "é".repeat(300).as_str());
+        }
+        long.in_scope(|| ());
+        info_span!("none").record("unknown", 1);
+    });
+    in_each_role(&name, |_, texts| {
+        assert_eq!(texts[..2], ["B|span, first = 1", "E"]);
+        assert_eq!(texts[2..4], ["B|span, first = 1, later = \"text\", more = 2.5", "E"]);
+        assert_eq!(texts[4..6], ["B|bare, later = true, later = false", "E"]);
+        assert!(texts[6].starts_with("B|long, later = \"ééé") && (1005..1024).contains(&texts[6].len()));
+        assert_eq!(texts.len(), 8);
+    });
+}
+
+#[test]
+fn a_span_left_before_a_younger_one_ends_it_and_begins_it_again() {
+    let name = case!({
+        install!();
+        let spans = [info_span!("a"), info_span!("b", n = 1), info_span!("c"), info_span!("d")];
+        let [a, b, c, d] = spans.clone().map(|span| span.entered());
+        drop(b);
+        info!("b left");
+        drop(a);
+        info!("a left");
+        drop(d);
+        drop(c);
+        // One that is entered twice is left once.
+        let outer = info_span!("x").entered();
+        let [again, once] = [spans[1].enter(), spans[1].enter()];
+        drop(again);
+        drop(outer);
+        drop(once);
+    });
+    in_each_role(&name, |_, texts| {
+        let expected = "B|a B|b, n = 1 B|c B|d E E E B|c B|d I|b left E E E B|c B|d I|a left E E \
+                        B|x B|b, n = 1 B|b, n = 1 E E E B|b, n = 1 E";
+        assert_eq!(texts.join(" "), expected);
+    });
+}
+
+#[test]
+fn deep_stacks_are_slices_too() {
+    const DEEP: usize = 100;
+    let name = case!({
+        install!();
+        let mut inside: Vec<_> = (0..DEEP).map(|n| info_span!("deep", n).entered()).collect();
+        let out_of_order = inside.remove(DEEP - 10);
+        drop(out_of_order);
+        let low = inside.remove(10);
+        drop(low);
+        while inside.pop().is_some() {}
+        info_span!("shallow").in_scope(|| ());
+    });
+    in_each_role(&name, |_, texts| {
+        let begins = |texts: &[String]| texts.iter().filter(|text| text.starts_with("B|")).count();
+        let opened_again = 9 + (DEEP - 1 - 11);
+        assert_eq!(begins(&texts), DEEP + opened_again + 1);
+        assert_eq!(texts.len(), 2 * begins(&texts));
+        assert_eq!(texts[DEEP - 1], "B|deep, n = 99");
+        assert_eq!(texts[texts.len() - 2..], ["B|shallow", "E"]);
+    });
+}
+
+#[test]
+fn slices_are_balanced_whatever_is_switched_in_between() {
+    let name = case!({
+        install!();
+        let off_off = info_span!("off, off").entered();
+        let off_on = info_span!("off, on", x = 1).entered();
+        let created_off = info_span!("created off", x = 1);
+        let on1 = on();
+        off_on.exit();
+        let on_on = info_span!("on, on", x = 1).entered();
+        let on_off = info_span!("on, off", x = 1).entered();
+        created_off.in_scope(|| info!("inside"));
+        created_off.record("x", 2);
+        drop(on1);
+        on_off.exit();
+        let off_again = info_span!("off again").entered();
+        let _on = on();
+        off_again.exit();
+        on_on.exit();
+        off_off.exit();
+    });
+    off_in_each_role(&name, |_, texts| {
+        assert_eq!(
+            texts,
+            ["B|on, on, x = 1", "B|on, off, x = 1", "B|created off", "I|inside", "E", "E", "E"]
+        );
+    });
+}
+
+#[test]
+fn out_of_order_with_slices_that_were_never_begun() {
+    let name = case!({
+        install!();
+        let on1 = on();
+        let a = info_span!("a").entered();
+        drop(on1);
+        let b = info_span!("b, off").entered();
+        let on2 = on();
+        let c = info_span!("c").entered();
+        drop(b); // Was not begun: nothing has to move for it.
+        info!("b left");
+        let d = info_span!("d").entered();
+        drop(on2);
+        drop(a); // c and d end with it, and are not begun again while off.
+        let _on = on();
+        drop(d);
+        drop(c);
+        info!("done");
+    });
+    off_in_each_role(&name, |_, texts| {
+        assert_eq!(texts, ["B|a", "B|c", "I|b left", "B|d", "E", "E", "E", "I|done"]);
+    });
+}
+
+#[test]
+fn fields_of_spans_made_while_off_are_kept_where_that_was_asked_for() {
+    let name = case!({
+        install!(.with_fields_while_off());
+        let span = info_span!("span", kept = 1, later = tracing::field::Empty);
+        span.record("later", "too");
+        let _on = on();
+        span.in_scope(|| ());
+    });
+    off_in_each_role(&name, |_, texts| assert_eq!(texts, ["B|span, kept = 1, later = \"too\"", "E"]));
+}
+
+#[test]
+fn the_current_span_is_known_on_and_off() {
+    let name = case!({
+        install!();
+        for on in [false, true].map(|it| move || it.then(on)) {
+            let on = on();
+            assert!(Span::current().is_none());
+            let outer = info_span!("outer", x = 1);
+            let plain = info_span!("plain");
+            let inside = outer.enter();
+            assert_eq!(Span::current().id(), outer.id());
+            assert_eq!(Span::current().metadata().unwrap().name(), "outer");
+            {
+                let _inside = plain.enter();
+                assert_eq!(Span::current().id(), plain.id());
+                assert_eq!(Span::current().metadata().unwrap().name(), "plain");
+                std::thread::spawn(|| assert!(Span::current().is_none())).join().unwrap();
+            }
+            let current = Span::current();
+            drop(inside);
+            drop(outer);
+            assert_eq!(current.metadata().unwrap().name(), "outer");
+            current.in_scope(|| assert_eq!(Span::current().id(), current.id()));
+            assert!(Span::current().is_none());
+            drop(on);
+        }
+    });
+    off_in_each_role(&name, |_, texts| {
+        assert_eq!(texts, ["B|outer, x = 1", "B|plain", "E", "E", "B|outer, x = 1", "E"]);
+    });
+}
+
+#[test]
+fn clones_close_once_and_links_are_ignored() {
+    let name = case!({
+        install!();
+        let span = info_span!("span", n = 1);
+        let other = info_span!("other", n = 2);
+        span.follows_from(&other);
+        span.follows_from(span.id());
+        let child = info_span!(parent: &span, "child", n = 3);
+        drop(other);
+        let clones: Vec<_> = (0..3).map(|_| span.clone()).collect();
+        drop(span);
+        // Its slot is still its own, whatever is made meanwhile.
+        let others: Vec<_> = (0..40).map(|n| info_span!("others", n)).collect();
+        clones[1].in_scope(|| child.in_scope(|| ()));
+        let thread = std::thread::spawn(move || clones.into_iter().for_each(|span| span.in_scope(|| ())));
+        thread.join().unwrap();
+        others[39].in_scope(|| ());
+    });
+    in_each_role(&name, |_, texts| {
+        let span = ["B|span, n = 1", "E"].map(str::to_owned);
+        assert_eq!(texts[..4], ["B|span, n = 1", "B|child, n = 3", "E", "E"]);
+        assert_eq!(texts[4..10].concat(), span.concat().repeat(3));
+        assert_eq!(texts[10..], ["B|others, n = 39", "E"]);
+    });
+}
+
+#[test]
+fn spans_may_be_entered_on_many_threads_at_once() {
+    let name = case!({
+        install!();
+        let span = info_span!("shared", n = 1);
+        let barrier = Arc::new(Barrier::new(8));
+        let threads: Vec<_> = (0..8)
+            .map(|thread| {
+                let (span, barrier) = (span.clone(), Arc::clone(&barrier));
+                std::thread::spawn(move || {
+                    barrier.wait();
+                    for n in 0..200 {
+                        let _shared = span.enter();
+                        let _own = info_span!("own", thread, n).entered();
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    for role in common::ROLES {
+        let Some(place) = Place::new(&name) else { return };
+        let place = place.on();
+        place.run(&name, role);
+        let messages = place.messages();
+        assert_eq!(balanced(&messages), 8 * 200 * 2);
+        assert_eq!(messages.iter().filter(|message| message.text == "B|shared, n = 1").count(), 8 * 200);
+        let mut own: Vec<_> =
+            messages.iter().filter_map(|message| message.text.strip_prefix("B|own, ")).collect();
+        own.sort_unstable();
+        own.dedup();
+        assert_eq!(own.len(), 8 * 200);
+    }
+}
+
+#[test]
+fn a_thread_may_trace_until_its_very_end() {
+    struct AtTheEnd(Option<tracing::span::EnteredSpan>);
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            info!("thread ends");
+            if common::role() == Role::Alone {
+                info_span!("in a destructor", n = 1).in_scope(|| ()); // A registry panics at that.
+            }
+            drop(self.0.take());
+            info!("thread ended");
+        }
+    }
+    thread_local! {
+        static FIRST: std::cell::RefCell<AtTheEnd> = const { std::cell::RefCell::new(AtTheEnd(None)) };
+        static SECOND: std::cell::RefCell<AtTheEnd> = const { std::cell::RefCell::new(AtTheEnd(None)) };
+    }
+    let name = case!({
+        install!();
+        let deep = || (0..40).map(|_| info_span!("deep").entered()).collect::<Vec<_>>();
+        let thread = std::thread::spawn(move || {
+            // Before and after the subscriber's own first use of thread-local memory.
+            if common::role() == Role::Alone {
+                FIRST.with(|it| it.borrow_mut().0 = Some(info_span!("first", n = 1).entered()));
+            }
+            let deep = deep();
+            SECOND.with(|it| it.borrow_mut().0 = Some(info_span!("second").entered()));
+            drop(deep);
+        });
+        thread.join().unwrap();
+    });
+    for role in common::ROLES {
+        let Some(place) = Place::new(&name) else { return };
+        let place = place.on();
+        place.run(&name, role);
+        let messages = place.messages();
+        balanced(&messages);
+        let texts = place.texts();
+        let ends = if role == Role::Alone { 2 } else { 1 };
+        assert_eq!(texts.iter().filter(|text| *text == "I|thread ended").count(), ends, "{role:?}");
+        let spans = texts.iter().filter(|text| *text == "B|in a destructor, n = 1").count();
+        assert_eq!(spans, if role == Role::Alone { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn a_process_may_end_within_spans_and_its_exit_handlers_may_trace() {
+    extern "C" fn at_exit() {
+        if common::role() == Role::Alone {
+            info_span!("at exit", n = 1).in_scope(|| ()); // A registry panics at that.
+        }
+        info!("last words");
+    }
+    let name = case!({
+        install!();
+        #[allow(unsafe_code, reason = "atexit has no safe form")]
+        // SAFETY: the function takes nothing and returns normally.
+        let registered = unsafe { libc::atexit(at_exit) };
+        assert_eq!(registered, 0);
+        let _open = info_span!("open at the end").entered();
+        let _other = std::thread::spawn(|| {
+            let _open = info_span!("open elsewhere", n = 1).entered();
+            std::thread::sleep(std::time::Duration::from_secs(100));
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        println!("1 passed");
+        std::process::exit(0);
+    });
+    in_each_role(&name, |role, mut texts| {
+        assert_eq!(texts[..2], ["B|open at the end", "B|open elsewhere, n = 1"]);
+        if role == Role::Alone {
+            assert_eq!(texts.drain(2..4).collect::<Vec<_>>(), ["B|at exit, n = 1", "E"]);
+        }
+        assert_eq!(texts[2..], ["I|last words"]);
+    });
+}
+
+#[test]
+fn subscribers_on_one_thread_share_its_slices() {
+    let name = case!({
+        let one = tracing::Dispatch::new(AtraceSubscriber::default());
+        let two = tracing::Dispatch::new(tracing_subscriber::registry().with(AtraceLayer::default()));
+        let enter = |dispatch: &tracing::Dispatch, name: &'static str| {
+            tracing::dispatcher::with_default(dispatch, || match name {
+                "a" => info_span!("a", n = 1).entered(),
+                "b" => info_span!("b", n = 2).entered(),
+                _ => info_span!("c").entered(),
+            })
+        };
+        let a = enter(&one, "a");
+        let b = enter(&two, "b");
+        let c = enter(&one, "c");
+        drop(a);
+        drop(b);
+        drop(c);
+        // Two layers of one stack hear of everything one after the other.
+        let stack = tracing_subscriber::registry()
+            .with(AtraceLayer::default())
+            .with(AtraceLayer::default().without_fields());
+        tracing::subscriber::with_default(stack, || {
+            let outer = info_span!("outer", n = 1).entered();
+            info_span!("inner", n = 2).in_scope(|| info!(n = 3));
+            drop(outer);
+        });
+    });
+    let Some(place) = Place::new(&name) else { return };
+    let place = place.on();
+    place.run(&name, Role::Alone);
+    let expected = "B|a, n = 1 B|b, n = 2 B|c E E E B|b, n = 2 B|c E E B|c E \
+                    B|outer, n = 1 B|outer B|inner, n = 2 B|inner I|n = 3 I|INFO event E E E E";
+    assert_eq!(place.texts().join(" "), expected);
+}
+
+#[test]
+fn a_subscriber_may_have_layers_of_others_and_filters_on_top() {
+    let name = case!({
+        use tracing_subscriber::filter::LevelFilter;
+        tracing::subscriber::set_global_default(AtraceSubscriber::default().with(LevelFilter::INFO)).unwrap();
+        assert_eq!(LevelFilter::current(), LevelFilter::INFO);
+        debug_span!("debug").in_scope(|| info!("info"));
+        info_span!("info").in_scope(|| tracing::debug!("debug"));
+    });
+    let Some(place) = Place::new(&name) else { return };
+    let place = place.on();
+    place.run(&name, Role::Alone);
+    assert_eq!(place.texts(), ["I|info", "B|info", "E"]);
+}
+
+#[test]
+fn misuse_of_ids_harms_nobody() {
+    let name = case!({
+        install!();
+        let dispatch = tracing::dispatcher::get_default(Clone::clone);
+        if common::role() == Role::Alone {
+            // A registry panics at these.
+            let stale = info_span!("stale", n = 1).id().unwrap();
+            for id in [
+                stale,
+                tracing::Id::from_u64(u64::MAX),
+                tracing::Id::from_u64(1 << 40),
+                tracing::Id::from_u64(1000),
+            ] {
+                dispatch.clone_span(&id);
+                dispatch.enter(&id);
+                dispatch.record_follows_from(&id, &id);
+                assert!(!dispatch.try_close(id.clone()));
+                dispatch.exit(&id);
+                dispatch.exit(&id);
+            }
+        }
+        let span = info_span!("span", n = 1);
+        let id = span.id().unwrap();
+        dispatch.exit(&id); // Never entered.
+        std::thread::scope(|scope| {
+            span.in_scope(|| scope.spawn(|| dispatch.exit(&id)).join().unwrap());
+        });
+        assert!(Span::current().is_none());
+    });
+    in_each_role(&name, |_, texts| assert_eq!(texts, ["B|span, n = 1", "E"]));
+}

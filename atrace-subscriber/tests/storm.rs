@@ -1,0 +1,223 @@
+//! Many threads, while tracing is switched on and off.
+
+mod common;
+
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use atrace_subscriber::{AsyncSpans, AtraceFilter, AtraceLayer, AtraceSubscriber};
+use common::{Place, ROLES, Role, balanced, case, install, on};
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, enabled, info, info_span};
+use tracing_subscriber::prelude::*;
+
+const THREADS: usize = 8;
+
+/// A source of chance that is the same on each run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % limit
+    }
+}
+
+/// Enters and leaves spans in any order, and lets them go.
+fn at_random(chance: &mut Chance, thread: usize, open: &mut Vec<tracing::span::EnteredSpan>) {
+    match chance.below(8) {
+        0 => open.push(info_span!("plain").entered()),
+        1 => open.push(info_span!("fields", thread, later = tracing::field::Empty).entered()),
+        2 => info!(thread, "event"),
+        3 => drop(info_span!("async", atrace.track = "track")),
+        4 if !open.is_empty() => {
+            let at = chance.below(open.len() as u64) as usize;
+            let left = open.swap_remove(at).exit();
+            left.record("later", 1);
+            left.in_scope(|| ());
+        }
+        _ if open.len() > 40 => open.clear(),
+        _ => drop(open.pop()),
+    }
+}
+
+/// Switches at random until the time is over.
+fn switch_at_random(over: &AtomicBool) {
+    let mut chance = Chance(7);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        let switched = on();
+        std::thread::sleep(Duration::from_micros(chance.below(1500)));
+        drop(switched);
+        std::thread::sleep(Duration::from_micros(chance.below(1500)));
+    }
+    over.store(true, Ordering::Relaxed);
+}
+
+fn storm() {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| switch_at_random(&over));
+        for thread in 0..THREADS {
+            let over = &over;
+            scope.spawn(move || {
+                let mut chance = Chance(thread as u64 + 1);
+                let mut open = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    at_random(&mut chance, thread, &mut open);
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+                open.clear();
+            });
+        }
+    });
+}
+
+fn is_balanced(name: &str) {
+    for role in ROLES {
+        let Some(place) = Place::new(name) else { return };
+        place.run(name, role);
+        let messages = place.messages();
+        let begins = balanced(&messages);
+        eprintln!("{name} ({role:?}): {} messages, {begins} slices", messages.len());
+        assert!(begins > 100, "hardly anything was written");
+        let of = |start: &str| messages.iter().filter(|message| message.text.starts_with(start)).count();
+        assert_eq!(of("G|"), of("H|"));
+    }
+}
+
+#[test]
+fn slices_are_balanced_while_it_is_switched() {
+    let name = case!({
+        install!();
+        storm();
+    });
+    is_balanced(&name);
+}
+
+#[test]
+fn slices_are_balanced_while_it_is_switched_in_filter_mode() {
+    let name = case!({
+        match common::role() {
+            Role::Alone => AtraceSubscriber::default().with_filter().init(),
+            Role::Layer => {
+                tracing_subscriber::registry()
+                    .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+                    .init();
+            }
+            Role::Aosp => {
+                tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).init()
+            }
+        }
+        storm();
+    });
+    is_balanced(&name);
+}
+
+#[test]
+fn slices_are_balanced_while_it_is_switched_in_async_mode() {
+    let name = case!({
+        install!(.with_async_spans(AsyncSpans::Beside).with_fields_while_off());
+        storm();
+    });
+    is_balanced(&name);
+}
+
+/// The threads trace while the lock is not taken to switch: so each knows whether it was on.
+fn exactly(settled: impl Fn(bool) + Sync) {
+    let is_on_lock = RwLock::new(false);
+    let over = AtomicBool::new(false);
+    let written = AtomicUsize::new(0);
+    let number = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (is_on_lock, over, number, written) = (&is_on_lock, &over, &number, &written);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    for _ in 0..10 {
+                        let is_on = is_on_lock.read().unwrap();
+                        let n = number.fetch_add(1, Ordering::Relaxed);
+                        let _outer = info_span!("outer").entered();
+                        let span = info_span!("inner", thread, n);
+                        span.in_scope(|| info!(n, "event"));
+                        if *is_on {
+                            written.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            });
+        }
+        for _ in 0..40 {
+            let mut is_on = is_on_lock.write().unwrap();
+            let switched = on();
+            settled(true);
+            *is_on = true;
+            drop(is_on);
+            std::thread::sleep(Duration::from_millis(10));
+            let mut is_on = is_on_lock.write().unwrap();
+            drop(switched);
+            settled(false);
+            *is_on = false;
+            drop(is_on);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    println!("WRITTEN {}", written.load(Ordering::Relaxed));
+}
+
+fn nothing_is_lost(name: &str) {
+    for role in ROLES {
+        let Some(place) = Place::new(name) else { return };
+        let said = place.run(name, role);
+        let written: usize =
+            said.lines().find_map(|line| line.split_once("WRITTEN ")).unwrap().1.trim().parse().unwrap();
+        let messages = place.messages();
+        eprintln!("{name} ({role:?}): {written} times on");
+        assert!(written > 100);
+        assert_eq!(balanced(&messages), 2 * written, "{role:?}");
+        let mut events: Vec<_> =
+            messages.iter().filter(|message| message.text.starts_with("I|event, n = ")).collect();
+        assert_eq!(events.len(), written, "{role:?}");
+        events.sort_by(|a, b| a.text.cmp(&b.text));
+        events.dedup_by(|a, b| a.text == b.text);
+        assert_eq!(events.len(), written);
+        assert_eq!(messages.len(), 5 * written);
+    }
+}
+
+#[test]
+fn while_on_everything_is_written_and_while_off_nothing() {
+    let name = case!({
+        install!();
+        exactly(|_| ());
+    });
+    nothing_is_lost(&name);
+}
+
+#[test]
+fn while_on_everything_is_written_and_while_off_nothing_in_filter_mode() {
+    let name = case!({
+        match common::role() {
+            Role::Alone => AtraceSubscriber::default().with_filter().init(),
+            Role::Layer => {
+                tracing_subscriber::registry()
+                    .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+                    .init();
+            }
+            Role::Aosp => {
+                tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).init()
+            }
+        }
+        exactly(|on| {
+            common::until("the caches follow", || {
+                enabled!(Level::INFO) == on && (LevelFilter::current() == LevelFilter::OFF) != on
+            });
+        });
+    });
+    nothing_is_lost(&name);
+}
