@@ -394,6 +394,10 @@ fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
 
 /// Measures Rust through the C++ side's libcutils, in a process whose sink that is.
 fn ffi(session: &Session) -> io::Result<Vec<Row>> {
+    if cfg!(target_feature = "crt-static") {
+        println!("\nffi: a statically linked executable can load no libcutils");
+        return Ok(Vec::new());
+    }
     let mut alternating = Alternating::new(1);
     alternating.env("ATRACE_BACKEND", format!("cutils:{}", cc_bench::cutils_library().display()));
     let _ = session;

@@ -36,7 +36,8 @@ const WITH_VALUE: [&str; 22] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
     /// Run every case once and measure nothing. As with Criterion, that is what happens without
-    /// `--bench`, which only `cargo bench` passes.
+    /// `--bench`, which only `cargo bench` passes; on Android, where benches are started by hand or
+    /// by a runner and never by `cargo test`, only `--test` asks for it.
     pub test: bool,
     /// Take less time and be less sure.
     pub quick: bool,
@@ -79,6 +80,11 @@ impl Args {
     /// For an argument that is not UTF-8, or a flag that lacks its value. A flag that is not known
     /// is taken for one of Criterion's, without a value.
     pub fn parse<S: Into<OsString>>(args: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+        Self::parse_for(cfg!(target_os = "android"), args)
+    }
+
+    /// As [`parse`](Self::parse), on Android or on a host.
+    fn parse_for<S: Into<OsString>>(android: bool, args: impl IntoIterator<Item = S>) -> Result<Self, Error> {
         let mut parsed = Self::default();
         let mut bench = false;
         let mut args = args.into_iter().map(|arg| {
@@ -106,7 +112,7 @@ impl Args {
                 _ => parsed.filters.push(arg),
             }
         }
-        parsed.test |= !bench;
+        parsed.test |= !bench && !android;
         Ok(parsed)
     }
 
@@ -135,6 +141,14 @@ mod tests {
         assert!(quick.quick && !quick.test);
         assert!(parse("--list --format terse").list);
         assert!(parse("--list --format terse").filters.is_empty());
+    }
+
+    #[test]
+    fn on_android_only_a_test_is_a_test() {
+        let parse = |line: &str| Args::parse_for(true, line.split_whitespace()).unwrap();
+        assert_eq!(parse(""), Args::default());
+        assert_eq!(parse("--bench"), Args::default());
+        assert!(parse("--test").test && parse("--bench --test").test);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! - [`row`] is the measured file, [`table`] what a person sees of it.
 //! - [`supervise`] gives a bench a sink of its own and cleans up behind it, however it ends;
 //!   [`args`] reads its command line.
+//! - [`device`] runs all of it on an Android device.
 //! - [`chain`] is work of a known cost, for the tests that prove the harness.
 
 pub mod alloc;
@@ -17,6 +18,7 @@ pub mod args;
 pub mod chain;
 pub mod clock;
 pub mod cpu;
+pub mod device;
 pub mod measured;
 pub mod paired;
 pub mod processes;

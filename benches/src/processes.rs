@@ -48,6 +48,11 @@ pub fn report(rows: &[Row]) {
     writeln!(io::stdout(), "{REPORT}{json}").expect("nobody takes the report");
 }
 
+/// Lets a process that is started here take part in this one's session: it uses the same sink and is not supervised anew.
+pub fn adopt(command: &mut Command) -> &mut Command {
+    command.env(CHILD, std::process::id().to_string())
+}
+
 /// Processes that take turns, and which of their rows to compare.
 #[derive(Clone, Debug)]
 pub struct Alternating {

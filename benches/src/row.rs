@@ -157,14 +157,20 @@ fn tidy_option<S: Serializer>(x: &Option<f64>, serializer: S) -> Result<S::Ok, S
 /// cargo marked (`CACHEDIR.TAG`) or that is called `target`; else `target` here.
 #[must_use]
 pub fn dir() -> PathBuf {
-    let env = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    dir_of(env("ATRACE_OVERHEAD_DIR"), env("CARGO_TARGET_DIR"), std::env::current_exe().ok().as_deref())
+    env_path("ATRACE_OVERHEAD_DIR").unwrap_or_else(|| target_dir().join("overhead"))
 }
 
-fn dir_of(overhead: Option<PathBuf>, target: Option<PathBuf>, exe: Option<&Path>) -> PathBuf {
-    if let Some(dir) = overhead {
-        return dir;
-    }
+/// Returns the target directory that this program was built in.
+pub(crate) fn target_dir() -> PathBuf {
+    target_dir_of(env_path("CARGO_TARGET_DIR"), std::env::current_exe().ok().as_deref())
+}
+
+/// Returns the path that a variable names; empty is as good as unset.
+pub(crate) fn env_path(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn target_dir_of(target: Option<PathBuf>, exe: Option<&Path>) -> PathBuf {
     let is_target = |dir: &&Path| {
         dir.join("CACHEDIR.TAG").is_file() || dir.file_name().is_some_and(|name| name == "target")
     };
@@ -172,7 +178,6 @@ fn dir_of(overhead: Option<PathBuf>, target: Option<PathBuf>, exe: Option<&Path>
         .filter(|dir| dir.is_absolute())
         .or_else(|| exe?.ancestors().skip(1).find(is_target).map(Path::to_owned))
         .unwrap_or_else(|| PathBuf::from("target"))
-        .join("overhead")
 }
 
 /// Writes the rows of `bench` to its file in [`dir`] and returns which that is.
@@ -295,14 +300,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let exe = temp.path().join("odd/release/deps/bench-0");
         let some = |s: &str| Some(PathBuf::from(s));
-        assert_eq!(dir_of(some("/o"), some("/t"), Some(&exe)), Path::new("/o"));
-        assert_eq!(dir_of(None, some("/t"), Some(&exe)), Path::new("/t/overhead"));
+        assert_eq!(target_dir_of(some("/t"), Some(&exe)), Path::new("/t"));
         let named = Path::new("/w/target/release/deps/bench-0");
-        assert_eq!(dir_of(None, some("relative"), Some(named)), Path::new("/w/target/overhead"));
-        assert_eq!(dir_of(None, None, Some(&exe)), Path::new("target/overhead"));
+        assert_eq!(target_dir_of(some("relative"), Some(named)), Path::new("/w/target"));
+        assert_eq!(target_dir_of(None, Some(&exe)), Path::new("target"));
         std::fs::create_dir_all(exe.parent().unwrap()).unwrap();
         std::fs::write(temp.path().join("odd/CACHEDIR.TAG"), "").unwrap();
-        assert_eq!(dir_of(None, None, Some(&exe)), temp.path().join("odd/overhead"));
+        assert_eq!(target_dir_of(None, Some(&exe)), temp.path().join("odd"));
     }
 
     #[test]

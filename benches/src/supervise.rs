@@ -16,6 +16,11 @@
 //!   (`tracefs`, `file`, `null`) asks for one of them.
 //! - `ATRACE_PROPERTIES` names a property store of its own, unless it was set already.
 //! - `ATRACE_BACKEND` is not set.
+//! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only one that the device's
+//!   libcutils knows, with the ring buffer switched on.
+//! - On Android, where a bench is started from a directory that it may not write to and by a runner
+//!   that hands on no environment, `CRITERION_HOME`, `ATRACE_OVERHEAD_DIR` and `TMPDIR` are below
+//!   `/data/local/tmp/atrace-bench`, or where that can't be, beside the program, unless they are set.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
@@ -23,6 +28,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
+use atrace::SinkKind;
 use atrace::tracefs::{self, Instance};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -30,7 +36,7 @@ use signal_hook::iterator::Signals;
 
 use crate::args::Args;
 use crate::paired::Config;
-use crate::row::Sink;
+use crate::row::{Sink, env_path};
 
 /// What the names of the tracefs instances begin with.
 pub const PREFIX: &str = "atrace-bench";
@@ -42,6 +48,10 @@ const SINK: &str = "ATRACE_BENCH_SINK";
 const MARKER: &str = "ATRACE_MARKER";
 const PROPERTIES: &str = "ATRACE_PROPERTIES";
 const BACKEND: &str = "ATRACE_BACKEND";
+const TMPDIR: &str = "TMPDIR";
+
+/// Where a device lets the shell write and run.
+pub(crate) const DEVICE_TEMP: &str = "/data/local/tmp";
 
 /// From this signal on, the child is killed.
 const PATIENCE: u32 = 3;
@@ -71,7 +81,11 @@ impl Session {
     /// Returns where messages go, for the rows.
     #[must_use]
     pub fn sink(&self) -> Sink {
-        self.sink
+        match atrace::sink().kind() {
+            SinkKind::Cutils => Sink::Cutils,
+            SinkKind::Ndk => Sink::Ndk,
+            _ => self.sink,
+        }
     }
 
     /// Returns the file that messages are written to: what `ATRACE_MARKER` names.
@@ -171,11 +185,24 @@ fn supervise(args: &Args) -> io::Result<u8> {
     // Before there is anything to clean up, so that no signal comes between.
     let ends = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = Signals::new(ends.chain([SIGCHLD]))?;
-    let temp = tempfile::Builder::new().prefix("atrace-bench-").tempdir()?;
+    let exe = std::env::current_exe()?;
+    let places = match cfg!(target_os = "android") {
+        true => places(|| home(&exe, is_usable), |name| env_path(name).is_some()),
+        false => Vec::new(),
+    };
+    let temp_root = places.iter().find(|(name, _)| *name == TMPDIR).map(|(_, path)| path.clone());
+    let temp = tempfile::Builder::new()
+        .prefix("atrace-bench-")
+        .tempdir_in(temp_root.unwrap_or_else(std::env::temp_dir))?;
     let prepared = Prepared::new(args, temp.path())?;
 
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(exe);
     command.args(std::env::args_os().skip(1)).env(CHILD, std::process::id().to_string());
+    if !args.test && !std::env::args_os().any(|arg| arg == "--bench") {
+        // Criterion reads the command line too, and would only test.
+        command.arg("--bench");
+    }
+    command.envs(places);
     command.env(SINK, prepared.sink.to_string()).env(MARKER, &prepared.marker).env_remove(BACKEND);
     if std::env::var_os(PROPERTIES).is_none() {
         command.env(PROPERTIES, temp.path().join("properties"));
@@ -183,6 +210,33 @@ fn supervise(args: &Args) -> io::Result<u8> {
     let mut child = command.spawn()?;
     wait(&mut child, &mut signals)
     // The instance goes, then the directory.
+}
+
+/// Returns where a bench on a device keeps its results: the first of two places that is `usable`.
+fn home(exe: &Path, usable: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let shell = Path::new(DEVICE_TEMP).join(PREFIX);
+    let beside = exe.parent().map(|dir| dir.join(PREFIX));
+    [Some(shell), beside].into_iter().flatten().find(|dir| usable(dir))
+}
+
+/// Whether `dir` can be made, if it is not there, and written to.
+fn is_usable(dir: &Path) -> bool {
+    std::fs::create_dir_all(dir).is_ok() && tempfile::tempfile_in(dir).is_ok()
+}
+
+/// Returns what a bench on a device finds in its environment beside what is set. Only if something is not,
+/// `home` is asked.
+fn places(
+    home: impl FnOnce() -> Option<PathBuf>,
+    is_set: impl Fn(&str) -> bool,
+) -> Vec<(&'static str, PathBuf)> {
+    let all = [("CRITERION_HOME", "criterion"), ("ATRACE_OVERHEAD_DIR", "overhead"), (TMPDIR, "")];
+    let unset: Vec<_> = all.into_iter().filter(|(name, _)| !is_set(name)).collect();
+    if unset.is_empty() {
+        return Vec::new();
+    }
+    let home = home();
+    unset.into_iter().filter_map(|(name, part)| Some((name, home.as_ref()?.join(part)))).collect()
 }
 
 /// Waits for the child, handing on what this process is asked, and returns the exit status.
@@ -218,12 +272,12 @@ fn code(status: ExitStatus) -> u8 {
     code.or_else(|| status.signal().map(by_signal)).unwrap_or(1)
 }
 
-fn by_signal(signal: i32) -> u8 {
+pub(crate) fn by_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
 /// Whether whoever started this process wants it to ignore `signal`, as `nohup` does.
-fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =
         status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
@@ -234,7 +288,17 @@ fn is_ignored(signal: i32) -> bool {
 struct Prepared {
     sink: Sink,
     marker: PathBuf,
-    _instance: Option<Instance>,
+    instance: Option<Instance>,
+    /// The ring buffer was off, and is to be so again.
+    was_off: bool,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let (true, Some(instance)) = (self.was_off, &self.instance) {
+            let _ = instance.set_tracing_on(false);
+        }
+    }
 }
 
 impl Prepared {
@@ -246,7 +310,13 @@ impl Prepared {
                 Ok(instance) => {
                     say(&format!("sink: tracefs, {}", instance.path().display()));
                     let marker = instance.marker_path();
-                    return Ok(Self { sink: Sink::Tracefs, marker, _instance: Some(instance) });
+                    let state =
+                        std::fs::read_to_string(instance.path().join("tracing_on")).unwrap_or_default();
+                    let was_off = state.trim() == "0";
+                    if was_off {
+                        instance.set_tracing_on(true)?;
+                    }
+                    return Ok(Self { sink: Sink::Tracefs, marker, instance: Some(instance), was_off });
                 }
                 Err(e) if asked.is_some() => return Err(e),
                 Err(e) => why = format!("{e}; the real one: {}", real(args)),
@@ -262,12 +332,15 @@ impl Prepared {
             std::fs::write(&marker, "")?;
         }
         say(&format!("sink: {sink}, not the kernel's trace_marker ({why})"));
-        Ok(Self { sink, marker, _instance: None })
+        Ok(Self { sink, marker, instance: None, was_off: false })
     }
 }
 
-/// Makes an instance, after removing those that killed runs have left.
+/// Makes an instance, after removing those that killed runs have left; or takes what the device's libcutils writes to.
 fn instance() -> io::Result<Instance> {
+    if cfg!(all(target_os = "android", not(target_feature = "crt-static"))) {
+        return Instance::attach(tracefs::root()?);
+    }
     // Whatever can't be swept is in nobody's way.
     let _ = tracefs::sweep(PREFIX);
     Instance::create(PREFIX)
@@ -315,6 +388,35 @@ mod tests {
         // Rust programs ignore this one.
         assert!(is_ignored(signal_hook::consts::SIGPIPE));
         assert!(!is_ignored(signal_hook::consts::SIGUSR2));
+    }
+
+    #[test]
+    fn a_device_keeps_results_where_it_can() {
+        let exe = Path::new("/x/deps/bench");
+        let (shell, beside) = (Path::new("/data/local/tmp/atrace-bench"), Path::new("/x/deps/atrace-bench"));
+        assert_eq!(home(exe, |_| true).as_deref(), Some(shell));
+        assert_eq!(home(exe, |dir| dir != shell).as_deref(), Some(beside));
+        assert_eq!(home(exe, |_| false), None);
+
+        let temp = tempfile::tempdir().unwrap();
+        let new = temp.path().join("a/b");
+        assert!(is_usable(&new) && is_usable(&new));
+        std::fs::write(temp.path().join("file"), "").unwrap();
+        assert!(!is_usable(&temp.path().join("file/b")));
+    }
+
+    #[test]
+    fn what_is_set_stays() {
+        let names = |set: &'static [&str]| {
+            let all = places(|| Some("/h".into()), |name| set.contains(&name));
+            all.into_iter().map(|(name, path)| format!("{name}={}", path.display())).collect::<Vec<_>>()
+        };
+        let all = ["CRITERION_HOME=/h/criterion", "ATRACE_OVERHEAD_DIR=/h/overhead", "TMPDIR=/h/"];
+        assert_eq!(names(&[]), all);
+        assert_eq!(names(&["CRITERION_HOME", "TMPDIR"]), all[1..2]);
+        // Nothing is made on a device for those who need nothing.
+        assert!(places(|| panic!("asked"), |_| true).is_empty());
+        assert!(places(|| None, |_| false).is_empty());
     }
 
     #[test]

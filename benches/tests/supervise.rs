@@ -55,6 +55,10 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
     fs::write(env("ATRACE_PROPERTIES"), "left behind").unwrap();
     let _open = fs::OpenOptions::new().write(true).open(&marker).unwrap();
     println!("ready");
+    if helper != "sleep" {
+        // It has to be there while the test looks for its things: until stdin is closed.
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    }
     match helper {
         "fine" => {}
         "seven" => return ExitCode::from(7),
@@ -81,7 +85,8 @@ impl Run {
         command.arg("--bench").env(HELPER, helper).env("ATRACE_BENCH_SINK", sink);
         command.env("ATRACE_BACKEND", "none").env_remove("ATRACE_PROPERTIES");
         #[expect(clippy::zombie_processes, reason = "who is not ready fails the test")]
-        let mut parent = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut parent =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut stdout = BufReader::new(parent.stdout.take().unwrap()).lines();
         let mut said = Vec::new();
         while let Some(line) = stdout.next().transpose().unwrap() {
@@ -114,6 +119,7 @@ impl Run {
     }
 
     fn end(mut self) -> ExitStatus {
+        drop(self.parent.stdin.take());
         self.stdout.by_ref().for_each(drop);
         self.parent.wait().unwrap()
     }
