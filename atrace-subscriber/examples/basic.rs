@@ -1,4 +1,4 @@
-//! Traces a little program with `tracing` and leaves the trace in a file.
+//! Traces a little program with `tracing` and leaves the trace in `basic.trace`.
 //!
 //! On a Linux host, as root (the kernel lets nobody else trace by default):
 //!
@@ -7,7 +7,7 @@
 //! sudo target/debug/examples/basic
 //! ```
 //!
-//! Open the file that it names at <https://ui.perfetto.dev>. In a program of your own everything up to "From here on" is the
+//! Open the file at <https://ui.perfetto.dev>. In a program of your own everything up to "From here on" is the
 //! `atrace` command's, or Perfetto's, or that of the Android device's developer settings: the program only sets a subscriber.
 
 use std::error::Error;
@@ -68,17 +68,16 @@ fn record() -> Result<(), Box<dyn Error>> {
     instance.set_clock("boot")?;
     instance.set_option("record-tgid", true)?;
     let program = std::env::current_exe()?;
-    let directory = std::env::temp_dir();
-    let properties = directory.join(format!("atrace-basic-{}.properties", std::process::id()));
+    let directory = tempfile::tempdir()?;
+    let properties = directory.path().join("properties");
     let switched = Control::open_path(&properties)?.enable("*")?;
     let status = std::process::Command::new(program)
         .env("ATRACE_MARKER", instance.marker_path())
         .env("ATRACE_PROPERTIES", &properties)
         .status()?;
-    switched.keep();
-    std::fs::remove_file(&properties)?;
-    let trace = directory.join("atrace-basic.txt");
-    std::fs::write(&trace, instance.read_trace()?)?;
+    switched.keep(); // It goes with its directory.
+    let trace = std::path::Path::new("basic.trace");
+    std::fs::write(trace, instance.read_trace()?)?;
     println!(
         "{} events in {}: open it at https://ui.perfetto.dev",
         instance.markers()?.count(),

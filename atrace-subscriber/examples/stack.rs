@@ -36,7 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn work(part: &str) {
     let _work = info_span!("work", part).entered();
-    info!(traced = tracing::enabled!(tracing::Level::DEBUG), "working");
+    let traced = tracing::enabled!(tracing::Level::DEBUG);
+    info!(traced, "working");
     for step in 0..3 {
         debug!(step, "not in the log, but in the trace");
         std::thread::sleep(Duration::from_millis(1));

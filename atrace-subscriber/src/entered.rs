@@ -9,7 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use atrace::{AtraceTag, Slice};
+use atrace::{AtraceTag, Glance, Slice, glance};
 
 use crate::span::Span;
 
@@ -106,6 +106,11 @@ pub(crate) fn current(owner: Owner) -> Option<u64> {
     })
 }
 
+#[inline(never)]
+fn begin_again(span: Span, tag: AtraceTag) -> Slice {
+    glance(tag).and_then(Glance::enabled).map_or(Slice::none(), |enabled| span.begin(enabled))
+}
+
 impl Entered {
     const fn new() -> Self {
         Self { len: Cell::new(0), entries: [const { Entry::new() }; DEPTH] }
@@ -169,7 +174,7 @@ impl Entered {
             if reopen {
                 self.entry(younger - 1, |entry| {
                     if !entry.tag.get().is_empty() {
-                        entry.slice.set(entry.span.get().begin(entry.tag.get()));
+                        entry.slice.set(begin_again(entry.span.get(), entry.tag.get()));
                     }
                 });
             }

@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::time::Duration;
 
 use atrace::TrackSlice;
 
@@ -90,7 +91,13 @@ fn make_slot(index: u32) -> Option<&'static Slot> {
     if slot(index).is_none() && !CHUNK_IS_TAKEN_ON.get(chunk)?.swap(true, Ordering::AcqRel) {
         let _ = CHUNK[chunk].set((0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect());
     }
-    patiently(|| slot(index))
+    // The thread that makes it may have lost its CPU: on a busy machine, for some milliseconds.
+    patiently(|| slot(index)).or_else(|| {
+        (0..100).find_map(|_| {
+            std::thread::sleep(Duration::from_micros(200));
+            slot(index)
+        })
+    })
 }
 
 fn take_unused() -> Option<u32> {

@@ -1,6 +1,6 @@
 //! The layer, for stacks.
 
-use atrace::{AtraceTag, Slice};
+use atrace::{AtraceTag, Glance, Slice, glance};
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -207,12 +207,12 @@ impl LayerSpans for Recorder {
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
-        let (span, slice) = if self.is_enabled() {
-            let span = context.span(id).and_then(|span| self.find(&span)).unwrap_or(Span::NONE);
-            (span, span.begin(self.tag))
-        } else {
-            (Span::NONE, Slice::none())
-        };
+        let mut span = Span::NONE;
+        let mut slice = Slice::none();
+        if let Some(enabled) = glance(self.tag).and_then(Glance::enabled) {
+            span = context.span(id).and_then(|span| self.find(&span)).unwrap_or(Span::NONE);
+            slice = span.begin(enabled);
+        }
         entered::enter(self.owner, id.into_u64(), span, self.tag, slice);
     }
 }
@@ -221,9 +221,7 @@ impl Recorder {
     /// The span as it is shown: with what is kept of it, or by its callsite.
     fn find<'a, S: LookupSpan<'a>>(&self, span: &SpanRef<'a, S>) -> Option<Span> {
         let metadata = span.metadata();
-        let may_be_kept =
-            !metadata.fields().is_empty() || self.async_spans.is_some() || !self.async_targets.is_empty();
-        let held = if may_be_kept { held(span, self.owner) } else { None };
+        let held = if self.may_keep(metadata) { held(span, self.owner) } else { None };
         held.or_else(|| Callsite::of(metadata).map(Span::plain))
     }
 }

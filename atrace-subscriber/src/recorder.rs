@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use atrace::{AtraceTag, Glance, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled, glance};
+use atrace::{
+    AtraceTag, Glance, Slice, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled, glance,
+};
 use tracing_core::field::Visit;
 use tracing_core::span::{Attributes, Record};
 use tracing_core::{Event, Metadata};
@@ -49,17 +51,24 @@ impl Recorder {
     #[inline]
     pub(crate) fn new_span(&self, attributes: &Attributes<'_>) -> Option<Span> {
         let metadata = attributes.metadata();
-        let may_keep =
-            !metadata.fields().is_empty() || self.async_spans.is_some() || !self.async_targets.is_empty();
-        if may_keep && (self.fields_while_off || self.is_enabled()) {
+        if self.may_keep(metadata) && (self.fields_while_off || glance(self.tag).is_some()) {
             self.keep(metadata, attributes)
         } else {
             None
         }
     }
 
+    /// Tells whether something may have to be kept of spans of this callsite.
+    #[inline(always)]
+    pub(crate) fn may_keep(&self, metadata: &Metadata<'_>) -> bool {
+        !metadata.fields().is_empty() || self.async_spans.is_some() || !self.async_targets.is_empty()
+    }
+
     #[inline(never)]
     fn keep(&self, metadata: &'static Metadata<'static>, attributes: &Attributes<'_>) -> Option<Span> {
+        if !self.fields_while_off && !self.is_enabled() {
+            return None;
+        }
         let has_track = metadata.fields().field(fields::TRACK).is_some();
         let mut mode = self.async_mode(metadata.target());
         if mode.is_none() && !has_track && (!self.fields || metadata.fields().is_empty()) {
@@ -143,9 +152,18 @@ impl Recorder {
     }
 
     /// Enters a span that is known by `id`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter(&self, id: u64, span: Span) {
-        let slice = if self.is_enabled() { span.begin(self.tag) } else { atrace::Slice::none() };
+        if let Some(glance) = glance(self.tag) {
+            self.enter_while_on(glance, id, span);
+        } else {
+            entered::enter(self.owner, id, span, self.tag, Slice::none());
+        }
+    }
+
+    #[inline(never)]
+    fn enter_while_on(&self, glance: Glance, id: u64, span: Span) {
+        let slice = glance.enabled().map_or(Slice::none(), |enabled| span.begin(enabled));
         entered::enter(self.owner, id, span, self.tag, slice);
     }
 

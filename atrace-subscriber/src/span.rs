@@ -1,6 +1,6 @@
 //! A span as this crate knows it, in one word.
 
-use atrace::{AtraceTag, Slice};
+use atrace::{Enabled, Slice};
 use tracing_core::Metadata;
 
 use crate::callsites::Callsite;
@@ -67,16 +67,16 @@ impl Span {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }
 
-    /// Begins its slice on this thread, if the tag is enabled.
-    #[inline(never)]
-    pub(crate) fn begin(self, tag: AtraceTag) -> Slice {
+    /// Begins its slice on this thread.
+    #[inline]
+    pub(crate) fn begin(self, enabled: Enabled) -> Slice {
         let Some(metadata) = self.metadata().filter(|_| !self.is_hidden()) else { return Slice::none() };
-        match self.in_slot().and_then(Kept::fields) {
-            None => Slice::begin(tag, metadata.name()),
-            Some(fields) => Slice::begin_with(tag, |writer| {
-                writer.push_str(metadata.name());
+        let fields = self.in_slot().and_then(Kept::fields);
+        enabled.begin_with(|writer| {
+            writer.push_str(metadata.name());
+            if let Some(fields) = fields {
                 writer.push_str(&fields);
-            }),
-        }
+            }
+        })
     }
 }

@@ -137,7 +137,7 @@ fn exactly(settled: impl Fn(bool) + Sync) {
             let (is_on_lock, over, number, written) = (&is_on_lock, &over, &number, &written);
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    for _ in 0..10 {
+                    for _ in 0..4 {
                         let is_on = is_on_lock.read().unwrap();
                         let n = number.fetch_add(1, Ordering::Relaxed);
                         let _outer = info_span!("outer").entered();
@@ -147,7 +147,7 @@ fn exactly(settled: impl Fn(bool) + Sync) {
                             written.fetch_add(1, Ordering::Relaxed);
                         }
                     }
-                    std::thread::sleep(Duration::from_micros(500));
+                    std::thread::sleep(Duration::from_millis(1));
                 }
             });
         }

@@ -86,7 +86,7 @@ pub fn id() -> ProcessId {
 #[inline(never)]
 fn learn_id() -> ProcessId {
     let _errno = ErrnoGuard::new();
-    let id = ProcessId::new(std::process::id());
+    let id = ProcessId::new(present_id());
     let unknown = (&raw const UNKNOWN).cast_mut();
     let mut place = ID.load(Ordering::Acquire);
     if place == unknown {
@@ -104,6 +104,16 @@ fn learn_id() -> ProcessId {
     // SAFETY: `place` is UNKNOWN or a live page of ours, see `id`.
     unsafe { &*place }.store(id.0.get(), Ordering::Relaxed);
     id
+}
+
+/// Asks the kernel: bionic keeps the id itself, and a child of a bare `clone` finds its parent's there.
+fn present_id() -> u32 {
+    #[cfg(all(target_os = "android", not(miri)))]
+    // SAFETY: no preconditions.
+    if let Ok(id) = u32::try_from(unsafe { libc::syscall(libc::SYS_getpid) }) {
+        return id;
+    }
+    std::process::id()
 }
 
 fn page_size() -> usize {

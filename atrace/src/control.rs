@@ -186,6 +186,8 @@ impl Control {
 
     /// Enables these tags in every process, in addition to those enabled now. ([`AtraceTag::App`] has no effect here.)
     ///
+    /// A mask can't tell that two want the same tag: who enabled it first takes it away again.
+    ///
     /// # Errors
     ///
     /// When a property can't be set.

@@ -107,6 +107,8 @@ macro_rules! named_event {
         }
 
         #[doc = concat!("[`", stringify!($name), "`] with a name that a closure writes, called only when the tag is on.")]
+        ///
+        /// A panic of the closure is the program's own: it passes through, and nothing is written.
         #[inline(always)]
         pub fn $name_with(
             tag: AtraceTag, $($track: &str,)? name: impl FnOnce(&mut NameWriter<'_>) $(, $number: $type)?

@@ -26,7 +26,7 @@ use atrace_sys::properties::{Properties, Wait};
 
 use crate::AtraceTag;
 use crate::flags;
-use crate::sink::{self, Sink};
+use crate::sink::{self, CutilsSink, Sink};
 
 const SERIAL_SHIFT: u32 = 32;
 const PARKED: u64 = 1 << 31;
@@ -160,6 +160,24 @@ fn claim() -> u64 {
     claim
 }
 
+/// Has libcutils follow the flags. Its reading and storing of them is no single step, so who was slow might leave it with those
+/// of before: looks again.
+fn follow(cutils: &CutilsSink, properties: &Properties) -> Watched {
+    let mut watched = Watched::of(properties);
+    // Somebody who switches without pause will be followed by the next event.
+    for _ in 0..16 {
+        if !cutils.follow(watched.serial) {
+            break;
+        }
+        let now = Watched::of(properties);
+        if now.serial == watched.serial {
+            break;
+        }
+        watched = now;
+    }
+    watched
+}
+
 /// Finds out what is enabled, publishes it and returns it.
 fn read_properties() -> AtraceTag {
     let sink = sink::chosen();
@@ -167,10 +185,9 @@ fn read_properties() -> AtraceTag {
     let disabled = DISABLED.load(Ordering::SeqCst);
     let (word, serial, found, tags) = match (sink, sink.properties()) {
         (Sink::Cutils(cutils), properties) => {
-            let watched = properties.map(Watched::of);
-            match &watched {
-                Some(watched) => cutils.follow(watched.serial),
-                None => cutils.library.init(),
+            let watched = properties.map(|properties| follow(cutils, properties));
+            if watched.is_none() {
+                cutils.library.init();
             }
             GATE.foreign.set(cutils.library.enabled_tags());
             let tags = AtraceTag::from_bits_retain(cutils.library.enabled_tags().load(Ordering::Relaxed));

@@ -28,10 +28,9 @@
 //! # Where do events go?
 //!
 //! On Android to libcutils where it can be loaded, else (in an app) to libandroid, else (in a statically linked executable) to the
-//! kernel's `trace_marker`; on a Linux host to `trace_marker`,
-//! which usually only root may open (then tracing is off, and [`sink()`] says why); on other systems nowhere. Environment variables
-//! choose otherwise, except in a process with elevated rights (`AT_SECURE`). A wrong value is reported on stderr, once,
-//! and tracing is off.
+//! kernel's `trace_marker`; on a Linux host to `trace_marker`, which usually only root may open (then tracing is off, and
+//! [`sink()`] says why); on other systems nowhere. Environment variables choose otherwise, except in a process with elevated rights
+//! (`AT_SECURE`). A wrong value is reported on stderr, once, and tracing is off.
 //!
 //! | variable | value |
 //! |---|---|

@@ -54,12 +54,19 @@ pub(crate) struct NdkSink {
 }
 
 impl CutilsSink {
-    /// Has the library know the flags of this serial. It would not notice by itself a property that appeared late.
-    pub(crate) fn follow(&self, serial: u32) {
+    /// Has the library know the flags of this serial; tells whether it had to. It would not notice by itself a property that
+    /// appeared late.
+    ///
+    /// Of threads that come at once, each has the library read: with the serial taken for told before it is, the second would go
+    /// by the tags of before.
+    pub(crate) fn follow(&self, serial: u32) -> bool {
         self.library.init();
-        if self.told.swap(serial, Ordering::AcqRel) != serial {
-            self.library.update_tags();
+        if self.told.load(Ordering::Acquire) == serial {
+            return false;
         }
+        self.library.update_tags();
+        self.told.store(serial, Ordering::Release);
+        true
     }
 }
 
@@ -137,10 +144,13 @@ fn by_default() -> (Sink, Option<String>) {
     in_androids_order(None, None)
 }
 
-/// libcutils where the dynamic linker lets us have it, which it does not in an app; else libandroid, which is there in an app;
+/// Where the marker is named, the marker. Else libcutils where the dynamic linker lets us have it, which it does not in an app; else libandroid, which is there in an app;
 /// else the marker, all that a statically linked program has.
 #[cfg(any(target_os = "android", test))]
 fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> (Sink, Option<String>) {
+    if is_named("ATRACE_MARKER") {
+        return marker_by_default();
+    }
     let not_cutils = match cutils(libcutils) {
         Ok(sink) => return (sink, None),
         Err(reason) => reason,
@@ -401,12 +411,12 @@ pub fn sink() -> SinkInfo {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 #[path = "../tests/standins/mod.rs"]
 #[expect(unreachable_pub, reason = "a module of the integration tests")]
 mod standins;
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 

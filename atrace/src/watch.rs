@@ -4,7 +4,7 @@
 //! that depends on the tags, such as the callsite caches of `tracing`.
 //!
 //! A watch is one thread, started with the first watch and stopped with the last, that sleeps in the kernel until the
-//! properties change (on Android before 8, where bionic can't wait, it looks every 50 ms). No signal is delivered on
+//! properties change. No signal is delivered on
 //! it. It is not free for a program that had but one thread: while threads share their descriptors, the kernel counts
 //! references at each system call that names one. Measured by `cargo bench` (AMD EPYC guest, Linux 6.18), an event that
 //! costs 388 ns costs 410 beside a watch, and 388 beside one that gave up its descriptors: see

@@ -269,6 +269,7 @@ fn refused(case: &str, reason: &str, prepare: impl FnOnce(&Place)) {
 }
 
 #[test]
+#[cfg_attr(target_os = "android", ignore = "the store is the system's")]
 fn a_store_that_can_not_be_used_switches_off() {
     let name = case!({
         for _ in 0..3 {
@@ -299,6 +300,7 @@ fn a_store_that_can_not_be_used_switches_off() {
 }
 
 #[test]
+#[cfg_attr(target_os = "android", ignore = "the store is the system's")]
 fn a_named_store_that_is_missing_is_complained_about_without_a_named_marker() {
     let name = case!({
         atrace_begin(ALWAYS | APP, "x");
@@ -316,6 +318,7 @@ fn a_named_store_that_is_missing_is_complained_about_without_a_named_marker() {
 }
 
 #[test]
+#[cfg_attr(target_os = "android", ignore = "the store is the system's")]
 fn a_store_that_is_damaged_while_it_is_read_harms_nothing() {
     let name = case!({
         atrace_begin(APP, "before");
@@ -346,6 +349,7 @@ fn a_store_that_is_damaged_while_it_is_read_harms_nothing() {
 
 /// The store's file is deleted: those who have it keep it, and nothing is written into another.
 #[test]
+#[cfg_attr(target_os = "android", ignore = "the store is the system's")]
 fn a_deleted_store_stays_as_it_was() {
     let name = case!({
         atrace_instant(APP, "before");

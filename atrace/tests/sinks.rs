@@ -109,7 +109,7 @@ mod cases {
         refused(&terminal, "is a terminal");
         std::os::unix::fs::symlink(&pipe, place.path("link")).unwrap();
         refused(&place.path("link"), "is a pipe");
-        if is_root(&name) {
+        if is_root(&format!("{name}, the block device")) {
             let block = place.path("block");
             mknod(&block, libc::S_IFBLK | 0o600, libc::makedev(7, 250));
             refused(&block, "is a block device");
@@ -292,7 +292,7 @@ mod cases {
         run(&file, "bad store", ("ATRACE_PROPERTIES", Path::new("/nonexistent/store")));
         let off = Place::file();
         run(&off, "off", ("ATRACE_MARKER", &off.marker()));
-        let Some(kernel) = Place::kernel(&name) else { return };
+        let Some(kernel) = Place::kernel(&format!("{name}, the kernel's marker")) else { return };
         let kernel = kernel.on();
         run(&kernel, "kernel", ("ATRACE_MARKER", &kernel.marker()));
         kernel.instance().set_tracing_on(false).unwrap();
@@ -357,7 +357,8 @@ mod cases {
             libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=32k".as_ptr().cast())
         };
         if mounted != 0 {
-            eprintln!("skipped {name}: can't mount a small tmpfs: {}", std::io::Error::last_os_error());
+            let reason = std::io::Error::last_os_error();
+            common::skipped(&name, format_args!("can't mount a small tmpfs: {reason}"));
             return;
         }
         let mounted = Mounted(target);
@@ -650,12 +651,14 @@ mod cases {
         command.uid(65534).gid(65534).env("ATRACE_BACKEND", "wrong").current_dir("/");
         let ran = match command.spawn() {
             Ok(child) => common::end_of(child),
-            Err(reason) => return eprintln!("skipped {name}: can't start a set-user-id program: {reason}"),
+            Err(reason) => {
+                return common::skipped(&name, format_args!("can't start a set-user-id program: {reason}"));
+            }
         };
         if ran.stdout.contains("AT_SECURE")
             || !ran.said("UIDS").contains(&"(65534, 0)") && ran.status.success()
         {
-            return eprintln!("skipped {name}: set-user-id has no effect there (nosuid?)");
+            return common::skipped(&name, "set-user-id has no effect there (nosuid?)");
         }
         assert!(ran.status.success(), "{ran:?}");
         assert_eq!(ran.stderr, "", "it heard ATRACE_BACKEND");

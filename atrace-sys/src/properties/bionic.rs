@@ -15,12 +15,13 @@ use libc::prop_info;
 
 use super::ReadError;
 use super::error::{Error, ErrorKind};
+use super::futex;
 use super::text::{Key, Value};
 
 /// Where the system keeps its properties.
 const PATH: &str = "/dev/__properties__";
 
-/// How often a thread that sleeps in bionic looks whether it is to stop.
+/// How often a sleeping thread looks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_secs(30);
 
 /// How often to look where bionic can't wait.
@@ -237,8 +238,16 @@ impl Store {
         agreed(word, || self.area_serial())
     }
 
-    /// Nothing to do: who waits looks by itself.
-    pub(super) fn wake(&self, _: Option<Property>) {}
+    /// Wakes those who sleep here, and for nothing those who sleep in bionic.
+    pub(super) fn wake(&self, property: Option<Property>) {
+        if let Some(word) = self.word_of(property) {
+            futex::wake(word);
+        }
+    }
+
+    fn word_of(&self, property: Option<Property>) -> Option<&'static AtomicU32> {
+        property.map_or_else(|| self.area_serial_word(), Property::serial_word)
+    }
 
     pub(super) fn wait(
         &self,
@@ -263,6 +272,12 @@ impl Store {
                 deadline.map_or(STOP_POLL, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() || stop.load(Ordering::Acquire) {
                 return Ok(None);
+            }
+            // The word is what bionic sleeps on, in every version; but a thread that sleeps in bionic can't be woken to stop.
+            if let Some(word) = self.word_of(property)
+                && futex::wait(word, old_serial, left.min(STOP_POLL)).is_ok()
+            {
+                continue;
             }
             match wait() {
                 Some(wait) => {

@@ -14,6 +14,7 @@ use self::files::{Identity, Location};
 use self::sys::Map;
 use super::ReadError;
 use super::error::{Error, ErrorKind};
+use super::futex;
 use super::text::{Key, Value};
 
 /// How long a waiting thread sleeps at most before it looks by itself: a writer can be killed between changing a
@@ -119,7 +120,7 @@ impl Store {
                 ),
             ),
         })?;
-        words.into_iter().for_each(sys::futex_wake);
+        words.into_iter().for_each(futex::wake);
         Ok(())
     }
 
@@ -140,7 +141,7 @@ impl Store {
     }
 
     pub(super) fn wake(&self, property: Option<Property>) {
-        sys::futex_wake(self.word_of(property));
+        futex::wake(self.word_of(property));
     }
 
     pub(super) fn wait(
@@ -163,7 +164,7 @@ impl Store {
             if left.is_zero() || stop.load(Ordering::Acquire) {
                 return Ok(None);
             }
-            sys::futex_wait(word, old_serial, left.min(LONGEST_SLEEP)).map_err(|error| {
+            futex::wait(word, old_serial, left.min(LONGEST_SLEEP)).map_err(|error| {
                 self.location
                     .error(ErrorKind::Io, "can't wait for a property (is futex denied?)")
                     .because(error)

@@ -51,6 +51,7 @@
 #[cfg(target_os = "android")]
 mod bionic;
 mod error;
+mod futex;
 #[cfg(target_os = "linux")]
 mod host;
 mod text;
@@ -254,8 +255,9 @@ impl Properties {
     /// Read the serial first, then what depends on it, then wait with that serial: nothing is missed then, though
     /// several changes may be seen as one. `None` as `timeout` waits without limit. The clock is the monotonic one.
     ///
-    /// On a host it sleeps in a shared futex (a writer killed just before waking others delays them up to ten
-    /// seconds); on Android in bionic, or, before Android 8, by looking every 50 ms.
+    /// It sleeps in a shared futex (on a host, a writer killed just before waking others delays them up to ten
+    /// seconds); on an Android whose serials can't be loaded directly in bionic, or, before Android 8, by looking
+    /// every 50 ms.
     ///
     /// # Errors
     ///
@@ -286,9 +288,8 @@ impl Properties {
 
     /// [`wait`](Self::wait), which also ends, with `None`, once `stop` is set.
     ///
-    /// Set it, then call [`wake`](Self::wake). On a host the waiting thread then ends at once; only if it was just
-    /// about to sleep does it miss the call, and ends at the next one or within ten seconds. On Android, whose bionic
-    /// can't be interrupted, it ends within half a minute.
+    /// Set it, then call [`wake`](Self::wake). The waiting thread then ends at once; only if it was just about to sleep
+    /// does it miss the call, and ends at the next one or within ten seconds, on Android half a minute.
     ///
     /// # Errors
     ///

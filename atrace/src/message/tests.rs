@@ -58,7 +58,7 @@ impl Chance {
 #[test]
 fn random_events_are_as_promised() {
     let mut chance = Chance(0x5eed);
-    for _ in 0..if cfg!(miri) { 4 } else { 2_500 } {
+    for _ in 0..if cfg!(miri) { 4 } else { 1_500 } {
         let number = match chance.below(6) {
             0 => 0,
             1 => i64::MIN,

@@ -4,6 +4,8 @@
 //! good. So a test runs its case in a process of its own: this very program again, asked for this very test, with a variable
 //! that tells it to be the case, and with a marker and a property store that nobody else has. The tests that need the kernel's
 //! marker make a tracefs instance each, which only root can; they say so when they are skipped.
+//!
+//! On Android there is one store of properties, so tests that switch run one after the other: start them with `--test-threads=1`.
 
 #![allow(
     dead_code,
@@ -84,7 +86,7 @@ impl Place {
                 Some(Self { directory: tempfile::tempdir().unwrap(), marker: Marker::Kernel(instance) })
             }
             Err(reason) => {
-                eprintln!("skipped {test}: {reason}");
+                skipped(test, reason);
                 None
             }
         }
@@ -97,12 +99,17 @@ impl Place {
     }
 
     pub fn control(&self) -> Control {
-        Control::open_path(&self.properties()).unwrap()
+        if cfg!(target_os = "android") { control() } else { Control::open_path(&self.properties()).unwrap() }
     }
 
     /// Sets a property as it is.
     pub fn set(&self, key: &str, value: &str) {
-        atrace_sys::properties::Properties::open_path(&self.properties()).unwrap().set(key, value).unwrap();
+        use atrace_sys::properties::Properties;
+        if cfg!(target_os = "android") {
+            Properties::open().unwrap().set(key, value).unwrap();
+        } else {
+            Properties::open_path(&self.properties()).unwrap().set(key, value).unwrap();
+        }
     }
 
     pub fn properties(&self) -> PathBuf {
@@ -169,6 +176,17 @@ impl Place {
     }
 }
 
+/// A store is not removed with its directory where it is the system's: the next test finds it as if it were new.
+impl Drop for Place {
+    fn drop(&mut self) {
+        if cfg!(target_os = "android") {
+            for key in ["debug.atrace.app_number", "debug.atrace.app_0", "debug.atrace.tags.enableflags"] {
+                self.set(key, "");
+            }
+        }
+    }
+}
+
 /// What became of a case.
 #[derive(Debug)]
 pub struct Ran {
@@ -220,7 +238,12 @@ pub fn end_of(mut child: Child) -> Ran {
     let text = |reader: Option<std::thread::JoinHandle<String>>| {
         reader.map_or(String::new(), |it| it.join().unwrap())
     };
-    let ran = Ran { pid: child.id(), status, stdout: text(stdout), stderr: text(stderr) };
+    let mut stderr = text(stderr);
+    if cfg!(target_os = "android") {
+        // An old dynamic linker says so of programs that are newer.
+        stderr = stderr.split_inclusive('\n').filter(|line| !line.starts_with("WARNING: linker: ")).collect();
+    }
+    let ran = Ran { pid: child.id(), status, stdout: text(stdout), stderr };
     assert!(!hung, "the case hung:\n{}\n{}", ran.stdout, ran.stderr);
     ran
 }
@@ -244,14 +267,19 @@ pub fn pid() -> u32 {
     std::process::id()
 }
 
+#[cfg(target_os = "android")]
+use libc::__errno as errno_location;
+#[cfg(not(target_os = "android"))]
+use libc::__errno_location as errno_location;
+
 pub fn set_errno(value: i32) {
     // SAFETY: the calling thread's own errno.
-    unsafe { *libc::__errno_location() = value };
+    unsafe { *errno_location() = value };
 }
 
 pub fn errno() -> i32 {
     // SAFETY: the calling thread's own errno.
-    unsafe { *libc::__errno_location() }
+    unsafe { *errno_location() }
 }
 
 /// The open descriptors of this process, without the one that looks.
@@ -279,11 +307,17 @@ pub fn descriptor_of(path: &Path) -> Option<i32> {
     descriptors().into_iter().find(|(_, other)| other == path).map(|(number, _)| number)
 }
 
+/// Says that a test, or a part of it, was not done. Past the harness, which hides what a test that passes prints.
+pub fn skipped(test: &str, reason: impl std::fmt::Display) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "skipped {test}: {reason}");
+}
+
 pub fn is_root(test: &str) -> bool {
     // SAFETY: no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        eprintln!("skipped {test}: only root can do this");
+        skipped(test, "only root can do this");
     }
     root
 }
