@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use atrace::{
-    AtraceTag, Glance, Slice, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled, glance,
+    AtraceTag, Glance, PreparedTag, Slice, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
 };
 use tracing_core::field::Visit;
 use tracing_core::span::{Attributes, Record};
@@ -21,6 +21,8 @@ use crate::span::Span;
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) tag: AtraceTag,
+    /// The same, for the questions that are asked most often.
+    asked: PreparedTag,
     pub(crate) owner: Owner,
     pub(crate) fields: bool,
     pub(crate) fields_while_off: bool,
@@ -34,12 +36,19 @@ impl Recorder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self {
             tag,
+            asked: PreparedTag::new(tag),
             owner: NEXT.fetch_add(1, Ordering::Relaxed),
             fields: true,
             fields_while_off: false,
             async_spans: None,
             async_targets: Vec::new(),
         }
+    }
+
+    /// False is exact.
+    #[inline(always)]
+    pub(crate) fn may_be_enabled(&self) -> bool {
+        self.asked.glance().is_some()
     }
 
     #[inline(always)]
@@ -51,7 +60,7 @@ impl Recorder {
     #[inline]
     pub(crate) fn new_span(&self, attributes: &Attributes<'_>) -> Option<Span> {
         let metadata = attributes.metadata();
-        if self.may_keep(metadata) && (self.fields_while_off || glance(self.tag).is_some()) {
+        if self.may_keep(metadata) && (self.fields_while_off || self.may_be_enabled()) {
             self.keep(metadata, attributes)
         } else {
             None
@@ -154,7 +163,7 @@ impl Recorder {
     /// Enters a span that is known by `id`.
     #[inline(always)]
     pub(crate) fn enter(&self, id: u64, span: Span) {
-        if let Some(glance) = glance(self.tag) {
+        if let Some(glance) = self.asked.glance() {
             self.enter_while_on(glance, id, span);
         } else {
             entered::enter(self.owner, id, span, self.tag, Slice::none());
@@ -174,7 +183,7 @@ impl Recorder {
 
     #[inline]
     pub(crate) fn event(&self, event: &Event<'_>) {
-        if let Some(glance) = glance(self.tag) {
+        if let Some(glance) = self.asked.glance() {
             self.event_while_on(glance, event);
         }
     }

@@ -141,6 +141,12 @@ impl Subscriber for AtraceSubscriber {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
+    /// Asked before each event: what is off is not even handed over.
+    #[inline]
+    fn event_enabled(&self, _: &Event<'_>) -> bool {
+        self.recorder.may_be_enabled()
+    }
+
     #[inline]
     fn event(&self, event: &Event<'_>) {
         self.recorder.event(event);

@@ -44,6 +44,48 @@ pub fn glance(tag: AtraceTag) -> Option<Glance> {
     gate::glance(tag).map(|found| Glance { found, tag })
 }
 
+/// Tags about which one question after the other is asked.
+///
+/// Spares a tracer whose tag is no constant some instructions each time; of a constant, [`glance`] makes the same.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{AtraceTag, PreparedTag};
+///
+/// struct Tracer {
+///     tag: PreparedTag,
+/// }
+///
+/// let tracer = Tracer { tag: PreparedTag::new(AtraceTag::Database) };
+/// if let Some(enabled) = tracer.tag.glance().and_then(|glance| glance.enabled()) {
+///     enabled.int64("rows", 7);
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct PreparedTag {
+    tag: AtraceTag,
+    mask: gate::Mask,
+}
+
+impl PreparedTag {
+    /// Prepares questions about these tags.
+    pub const fn new(tag: AtraceTag) -> Self {
+        Self { tag, mask: gate::Mask::of(tag) }
+    }
+
+    /// The tags.
+    pub const fn tag(self) -> AtraceTag {
+        self.tag
+    }
+
+    /// As [`glance`] of the tags.
+    #[inline(always)]
+    pub fn glance(self) -> Option<Glance> {
+        self.mask.glance().map(|found| Glance { found, tag: self.tag })
+    }
+}
+
 impl Glance {
     /// Tells for sure whether one of the tags is enabled.
     #[inline]

@@ -62,9 +62,26 @@ pub(crate) struct Glance(u64);
 /// Looks whether `tag` may be enabled; None, "no", is exact.
 #[inline(always)]
 pub(crate) fn glance(tag: AtraceTag) -> Option<Glance> {
-    let (local, foreign) = look();
-    let found = (local | (foreign & TAGS)) & (CHANGED | (tag.bits() & TAGS));
-    (found != 0).then_some(Glance(found))
+    Mask::of(tag).glance()
+}
+
+/// The bits that a question about a tag is about; worth keeping where the tag is no constant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mask(u64);
+
+impl Mask {
+    #[inline(always)]
+    pub(crate) const fn of(tag: AtraceTag) -> Self {
+        Self(CHANGED | (tag.bits() & TAGS))
+    }
+
+    /// As [`glance`].
+    #[inline(always)]
+    pub(crate) fn glance(self) -> Option<Glance> {
+        let (local, foreign) = look();
+        let found = (local & self.0) | (foreign & self.0 & TAGS);
+        (found != 0).then_some(Glance(found))
+    }
 }
 
 /// The local word, its serial zero if it is that of now, and the foreign one.

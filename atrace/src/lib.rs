@@ -94,7 +94,7 @@ pub use elsewhere::{control, watch};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 use elsewhere::{gate, message, sink};
 
-pub use enabled::{Enabled, Glance, glance};
+pub use enabled::{Enabled, Glance, PreparedTag, glance};
 pub use events::*;
 pub use message::NameWriter;
 pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_fmt, begin_scoped_event_with};

@@ -32,7 +32,7 @@ use self::modes::Mode;
 static ALLOCATOR: Counting = Counting;
 
 /// How many operations allocations are counted over.
-const COUNTED: u64 = 10_000;
+const COUNTED: u64 = 2_000;
 
 fn main() -> ExitCode {
     supervise::run(|session| match bench(&session) {
@@ -123,8 +123,8 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
 fn all_modes(session: &Session, modes: &[Mode]) -> io::Result<ExitCode> {
     let rounds = match session.args() {
         args if args.test => 1,
-        args if args.quick => 6,
-        _ => 12,
+        args if args.quick => 8,
+        _ => 36,
     };
     let mut alternating = Alternating::new(rounds);
     for mode in modes {

@@ -99,6 +99,13 @@ pub(crate) fn all() -> Vec<Mode> {
         limit("registry", "registry_", || install(tracing_subscriber::registry())),
         rust("off", "tracing_off_", false, || install(AtraceSubscriber::default()), &["noop"]),
         rust(
+            "off_keeping_fields",
+            "off_keeping_fields_",
+            false,
+            || install(AtraceSubscriber::default().with_fields_while_off()),
+            &["off"],
+        ),
+        rust(
             "filtered",
             "filtered_",
             false,
