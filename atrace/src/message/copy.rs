@@ -228,6 +228,11 @@ mod x86 {
                         bar_min = $min(bar_min, $xor(bytes, bar));
                     }
                 };
+                if from.len() >= 4 * WIDTH {
+                    // From where a store no longer touches two cache lines.
+                    step(0);
+                    at = WIDTH - target.addr() % WIDTH;
+                }
                 while at + 2 * WIDTH <= from.len() {
                     step(at);
                     step(at + WIDTH);
