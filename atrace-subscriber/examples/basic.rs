@@ -7,8 +7,9 @@
 //! sudo target/debug/examples/basic
 //! ```
 //!
-//! Open the file at <https://ui.perfetto.dev>. In a program of your own everything up to "From here on" is the
-//! `atrace` command's, or Perfetto's, or that of the Android device's developer settings: the program only sets a subscriber.
+//! Open the file at <https://ui.perfetto.dev>. In a program of your own everything up to "From here on" is
+//! the `atrace` command's, or Perfetto's, or that of the Android device's developer settings: the program
+//! only sets a subscriber.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Does with `tracing` everything that this crate shows, and prints what Perfetto should make of it.
 //!
-//! For continuous integration, which gives it a trace buffer of its own (`ATRACE_MARKER`, `ATRACE_PROPERTIES`) and has Perfetto's
-//! trace processor compare. Its argument says how the subscriber is used: `alone`, `layer`, `filtered`, `stack`. The
-//! output is JSON, as `.ci/perfetto/check.mjs` takes it.
+//! For continuous integration, which gives it a trace buffer of its own (`ATRACE_MARKER`,
+//! `ATRACE_PROPERTIES`) and has Perfetto's trace processor compare. Its argument says how the subscriber is
+//! used: `alone`, `layer`, `filtered`, `stack`. The output is JSON, as `.ci/perfetto/check.mjs` takes it.
 
 use std::error::Error;
 use std::fmt;

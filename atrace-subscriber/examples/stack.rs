@@ -1,7 +1,7 @@
 //! Logs to the terminal as ever, and writes everything to ATrace while it is switched on.
 //!
-//! The log shows what is at least `INFO`, whatever is traced; the trace shows all levels, and costs next to nothing while off. Switch
-//! this process on from elsewhere, by its name, or let it do so itself:
+//! The log shows what is at least `INFO`, whatever is traced; the trace shows all levels, and costs next to
+//! nothing while off. Switch this process on from elsewhere, by its name, or let it do so itself:
 //!
 //! ```text
 //! cargo run -p atrace-subscriber --example stack        # only logs, unless something switches it on meanwhile

@@ -1,11 +1,12 @@
 //! Every span's metadata, found again by a number.
 //!
-//! A span whose fields need no storage needs none at all: its id says which callsite made it, and the callsite's
-//! metadata says its name. The table from number to metadata is filled by the first span of each callsite, is never emptied (callsites
-//! live forever), and is searched without a lock: a few loads that are the same each time.
+//! A span whose fields need no storage needs none at all: its id says which callsite made it, and the
+//! callsite's metadata says its name. The table from number to metadata is filled by the first span of each
+//! callsite, is never emptied (callsites live forever), and is searched without a lock: a few loads that are
+//! the same each time.
 //!
-//! A place is taken by one compare-and-swap of the metadata's address, before the metadata itself is put there. So nobody ever
-//! waits for another thread, which in a forked child would not exist.
+//! A place is taken by one compare-and-swap of the metadata's address, before the metadata itself is put
+//! there. So nobody ever waits for another thread, which in a forked child would not exist.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};

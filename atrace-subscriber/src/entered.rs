@@ -1,11 +1,12 @@
 //! The spans that a thread is in, and the slices that it has open.
 //!
-//! An end closes the youngest slice of its thread, whoever began it. So there is one account a thread, for all subscribers of the
-//! process: it knows which begins were written, writes exactly their ends, and where a span is left before one that was entered
-//! later, it ends the younger ones first and begins them again.
+//! An end closes the youngest slice of its thread, whoever began it. So there is one account a thread, for
+//! all subscribers of the process: it knows which begins were written, writes exactly their ends, and where a
+//! span is left before one that was entered later, it ends the younger ones first and begins them again.
 //!
 //! The account lies in the thread's own memory and has nothing to drop: it works as well while the thread
-//! ends, whatever else was destroyed before. Only beyond a depth that no stack of spans has is it on the heap.
+//! ends, whatever else was destroyed before. Only beyond a depth that no stack of spans has is it on the
+//! heap.
 
 use std::cell::{Cell, RefCell};
 
@@ -151,7 +152,8 @@ impl Entered {
         };
         let Some(at) = (0..len).rev().find(is_it) else { return };
         let slice = self.entry(at, Entry::take_slice).unwrap_or(Slice::none());
-        // Layers of one stack hear of an exit one after the other, the first one first: their slices look the same.
+        // Layers of one stack hear of an exit one after the other, the first one first: their slices look the
+        // same.
         let span = self.entry(at, |entry| entry.span.get()).unwrap_or(Span::NONE);
         let looks_the_same = |younger: usize| {
             let same = |entry: &Entry| entry.id.get() == id && entry.span.get().has_name_of(span);

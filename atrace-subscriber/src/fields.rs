@@ -1,9 +1,10 @@
 //! Fields as text, in AOSP's form, written straight to where it is needed.
 //!
-//! That is the message of an event on the stack, or the slot of a span. Each type of value has its own way there, so that only what
-//! has no other form goes through `Debug`. Formatting runs code of the program, which may do anything: trace (it gets a message
-//! of its own, and nothing is locked or borrowed that it could meet), trace itself without end (below a few levels its fields
-//! are left out), or panic (what it wrote so far stays, then comes `<panicked>`, and the program goes on).
+//! That is the message of an event on the stack, or the slot of a span. Each type of value has its own way
+//! there, so that only what has no other form goes through `Debug`. Formatting runs code of the program,
+//! which may do anything: trace (it gets a message of its own, and nothing is locked or borrowed that it
+//! could meet), trace itself without end (below a few levels its fields are left out), or panic (what it
+//! wrote so far stays, then comes `<panicked>`, and the program goes on).
 
 use std::cell::Cell;
 use std::fmt::{self, Write};
@@ -56,7 +57,8 @@ enum Formatted {
 
 const PANICKED: &str = "<panicked>";
 
-/// Writes an event: `message, key = value, …`, without `fields` the message alone, and `LEVEL event` where that is nothing.
+/// Writes an event: `message, key = value, …`, without `fields` the message alone, and `LEVEL event` where
+/// that is nothing.
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {
     let metadata = event.metadata();
     let mut text = EventText { writer, fields, is_log: is_log(metadata), begun: false };
@@ -70,7 +72,8 @@ pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWrit
     }
 }
 
-/// Tells whether the event is a record of the `log` crate, brought by `tracing-log`, whose fields say where it is from.
+/// Tells whether the event is a record of the `log` crate, brought by `tracing-log`, whose fields say where
+/// it is from.
 fn is_log(metadata: &Metadata<'_>) -> bool {
     metadata.target() == "log" && metadata.name() == "log event"
 }
@@ -161,7 +164,8 @@ pub(crate) struct SpanText<'a> {
 }
 
 impl<'a> SpanText<'a> {
-    /// Writes the fields to `fields`, if they are wanted, and the name of the track, if there is one, to `track`.
+    /// Writes the fields to `fields`, if they are wanted, and the name of the track, if there is one, to
+    /// `track`.
     pub(crate) fn write(
         fields: Option<&'a mut String>,
         track: &'a mut String,
@@ -295,7 +299,8 @@ pub(crate) fn has_counter(metadata: &Metadata<'_>) -> bool {
     metadata.fields().iter().any(|field| field.name().starts_with(COUNTER))
 }
 
-/// Calls `counter` with the names and values of the event's counters; tells whether there is something else to be shown.
+/// Calls `counter` with the names and values of the event's counters; tells whether there is something else
+/// to be shown.
 pub(crate) fn each_counter(event: &Event<'_>, counter: impl FnMut(&'static str, i64)) -> bool {
     let mut counters = Counters { counter, others: false, found: false };
     event.record(&mut counters);

@@ -6,9 +6,11 @@ use tracing_subscriber::layer::{Context, Filter, Layer};
 
 use crate::follow::{Answer, Follower, ORDINARY};
 
-/// Lets spans and events through while a tag is enabled: for one layer of a stack, or, as a layer itself, for all.
+/// Lets spans and events through while a tag is enabled: for one layer of a stack, or, as a layer itself, for
+/// all.
 ///
-/// As the filter of an [`AtraceLayer`](crate::AtraceLayer) it has that layer cost little while off, and leaves the other layers alone:
+/// As the filter of an [`AtraceLayer`](crate::AtraceLayer) it has that layer cost little while off, and
+/// leaves the other layers alone:
 ///
 /// ```
 /// use atrace_subscriber::{AtraceFilter, AtraceLayer};
@@ -23,18 +25,22 @@ use crate::follow::{Answer, Follower, ORDINARY};
 /// # };
 /// ```
 ///
-/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while off: for programs in which nobody but ATrace
-/// listens, which then pay nothing while off. [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) is the same for a
-/// subscriber that is alone.
+/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while off: for programs in
+/// which nobody but ATrace listens, which then pay nothing while off.
+/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) is the same for a subscriber that
+/// is alone.
 ///
-/// It combines with others as every filter does, `AtraceFilter::default().and(LevelFilter::DEBUG)` (with `FilterExt`).
+/// It combines with others as every filter does, `AtraceFilter::default().and(LevelFilter::DEBUG)` (with
+/// `FilterExt`).
 ///
-/// While off, a callsite that no other layer wants is cached as disabled, and the maximum level is what the other layers want. While on,
-/// the filter of a layer answers at each span and event rather than once a callsite: `tracing-subscriber` drops spans of layers whose
-/// filter's answer is kept, when something asks in between ([tokio-rs/tracing#2519][issue]).
+/// While off, a callsite that no other layer wants is cached as disabled, and the maximum level is what the
+/// other layers want. While on, the filter of a layer answers at each span and event rather than once a
+/// callsite: `tracing-subscriber` drops spans of layers whose filter's answer is kept, when something asks in
+/// between ([tokio-rs/tracing#2519][issue]).
 ///
-/// What is kept follows the switch as [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) says, by an ordinary thread, in stacks that
-/// contain a layer of this crate; around layers of others only, it answers each time.
+/// What is kept follows the switch as [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter)
+/// says, by an ordinary thread, in stacks that contain a layer of this crate; around layers of others only,
+/// it answers each time.
 ///
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]

@@ -1,24 +1,30 @@
 //! Filter mode: what `tracing` caches about a callsite follows the switch.
 //!
-//! While a subscriber says `Interest::never` and `LevelFilter::OFF`, a callsite costs what it costs without any subscriber: one load
-//! and a comparison. But what is cached must be asked again when tracing is switched, and nothing in `tracing` notices.
-//! A [`watch`](atrace::watch) does: it calls back, and the caches are rebuilt. What can go wrong on the way, and what is done about it:
+//! While a subscriber says `Interest::never` and `LevelFilter::OFF`, a callsite costs what it costs without
+//! any subscriber: one load and a comparison. But what is cached must be asked again when tracing is
+//! switched, and nothing in `tracing` notices. A [`watch`](atrace::watch) does: it calls back, and the caches
+//! are rebuilt. What can go wrong on the way, and what is done about it:
 //!
-//! - *A rebuild on another thread asks the wrong subscriber.* Where only one exists, `tracing` asks the default of the
-//!   rebuilding thread, which for a scoped subscriber is none. So the rebuild runs with one of ours as that thread's default.
-//! - *The tags change back before anyone looks.* Answers come from the tags that the watch told last, not from those of the
-//!   moment: so they are the same throughout a rebuild, and after every change that counts another rebuild follows.
-//! - *Somebody asked just before the switch, and stores the answer after the rebuild*: a callsite that is first hit meanwhile, a
-//!   `Dispatch` being made, a rebuild of somebody else's. An "off" stored late would silence a callsite, or everything, while
-//!   on. Nothing tells when such an asker is done. So the time of the last question that did not come from our own rebuild is
-//!   noted, and if it was shortly before a switch, the rebuild is repeated at growing intervals over the following second.
-//! - *`log` stays off*: its maximum level is a word of its own, which `SubscriberInitExt::init` derives from `tracing`'s once. Where it
-//!   agreed with `tracing`'s before the rebuild, it is made to agree again.
-//! - *The program tells us within one of its own dispatches*, through `atrace_set_tracing_enabled`: a default can't be set there. So
-//!   only a watching thread rebuilds at once, anywhere else a thread is started for it.
+//! - *A rebuild on another thread asks the wrong subscriber.* Where only one exists, `tracing` asks the
+//!   default of the rebuilding thread, which for a scoped subscriber is none. So the rebuild runs with one of
+//!   ours as that thread's default.
+//! - *The tags change back before anyone looks.* Answers come from the tags that the watch told last, not
+//!   from those of the moment: so they are the same throughout a rebuild, and after every change that counts
+//!   another rebuild follows.
+//! - *Somebody asked just before the switch, and stores the answer after the rebuild*: a callsite that is
+//!   first hit meanwhile, a `Dispatch` being made, a rebuild of somebody else's. An "off" stored late would
+//!   silence a callsite, or everything, while on. Nothing tells when such an asker is done. So the time of
+//!   the last question that did not come from our own rebuild is noted, and if it was shortly before a
+//!   switch, the rebuild is repeated at growing intervals over the following second.
+//! - *`log` stays off*: its maximum level is a word of its own, which `SubscriberInitExt::init` derives from
+//!   `tracing`'s once. Where it agreed with `tracing`'s before the rebuild, it is made to agree again.
+//! - *The program tells us within one of its own dispatches*, through `atrace_set_tracing_enabled`: a default
+//!   can't be set there. So only a watching thread rebuilds at once, anywhere else a thread is started for
+//!   it.
 //!
-//! There are two boards, one for each kind of watch. A thread without descriptors must not run foreign code, which may want
-//! to write to a file; a rebuild asks every layer, and may come to drop the last reference to a stack.
+//! There are two boards, one for each kind of watch. A thread without descriptors must not run foreign code,
+//! which may want to write to a file; a rebuild asks every layer, and may come to drop the last reference to
+//! a stack.
 
 use std::cell::Cell;
 use std::io;
@@ -172,7 +178,8 @@ impl Board {
         if let Some(dispatch) = dispatches.iter().flatten().next() {
             let _turn = Turn::wait();
             let before = LevelFilter::current();
-            // A layer of somebody else's that panics is reported by the panic hook; the next rebuild must find all in order.
+            // A layer of somebody else's that panics is reported by the panic hook; the next rebuild must
+            // find all in order.
             let rebuild = || dispatcher::with_default(dispatch, callsite::rebuild_interest_cache);
             let _ = catch_unwind(AssertUnwindSafe(rebuild));
             follow_with_log(before, LevelFilter::current());
@@ -301,7 +308,8 @@ impl Follower {
         self.tag
     }
 
-    /// Follows the switch from now on, once the board knows a dispatch. Where no thread can be started, every event is asked.
+    /// Follows the switch from now on, once the board knows a dispatch. Where no thread can be started, every
+    /// event is asked.
     pub(crate) fn follow(&self, board: &'static Board) {
         if self.watches
             && board.has_dispatch.load(Ordering::Acquire)
@@ -349,17 +357,19 @@ impl Drop for Follower {
 
 /// Has the filter mode follow the switch in a forked child.
 ///
-/// A child has none of its parent's threads, and so its callsites keep the state that they had at the fork: on or off. Call
-/// this in the child, once, to start the watch anew and catch up with what was switched meanwhile. Hosts that fork their programs
-/// from a prepared process, as Zygote does, call it after the fork, outside of any span or event, or make
-/// their subscriber only then. Without filter mode, and in filter mode without a watch, a child needs nothing.
+/// A child has none of its parent's threads, and so its callsites keep the state that they had at the fork:
+/// on or off. Call this in the child, once, to start the watch anew and catch up with what was switched
+/// meanwhile. Hosts that fork their programs from a prepared process, as Zygote does, call it after the fork,
+/// outside of any span or event, or make their subscriber only then. Without filter mode, and in filter mode
+/// without a watch, a child needs nothing.
 ///
-/// Fork while no other thread is making a `tracing` dispatcher, or the child's first one waits forever; that is so
-/// without this crate, too.
+/// Fork while no other thread is making a `tracing` dispatcher, or the child's first one waits forever; that
+/// is so without this crate, too.
 ///
 /// # Errors
 ///
-/// When the thread can't be started, or another thread of the parent was just adding a subscriber at the fork (`WouldBlock`).
+/// When the thread can't be started, or another thread of the parent was just adding a subscriber at the fork
+/// (`WouldBlock`).
 ///
 /// # Examples
 ///

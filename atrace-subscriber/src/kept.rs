@@ -1,12 +1,14 @@
 //! What must be kept of a span while it lives: the text of its fields, and the async slice it has open.
 //!
-//! Kept in slots that are used again and again. Slots come in chunks that double in size, and the buffers of a slot stay
-//! with it, so that nothing is allocated once there are as many slots as spans are alive at a time. One store serves the
-//! whole process: the slices of a thread nest whichever subscriber wrote them, and cookies must differ throughout it.
+//! Kept in slots that are used again and again. Slots come in chunks that double in size, and the buffers of
+//! a slot stay with it, so that nothing is allocated once there are as many slots as spans are alive at a
+//! time. One store serves the whole process: the slices of a thread nest whichever subscriber wrote them, and
+//! cookies must differ throughout it.
 //!
-//! Free slots form a stack. The words that change hands carry a count of their changes, so that a compare-and-swap that
-//! comes late fails, and the id of a span that is gone is found to be stale. Nobody waits for a thread that may not exist (in a
-//! forked child, none but one does): who finds a buffer in use for long does without it.
+//! Free slots form a stack. The words that change hands carry a count of their changes, so that a
+//! compare-and-swap that comes late fails, and the id of a span that is gone is found to be stale. Nobody
+//! waits for a thread that may not exist (in a forked child, none but one does): who finds a buffer in use
+//! for long does without it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
@@ -85,7 +87,8 @@ fn slot(index: u32) -> Option<&'static Slot> {
     CHUNK.get(chunk)?.get()?.get(at)
 }
 
-/// Slot `index`, in a chunk that is made if need be. In a forked child one may stay unfinished forever; then there is none.
+/// Slot `index`, in a chunk that is made if need be. In a forked child one may stay unfinished forever; then
+/// there is none.
 fn make_slot(index: u32) -> Option<&'static Slot> {
     let (chunk, _) = place(index);
     if slot(index).is_none() && !CHUNK_IS_TAKEN_ON.get(chunk)?.swap(true, Ordering::AcqRel) {
@@ -168,7 +171,8 @@ pub(crate) fn prepare() {
 pub(crate) struct Kept(u64);
 
 impl Kept {
-    /// A new span of this callsite, with one holder, without fields or a track. None when there is no room for more.
+    /// A new span of this callsite, with one holder, without fields or a track. None when there is no room
+    /// for more.
     pub(crate) fn new(callsite: Callsite) -> Option<Self> {
         let index = take_free().or_else(take_unused)?;
         let slot = slot(index)?;
@@ -242,7 +246,8 @@ impl Kept {
         }
     }
 
-    /// Takes a holder away; with the last one the span closes: its async slice ends, its slot is free. Tells whether it did.
+    /// Takes a holder away; with the last one the span closes: its async slice ends, its slot is free. Tells
+    /// whether it did.
     pub(crate) fn release(self) -> bool {
         let Some(slot) = slot(low(self.0)) else { return false };
         let less = |life| {

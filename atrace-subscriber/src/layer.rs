@@ -33,19 +33,20 @@ macro_rules! options {
             self
         }
 
-        /// Shows each span as an async slice too, or instead: from when it is made to when it closes, on the track that its target
-        /// names.
+        /// Shows each span as an async slice too, or instead: from when it is made to when it closes, on the
+        /// track that its target names.
         ///
-        /// A future's span is entered at each poll, which the slices on the threads show; the async slice shows how long the
-        /// whole took. A span with a field `atrace.track = "name"` has an async slice on the track of that name, whatever is set
-        /// here. A span that is made while the tag is off has none.
+        /// A future's span is entered at each poll, which the slices on the threads show; the async slice
+        /// shows how long the whole took. A span with a field `atrace.track = "name"` has an async slice on
+        /// the track of that name, whatever is set here. A span that is made while the tag is off has none.
         #[must_use]
         pub fn with_async_spans(mut self, spans: $crate::AsyncSpans) -> Self {
             self.recorder.async_spans = Some(spans);
             self
         }
 
-        /// [`with_async_spans`](Self::with_async_spans) for the spans whose target is `target` or below it (`target::…`).
+        /// [`with_async_spans`](Self::with_async_spans) for the spans whose target is `target` or below it
+        /// (`target::…`).
         ///
         /// Of several that match, the longest counts.
         #[must_use]
@@ -135,7 +136,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceLayer {
     }
 }
 
-/// What the registry keeps for us with a span: slots, by the layers that they are for. They go when the span does.
+/// What the registry keeps for us with a span: slots, by the layers that they are for. They go when the span
+/// does.
 struct Held {
     first: (Owner, Span),
     others: Vec<(Owner, Span)>,

@@ -14,8 +14,9 @@
 //! # }
 //! ```
 //!
-//! While tracing is off, a program with this subscriber runs as fast as without any; while it is on, an event costs the
-//! system call that writes it and little more. When it is on, and where events go, is the [`atrace`] crate's to say.
+//! While tracing is off, a program with this subscriber runs as fast as without any; while it is on, an event
+//! costs the system call that writes it and little more. When it is on, and where events go, is the
+//! [`atrace`] crate's to say.
 //!
 //! # Which of them?
 //!
@@ -53,28 +54,32 @@
 //! | a record of the `log` crate, through `tracing-log` | an event, without the fields that say where it is from |
 //! | targets, levels, parents, `follows_from` | nothing; a span's target is the name of its async slice's track |
 //!
-//! The text is that of AOSP's subscriber. A message has at most 1023 bytes and what could damage the trace is replaced; see
-//! [Names](atrace#names). Fields are written straight into the message, on the stack.
+//! The text is that of AOSP's subscriber. A message has at most 1023 bytes and what could damage the trace is
+//! replaced; see [Names](atrace#names). Fields are written straight into the message, on the stack.
 //!
 //! # Rules
 //!
-//! *Pairing.* Every begin that is written gets its end, on its thread, however tracing is switched in between; and no end
-//! is written without its begin. All subscribers and layers of a process share one account of each thread's slices. Slices that the
-//! program itself begins with [`atrace::atrace_begin`] must lie within a span or around it.
+//! *Pairing.* Every begin that is written gets its end, on its thread, however tracing is switched in
+//! between; and no end is written without its begin. All subscribers and layers of a process share one
+//! account of each thread's slices. Slices that the program itself begins with [`atrace::atrace_begin`] must
+//! lie within a span or around it.
 //!
-//! *Threads.* A span may be made, entered, recorded and closed on any threads. While a thread ends, it may still trace.
+//! *Threads.* A span may be made, entered, recorded and closed on any threads. While a thread ends, it may
+//! still trace.
 //!
 //! *Formatting.* A value's `Debug` may itself trace; four levels below an event or span, fields are left out.
 //!
-//! *Switching.* Without a filter a switch counts from the next event on. With one it takes a thread of this process to
-//! notice it: about a millisecond where it gets a processor. See [`AtraceSubscriber::with_filter`].
+//! *Switching.* Without a filter a switch counts from the next event on. With one it takes a thread of this
+//! process to notice it: about a millisecond where it gets a processor. See
+//! [`AtraceSubscriber::with_filter`].
 //!
-//! *Fork.* A child may trace at once, but with a filter keeps its state until [`after_fork`]. The spans that its parent was
-//! in are not its own to end.
+//! *Fork.* A child may trace at once, but with a filter keeps its state until [`after_fork`]. The spans that
+//! its parent was in are not its own to end.
 //!
 //! *Elsewhere.* On systems without ATrace everything compiles and nothing is written.
 //!
-//! The form of the text is read off AOSP's `libatrace_tracing_subscriber`; what the reader accepts off Perfetto's systrace importer.
+//! The form of the text is read off AOSP's `libatrace_tracing_subscriber`; what the reader accepts off
+//! Perfetto's systrace importer.
 #![forbid(unsafe_code)]
 
 mod callsites;

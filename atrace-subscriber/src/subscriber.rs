@@ -16,7 +16,8 @@ use crate::span::Span;
 
 /// Writes spans and events to ATrace: alone as a subscriber, or as a layer, as AOSP's of the same name.
 ///
-/// Alone is the fastest way: no `Registry` behind it, nothing stored of a span without fields, nothing allocated.
+/// Alone is the fastest way: no `Registry` behind it, nothing stored of a span without fields, nothing
+/// allocated.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -26,8 +27,8 @@ use crate::span::Span;
 /// # };
 /// ```
 ///
-/// Where others listen too, it is a layer. There prefer [`AtraceLayer`](crate::AtraceLayer), whose `with_filter` is
-/// the one of all layers:
+/// Where others listen too, it is a layer. There prefer [`AtraceLayer`](crate::AtraceLayer), whose
+/// `with_filter` is the one of all layers:
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -60,17 +61,19 @@ impl AtraceSubscriber {
 
     /// Has callsites cost nothing while the tag is off: what `tracing` keeps about them follows the switch.
     ///
-    /// While off they are as if there were no subscriber, within 10 ms of a switch they are as the switch says. A span that is made while
-    /// off does not exist for the subscriber: unlike without filter, it doesn't appear when it is entered later.
+    /// While off they are as if there were no subscriber, within 10 ms of a switch they are as the switch
+    /// says. A span that is made while off does not exist for the subscriber: unlike without filter, it
+    /// doesn't appear when it is entered later.
     ///
-    /// As a layer it filters for the whole stack, as AOSP's does: while off, *no layer sees anything*. Where others are to go on
-    /// listening, use an [`AtraceLayer`](crate::AtraceLayer) with an [`AtraceFilter`](crate::AtraceFilter).
+    /// As a layer it filters for the whole stack, as AOSP's does: while off, *no layer sees anything*. Where
+    /// others are to go on listening, use an [`AtraceLayer`](crate::AtraceLayer) with an
+    /// [`AtraceFilter`](crate::AtraceFilter).
     ///
-    /// The switch is noticed by a thread, one for the process, that sleeps in the kernel. Alone it is one without file
-    /// descriptors, which costs the program's system calls the least; but if the program has other dispatchers, code of their
-    /// subscribers may run on it (`register_callsite`, or their drop). In a stack it is an ordinary one. See
-    /// [`atrace::watch`](mod@atrace::watch) for what a thread costs, [`without_watch`](Self::without_watch) to have none, and
-    /// [`after_fork`](crate::after_fork).
+    /// The switch is noticed by a thread, one for the process, that sleeps in the kernel. Alone it is one
+    /// without file descriptors, which costs the program's system calls the least; but if the program has
+    /// other dispatchers, code of their subscribers may run on it (`register_callsite`, or their drop). In a
+    /// stack it is an ordinary one. See [`atrace::watch`](mod@atrace::watch) for what a thread costs,
+    /// [`without_watch`](Self::without_watch) to have none, and [`after_fork`](crate::after_fork).
     #[must_use]
     pub fn with_filter(mut self) -> Self {
         self.filter.get_or_insert_with(|| Follower::new(self.recorder.tag));
@@ -79,8 +82,8 @@ impl AtraceSubscriber {
 
     /// As [`with_filter`](Self::with_filter), without a thread that watches.
     ///
-    /// Nothing tells then when tracing is switched on, so nothing can be kept: every event and every new span asks whether the
-    /// tag is enabled, and is dropped if it is not. That costs some nanoseconds while off.
+    /// Nothing tells then when tracing is switched on, so nothing can be kept: every event and every new span
+    /// asks whether the tag is enabled, and is dropped if it is not. That costs some nanoseconds while off.
     #[must_use]
     pub fn without_watch(mut self) -> Self {
         self.filter = Some(Follower::new(self.recorder.tag).without_watch());

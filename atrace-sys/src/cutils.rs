@@ -1,15 +1,16 @@
 //! The real libcutils: found at run time, or linked into a platform build (`--cfg atrace_link_cutils`).
 //!
-//! Not every Android version exports all of its functions: Android 6 has no `atrace_end_body`, instants and tracks came with
-//! Android 13. So a method here answers whether the library has the function, and the caller writes the event through the
-//! marker where it has not. The library is never unloaded.
+//! Not every Android version exports all of its functions: Android 6 has no `atrace_end_body`, instants and
+//! tracks came with Android 13. So a method here answers whether the library has the function, and the caller
+//! writes the event through the marker where it has not. The library is never unloaded.
 //!
 //! # One symbol, two signatures
 //!
-//! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android 14. The
-//! symbol does not tell, and the wrong call would have the library read a cookie as a pointer; so the API level decides, and
-//! where it is not known the function counts as missing. Android 13's is called with an empty *track*: it then writes the
-//! name where the track stands, which is the very message of Android 14. (With an empty *name* it would write an empty field.)
+//! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since
+//! Android 14. The symbol does not tell, and the wrong call would have the library read a cookie as a
+//! pointer; so the API level decides, and where it is not known the function counts as missing. Android 13's
+//! is called with an empty *track*: it then writes the name where the track stands, which is the very message
+//! of Android 14. (With an empty *name* it would write an empty field.)
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt;
@@ -44,8 +45,8 @@ macro_rules! functions {
             fn of(library: &libloading::Library) -> Self {
                 Self {
                     $(
-                        // SAFETY: libcutils' symbol of that name has that type in every version (for the exception,
-                        // `atrace_async_for_track_end_body`, see `TrackEnd`).
+                        // SAFETY: libcutils' symbol of that name has that type in every version (for the
+                        // exception, `atrace_async_for_track_end_body`, see `TrackEnd`).
                         $name: unsafe { library.get(stringify!($name)) }.ok().map(|symbol| *symbol),
                     )*
                 }
@@ -206,14 +207,15 @@ impl Cutils {
             return Err(CutilsError(format!("{}: libcutils is linked into this program", path.display())));
         }
         let tags = (&raw const bindings::atrace_enabled_tags).cast::<AtomicU64>();
-        // SAFETY: an aligned uint64_t that lives as long as the program; C code writes it by whole 64-bit stores.
+        // SAFETY: an aligned uint64_t that lives as long as the program; C code writes it by whole 64-bit
+        // stores.
         let enabled_tags = unsafe { &*tags };
         let functions = Functions::linked();
         Ok(Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags })
     }
 
-    /// Tells which Android this is ([`Properties::api_level`](crate::properties::Properties::api_level)), without which ends
-    /// on a track are not given to Android's libcutils.
+    /// Tells which Android this is ([`Properties::api_level`](crate::properties::Properties::api_level)),
+    /// without which ends on a track are not given to Android's libcutils.
     #[must_use]
     pub fn for_api_level(self, level: Option<u32>) -> Self {
         Self { track_end: TrackEnd::of(&self.functions, level), ..self }

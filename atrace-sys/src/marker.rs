@@ -1,11 +1,12 @@
-//! The kernel's `trace_marker`: find it, open it, write to it; and the stand-ins a test or bench names instead.
+//! The kernel's `trace_marker`: find it, open it, write to it; and the stand-ins a test or bench names
+//! instead.
 //!
 //! One `write(2)` is one event. The call is made without libc where that is simple (x86_64, aarch64), for two
-//! reasons that matter to a library that lives in other people's programs: `write()` of a libc is a cancellation
-//! point, at which `pthread_cancel` would unwind through the caller, and it sets errno.
+//! reasons that matter to a library that lives in other people's programs: `write()` of a libc is a
+//! cancellation point, at which `pthread_cancel` would unwind through the caller, and it sets errno.
 //!
-//! What may be written to: a file of tracefs (or debugfs, on old kernels), a regular file, a character device that
-//! is no terminal. A pipe or socket could block its host or raise a signal, so it is refused.
+//! What may be written to: a file of tracefs (or debugfs, on old kernels), a regular file, a character device
+//! that is no terminal. A pipe or socket could block its host or raise a signal, so it is refused.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
@@ -17,8 +18,8 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use crate::process::{self, Undisturbed};
 use crate::thread;
 
-/// Where the marker is looked for, in this order: tracefs as mounted today, then within debugfs (Linux before 4.1,
-/// Android before 12).
+/// Where the marker is looked for, in this order: tracefs as mounted today, then within debugfs (Linux before
+/// 4.1, Android before 12).
 pub const MARKER_PATHS: [&CStr; 2] =
     [c"/sys/kernel/tracing/trace_marker", c"/sys/kernel/debug/tracing/trace_marker"];
 
@@ -75,8 +76,8 @@ enum Source {
 
 /// An open marker.
 ///
-/// All methods may be called from any thread, and in a forked child. Dropping it closes it; one that events go to is kept until
-/// the process ends.
+/// All methods may be called from any thread, and in a forked child. Dropping it closes it; one that events
+/// go to is kept until the process ends.
 #[derive(Debug)]
 pub struct Marker {
     fd: AtomicI32,
@@ -110,13 +111,13 @@ impl Marker {
         error(format!("{}; {hint}", reasons.join("; ")))
     }
 
-    /// Opens what `ATRACE_MARKER` names: a path, or `fd:N:DEV:INO`, an inherited descriptor and the device and inode
-    /// (`st_dev`, `st_ino`, decimal) it must have.
+    /// Opens what `ATRACE_MARKER` names: a path, or `fd:N:DEV:INO`, an inherited descriptor and the device
+    /// and inode (`st_dev`, `st_ino`, decimal) it must have.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the value: not there, not writable, another file than the one named, or a kind of
-    /// file that could block or signal.
+    /// Says what is wrong with the value: not there, not writable, another file than the one named, or a kind
+    /// of file that could block or signal.
     pub fn open_named(value: &OsStr) -> Result<Self, MarkerError> {
         if let Some(rest) = value.as_bytes().strip_prefix(b"fd:") {
             return Self::inherit(&String::from_utf8_lossy(rest));
@@ -182,8 +183,8 @@ impl Marker {
 
     /// Writes one message as one event, and tells whether the kernel took it whole.
     ///
-    /// Never blocks, signals or touches errno. A failed write drops this message only; when the descriptor turns
-    /// out to have been closed by the host, the marker is opened again and the message written.
+    /// Never blocks, signals or touches errno. A failed write drops this message only; when the descriptor
+    /// turns out to have been closed by the host, the marker is opened again and the message written.
     #[inline(always)]
     pub fn write(&self, message: &[u8]) -> bool {
         let fd = self.fd.load(Ordering::Relaxed);
@@ -196,7 +197,8 @@ impl Marker {
     fn write_again(&self, mut fd: i32, message: &[u8], mut written: isize) -> bool {
         let _undisturbed = Undisturbed::new();
         let mut code = 0;
-        // Interrupted, closed by the host, closed again while we reopened: more than a few times is no accident.
+        // Interrupted, closed by the host, closed again while we reopened: more than a few times is no
+        // accident.
         for _ in 0..4 {
             if written == message.len() as isize {
                 return true;
@@ -204,7 +206,8 @@ impl Marker {
             code = if written < 0 { -written as i32 } else { libc::ENOSPC };
             match code {
                 libc::EINTR => {}
-                // Also what tracefs says while `tracing_on` is 0: then the descriptor is still the file we opened.
+                // Also what tracefs says while `tracing_on` is 0: then the descriptor is still the file we
+                // opened.
                 libc::EBADF => match self.reopen(fd) {
                     Some(new) => fd = new,
                     None => break,
@@ -218,7 +221,8 @@ impl Marker {
         false
     }
 
-    /// After EBADF: the descriptor to go on with, or none where ours is open and the event was refused by the kernel.
+    /// After EBADF: the descriptor to go on with, or none where ours is open and the event was refused by the
+    /// kernel.
     fn reopen(&self, stale: i32) -> Option<i32> {
         if thread::has_left_descriptors() {
             return None; // What this thread opens, no other thread has.
@@ -287,7 +291,8 @@ fn identity_of(fd: i32) -> Option<(Identity, u32)> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: `stat` is writable and of the right type; any descriptor number is allowed.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
-        // Android lets every process write to the marker, but few look at its attributes (SELinux: `w_file_perms`).
+        // Android lets every process write to the marker, but few look at its attributes (SELinux:
+        // `w_file_perms`).
         let unseen = process::errno() == libc::EACCES && on_tracefs(fd);
         return unseen.then_some((Identity { device: 0, inode: 0 }, REGULAR));
     }
@@ -307,7 +312,8 @@ fn open_checked(path: &CStr, lowest: i32) -> Result<(i32, MarkerKind, Identity),
         check_type(mode_of(&unsafe { stat.assume_init() }))
             .or_else(|kind| error(format!("{shown} is {kind}, which could block or signal the program")))?;
     } else if process::errno() != libc::EACCES || !MARKER_PATHS.contains(&path) {
-        // Where only looking is denied, as by Android to most processes, the kernel's own place may be opened all the same.
+        // Where only looking is denied, as by Android to most processes, the kernel's own place may be opened
+        // all the same.
         return error(format!("{shown}: {}", last_error()));
     }
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
@@ -355,7 +361,8 @@ fn inherit_checked(fd: i32, expected: Identity, lowest: i32) -> Result<(i32, Mar
     }
 }
 
-/// Duplicates a descriptor to a number from `lowest` on, which programs don't reuse; or to another, if that can't be had.
+/// Duplicates a descriptor to a number from `lowest` on, which programs don't reuse; or to another, if that
+/// can't be had.
 fn duplicate(fd: i32, lowest: i32) -> Option<i32> {
     [lowest, LOWEST_FD, 0].into_iter().find_map(|lowest| {
         // SAFETY: duplicates an open descriptor.
@@ -442,8 +449,8 @@ static GUARD_RETURNS: AtomicBool = AtomicBool::new(false);
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
     let result: isize;
-    // SAFETY: the kernel reads `message.len()` readable bytes; the call changes no memory of ours, and no register
-    // but rax, rcx and r11.
+    // SAFETY: the kernel reads `message.len()` readable bytes; the call changes no memory of ours, and no
+    // register but rax, rcx and r11.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -467,8 +474,8 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
     let result: isize;
-    // SAFETY: the kernel reads `message.len()` readable bytes; the call changes no memory of ours, and no register
-    // but x0.
+    // SAFETY: the kernel reads `message.len()` readable bytes; the call changes no memory of ours, and no
+    // register but x0.
     unsafe {
         std::arch::asm!(
             "svc #0",

@@ -1,7 +1,8 @@
 //! libandroid's `ATrace_*`: the tracing that Android offers to apps, which may not load libcutils.
 //!
-//! It knows slices (Android 6), async slices and counters (Android 10), all with the tag APP; no instants and no tracks. Each
-//! of its functions asks for itself whether that tag is enabled. The library is never unloaded.
+//! It knows slices (Android 6), async slices and counters (Android 10), all with the tag APP; no instants and
+//! no tracks. Each of its functions asks for itself whether that tag is enabled. The library is never
+//! unloaded.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt;
@@ -24,8 +25,8 @@ type Counter = unsafe extern "C" fn(name: *const c_char, value: i64);
 
 /// A loaded libandroid.
 ///
-/// Its methods may be called from any thread. They may change errno. Those that answer tell whether the library has the
-/// function.
+/// Its methods may be called from any thread. They may change errno. Those that answer tell whether the
+/// library has the function.
 #[derive(Debug)]
 pub struct Ndk {
     is_enabled: unsafe extern "C" fn() -> bool,

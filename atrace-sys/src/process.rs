@@ -1,9 +1,9 @@
 //! What a tracer must know of its own process: its id as text, its name, its rights, its errno.
 //!
-//! The id is asked for at every event, and glibc's `getpid()` is a system call (160 ns). It is therefore kept,
-//! already in decimal, in a page that the kernel wipes in a forked child (`MADV_WIPEONFORK`, Linux 4.14): a child
-//! finds zero there and asks again, however it was forked. Where the kernel can't do that, `pthread_atfork` clears
-//! the word, which covers `fork()` but not a bare `clone` system call.
+//! The id is asked for at every event, and glibc's `getpid()` is a system call (160 ns). It is therefore
+//! kept, already in decimal, in a page that the kernel wipes in a forked child (`MADV_WIPEONFORK`, Linux
+//! 4.14): a child finds zero there and asks again, however it was forked. Where the kernel can't do that,
+//! `pthread_atfork` clears the word, which covers `fork()` but not a bare `clone` system call.
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
@@ -70,8 +70,8 @@ static ID: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const UNKNOWN).cast_mut()
 
 /// Returns the id of the calling process, also right after a fork.
 ///
-/// Costs two loads. A `vfork` child shares its parent's memory and would be told its parent's id: it must not trace
-/// before it executes a program.
+/// Costs two loads. A `vfork` child shares its parent's memory and would be told its parent's id: it must not
+/// trace before it executes a program.
 #[inline(always)]
 pub fn id() -> ProcessId {
     // SAFETY: ID points to UNKNOWN or to the page that `learn_id` made and never unmaps.
@@ -169,7 +169,8 @@ fn clear_at_fork() -> bool {
     registered
 }
 
-/// Tells whether the process runs with rights its caller does not have (`AT_SECURE`: set-user-id, file capabilities).
+/// Tells whether the process runs with rights its caller does not have (`AT_SECURE`: set-user-id, file
+/// capabilities).
 ///
 /// Such a process must not be steered by its environment, so every `ATRACE_*` variable is ignored there.
 pub fn has_elevated_rights() -> bool {
@@ -283,15 +284,17 @@ impl Default for ErrnoGuard {
 impl Drop for ErrnoGuard {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the location is valid for the calling thread, which is the one that made this (it is not Send).
+        // SAFETY: the location is valid for the calling thread, which is the one that made this (it is not
+        // Send).
         unsafe { *self.location = self.saved };
     }
 }
 
 /// An [`ErrnoGuard`] that also keeps `pthread_cancel` away from the calling thread.
 ///
-/// Opening and reading files are cancellation points: the thread would end in the middle, and the unwinding that glibc does
-/// then must not pass through Rust. A cancellation that comes meanwhile is acted on at the host's next cancellation point.
+/// Opening and reading files are cancellation points: the thread would end in the middle, and the unwinding
+/// that glibc does then must not pass through Rust. A cancellation that comes meanwhile is acted on at the
+/// host's next cancellation point.
 #[derive(Debug)]
 #[must_use = "the thread can be cancelled again when this is dropped"]
 pub struct Undisturbed {
@@ -355,8 +358,8 @@ pub fn complain(line: &str) {
     if unsafe { libc::poll(&mut place, 1, 0) } != 1 || place.revents != libc::POLLOUT {
         return; // Closed, a pipe or socket nobody reads, or full.
     }
-    // The reader may go at any moment, and a program in the background be stopped for writing to its terminal: both signals
-    // are for this thread, so they can be held back here.
+    // The reader may go at any moment, and a program in the background be stopped for writing to its
+    // terminal: both signals are for this thread, so they can be held back here.
     let mut held = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut pending = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
@@ -372,11 +375,12 @@ pub fn complain(line: &str) {
     // SAFETY: `bytes` is readable memory of that length.
     let written = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
     if written < 0 && errno() == libc::EPIPE && !was_pending {
-        // The system call itself: Android's bionic has `sigtimedwait` since 6 only. Its set has 64 bits everywhere, and no
-        // time, of either width, is zeros.
+        // The system call itself: Android's bionic has `sigtimedwait` since 6 only. Its set has 64 bits
+        // everywhere, and no time, of either width, is zeros.
         let (broken, now) = (1_u64 << (libc::SIGPIPE - 1), [0_u64; 2]);
         let taken = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: takes the signal of the write above; the kernel reads eight bytes of the set and a time, and returns at once.
+        // SAFETY: takes the signal of the write above; the kernel reads eight bytes of the set and a time,
+        // and returns at once.
         unsafe {
             libc::syscall(libc::SYS_rt_sigtimedwait, &raw const broken, taken, &raw const now, 8_usize)
         };

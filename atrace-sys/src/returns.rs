@@ -1,19 +1,23 @@
 //! Making the first return after a system call cheap, on processors where the kernel makes it dear.
 //!
-//! A processor predicts where a `ret` goes by a small stack of its own, which each `call` pushes to. On AMD processors with the
-//! weakness SRSO (Zen 1 to 4), Linux returns from each of its functions through a "safe return", which leaves an entry behind. After
-//! a system call that stack therefore holds nothing but addresses in the kernel, and the first `ret` of the program, usually that of
-//! `write()` itself, is predicted to go there. Measured on a Zen 4 guest (Linux 6.18): 60 ns for a write to `/dev/null`, 155 ns for one
-//! to `trace_marker`, of 530. The returns after it cost 6 ns each.
+//! A processor predicts where a `ret` goes by a small stack of its own, which each `call` pushes to. On AMD
+//! processors with the weakness SRSO (Zen 1 to 4), Linux returns from each of its functions through a "safe
+//! return", which leaves an entry behind. After a system call that stack therefore holds nothing but
+//! addresses in the kernel, and the first `ret` of the program, usually that of `write()` itself, is
+//! predicted to go there. Measured on a Zen 4 guest (Linux 6.18): 60 ns for a write to `/dev/null`, 155 ns
+//! for one to `trace_marker`, of 530. The returns after it cost 6 ns each.
 //!
-//! [`guard`] pushes entries that point at a trap, where the processor stops guessing at once. The returns that follow are mispredicted
-//! still, but for a few nanoseconds. (One entry would do for one return; with a single one, the processor sometimes guessed on past it.)
-//! What is saved is not merely put off: of a function that writes a begin and an end and then returns, at most that last return still pays
-//! (measured with one entry: 916 ns, against 1066).
+//! [`guard`] pushes entries that point at a trap, where the processor stops guessing at once. The returns
+//! that follow are mispredicted still, but for a few nanoseconds. (One entry would do for one return; with a
+//! single one, the processor sometimes guessed on past it.) What is saved is not merely put off: of a
+//! function that writes a begin and an end and then returns, at most that last return still pays (measured
+//! with one entry: 916 ns, against 1066).
 //!
-//! Elsewhere entries too many would have the returns of all the callers mispredicted, so [`are_costly`] must be asked first.
+//! Elsewhere entries too many would have the returns of all the callers mispredicted, so [`are_costly`] must
+//! be asked first.
 
-/// Tells whether this kernel uses safe returns, and nothing keeps the processor from being given an entry too many.
+/// Tells whether this kernel uses safe returns, and nothing keeps the processor from being given an entry too
+/// many.
 pub(crate) fn are_costly() -> bool {
     const STATE: &std::ffi::CStr = c"/sys/devices/system/cpu/vulnerabilities/spec_rstack_overflow";
     let mut text = [0; 128];
@@ -25,8 +29,8 @@ pub(crate) fn are_costly() -> bool {
 /// Tells whether this thread has a shadow stack, which a call without its return would put out of step.
 fn has_shadow_stack() -> bool {
     let mut shadow: u64 = 0;
-    // SAFETY: `rdsspq rax`, spelt out for assemblers that don't know it: reads the shadow stack's pointer, and does nothing where there is
-    // none (it is a no-op on older processors).
+    // SAFETY: `rdsspq rax`, spelt out for assemblers that don't know it: reads the shadow stack's pointer,
+    // and does nothing where there is none (it is a no-op on older processors).
     unsafe {
         std::arch::asm!(".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8", inout("rax") shadow, options(nomem, nostack, preserves_flags));
     }
@@ -36,8 +40,9 @@ fn has_shadow_stack() -> bool {
 /// Has the next four `ret`s predicted to go to a trap.
 #[inline(always)]
 pub(crate) fn guard() {
-    // SAFETY: four calls, each to the place behind the next instruction, then their return addresses are dropped; nothing else is
-    // touched. (Without `nostack`, so that the compiler keeps nothing below the stack pointer.)
+    // SAFETY: four calls, each to the place behind the next instruction, then their return addresses are
+    // dropped; nothing else is touched. (Without `nostack`, so that the compiler keeps nothing below the
+    // stack pointer.)
     unsafe {
         std::arch::asm!(
             "call 3f",

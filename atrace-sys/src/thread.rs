@@ -1,4 +1,5 @@
-//! A helper thread that the program it lives in does not notice: no signal lands on it, no descriptor is kept open by it.
+//! A helper thread that the program it lives in does not notice: no signal lands on it, no descriptor is kept
+//! open by it.
 
 use std::cell::Cell;
 use std::io;
@@ -14,8 +15,8 @@ use std::thread::{Builder, JoinHandle};
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: both sets are writable; sigfillset initialises the first, pthread_sigmask the second. A thread inherits
-    // the mask of its maker, so the mask is set around the start and put back.
+    // SAFETY: both sets are writable; sigfillset initialises the first, pthread_sigmask the second. A thread
+    // inherits the mask of its maker, so the mask is set around the start and put back.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -28,12 +29,13 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
 
 /// Gives the calling thread a descriptor table of its own, and empties it; tells whether that was done.
 ///
-/// While threads share their table, the kernel counts references at each `write(2)`: 65–80 ns on the machine this was
-/// measured on, for a second thread that only sleeps. After this call no descriptor of the process is open in the calling
-/// thread, and it keeps none of them open. Nothing that reads, writes, opens or closes may run in it from then on.
+/// While threads share their table, the kernel counts references at each `write(2)`: 65–80 ns on the machine
+/// this was measured on, for a second thread that only sleeps. After this call no descriptor of the process
+/// is open in the calling thread, and it keeps none of them open. Nothing that reads, writes, opens or closes
+/// may run in it from then on.
 ///
-/// Needs `close_range(2)` of Linux 5.9 and, as the system call filter of an app kills it for calls that its Android does not know,
-/// Android 13; before that nothing is changed.
+/// Needs `close_range(2)` of Linux 5.9 and, as the system call filter of an app kills it for calls that its
+/// Android does not know, Android 13; before that nothing is changed.
 #[doc(alias = "close_range")]
 pub fn leave_descriptors() -> bool {
     // In every architecture since its introduction; libc does not name it for all Android targets.

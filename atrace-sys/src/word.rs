@@ -1,8 +1,8 @@
 //! A shared word somewhere else: an atomic pointer that always points at something.
 //!
-//! The gate of `atrace` must load a serial that lives in a mapped property store, or in bionic's, and a tag mask
-//! that lives in libcutils. [`AtomicRef`] holds such a place: it is only ever given `&'static` references, so reading
-//! through it needs no check and is safe.
+//! The gate of `atrace` must load a serial that lives in a mapped property store, or in bionic's, and a tag
+//! mask that lives in libcutils. [`AtomicRef`] holds such a place: it is only ever given `&'static`
+//! references, so reading through it needs no check and is safe.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -44,14 +44,16 @@ impl<T: Sync + 'static> AtomicRef<T> {
         self.0.store(std::ptr::from_ref(target).cast_mut(), Ordering::Release);
     }
 
-    /// Makes it refer to the content of `new`, which is never freed then, if it still refers to `current`; else drops `new`.
+    /// Makes it refer to the content of `new`, which is never freed then, if it still refers to `current`;
+    /// else drops `new`.
     ///
     /// # Errors
     ///
     /// Returns the present reference when another thread was faster.
     pub fn publish(&self, current: &'static T, new: Box<T>) -> Result<&'static T, &'static T> {
         let new = Box::into_raw(new);
-        // SAFETY: a box' content, which lives for ever unless it is taken back below, where nobody else has seen it.
+        // SAFETY: a box' content, which lives for ever unless it is taken back below, where nobody else has
+        // seen it.
         match self.replace(current, unsafe { &*new }) {
             // SAFETY: as above, and published now.
             Ok(()) => Ok(unsafe { &*new }),

@@ -1,7 +1,7 @@
 //! Writes every kind of event under ordinary and hostile names, and prints what Perfetto should make of them.
 //!
-//! Run by `.ci/perfetto/every-kind.sh`, which gives it a trace buffer of its own and has Perfetto's trace processor compare.
-//! The output is JSON, as `.ci/perfetto/check.mjs` takes it.
+//! Run by `.ci/perfetto/every-kind.sh`, which gives it a trace buffer of its own and has Perfetto's trace
+//! processor compare. The output is JSON, as `.ci/perfetto/check.mjs` takes it.
 
 use atrace::control::Control;
 use atrace::{

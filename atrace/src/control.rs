@@ -1,7 +1,7 @@
 //! Switching tracing on and off through the properties, as the `atrace` command does on Android.
 //!
-//! A switch reaches every process that reads the same properties: on Android all of them, on a host those of the same user.
-//! What was written is listed in the returned [`Switched`], which takes it back when dropped.
+//! A switch reaches every process that reads the same properties: on Android all of them, on a host those of
+//! the same user. What was written is listed in the returned [`Switched`], which takes it back when dropped.
 //!
 //! ```no_run
 //! use atrace::control::Control;
@@ -106,7 +106,8 @@ impl Control {
         self.raw_patterns().iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
     }
 
-    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process, and none while it is no number.
+    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process, and none while it is
+    /// no number.
     pub fn tags(&self) -> AtraceTag {
         let flags = self.read(FLAGS).and_then(|value| flags::parse_flags(value.as_bytes()));
         AtraceTag::from_bits_retain(flags.unwrap_or(0)) & AtraceTag::ValidMask
@@ -114,8 +115,8 @@ impl Control {
 
     /// Enables [`AtraceTag::App`] in this process, by a pattern that matches its name (argv\[0\]).
     ///
-    /// A name that is too long for a property (91 bytes) is given by its end, as `*/name`, which other programs may match too:
-    /// the returned [`Switched`] shows it.
+    /// A name that is too long for a property (91 bytes) is given by its end, as `*/name`, which other
+    /// programs may match too: the returned [`Switched`] shows it.
     ///
     /// # Errors
     ///
@@ -184,7 +185,8 @@ impl Control {
         Ok(switched)
     }
 
-    /// Enables these tags in every process, in addition to those enabled now. ([`AtraceTag::App`] has no effect here.)
+    /// Enables these tags in every process, in addition to those enabled now. ([`AtraceTag::App`] has no
+    /// effect here.)
     ///
     /// A mask can't tell that two want the same tag: who enabled it first takes it away again.
     ///
@@ -408,7 +410,8 @@ fn this_process() -> Result<Vec<u8>, Error> {
     })
 }
 
-/// A pattern of at most 91 bytes that matches `name`: it alone, or as `*` and an end of it where it is too long.
+/// A pattern of at most 91 bytes that matches `name`: it alone, or as `*` and an end of it where it is too
+/// long.
 fn pattern_for(name: &[u8]) -> Vec<u8> {
     let whole = literal(name);
     if whole.len() <= VALUE_MAX {

@@ -7,9 +7,9 @@ use crate::{AtraceTag, Slice};
 
 /// What a look at the gate found: the tags may be enabled.
 ///
-/// A tracer with little code where events are written looks there with [`glance`], inlined, and calls the rest of
-/// itself only when it gets one of these; the rest then asks [`enabled`](Self::enabled), which does not look again. The
-/// functions that write an event do the same.
+/// A tracer with little code where events are written looks there with [`glance`], inlined, and calls the
+/// rest of itself only when it gets one of these; the rest then asks [`enabled`](Self::enabled), which does
+/// not look again. The functions that write an event do the same.
 ///
 /// # Examples
 ///
@@ -46,7 +46,8 @@ pub fn glance(tag: AtraceTag) -> Option<Glance> {
 
 /// Tags about which one question after the other is asked.
 ///
-/// Spares a tracer whose tag is no constant some instructions each time; of a constant, [`glance`] makes the same.
+/// Spares a tracer whose tag is no constant some instructions each time; of a constant, [`glance`] makes the
+/// same.
 ///
 /// # Examples
 ///

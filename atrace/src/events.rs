@@ -1,7 +1,7 @@
 //! The events: slices, async slices, instants and counters.
 //!
-//! Each function looks at the gate, inlined; only when that does not say "off" is anything called. The called half is
-//! handed what the gate saw, so that nothing is asked twice.
+//! Each function looks at the gate, inlined; only when that does not say "off" is anything called. The called
+//! half is handed what the gate saw, so that nothing is asked twice.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -130,8 +130,8 @@ macro_rules! named_event {
 named_event! {
     /// Begins a slice named `name` on the calling thread, until the matching [`atrace_end`] on it.
     ///
-    /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), which can't
-    /// lose its end.
+    /// Writes `B|pid|name`. Slices of a thread nest. Prefer
+    /// [`begin_scoped_event`](crate::begin_scoped_event), which can't lose its end.
     ///
     /// # Examples
     ///
@@ -167,8 +167,8 @@ const NO_NAME: Option<fn(&mut NameWriter<'_>)> = None;
 named_event! {
     /// Begins an async slice, which may overlap others and end on any thread.
     ///
-    /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. Async slices of one name that are open
-    /// at once need different cookies within the process, or the reader makes one slice of them.
+    /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. Async slices of one name that
+    /// are open at once need different cookies within the process, or the reader makes one slice of them.
     atrace_async_begin, atrace_async_begin_fmt, atrace_async_begin_with, "atrace_async_begin_body",
     Kind::AsyncBegin, (), (cookie: i32 => Number::Cookie)
 }
@@ -184,8 +184,9 @@ named_event! {
 named_event! {
     /// Begins an async slice on a row of its own, named `track_name`.
     ///
-    /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie; the cookie must be unique on the
-    /// track among the slices that are open at once. Of thousands of async names each makes a row; on a track they share one.
+    /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie; the cookie must be
+    /// unique on the track among the slices that are open at once. Of thousands of async names each makes a
+    /// row; on a track they share one.
     atrace_async_for_track_begin, atrace_async_for_track_begin_fmt, atrace_async_for_track_begin_with,
     "atrace_async_for_track_begin_body",
     Kind::TrackBegin, (track_name), (cookie: i32 => Number::Cookie)
@@ -253,7 +254,8 @@ named_event! {
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct Slice {
-    /// The process that wrote the begin. A forked child holds copies of its parent's slices, which are not its own to end.
+    /// The process that wrote the begin. A forked child holds copies of its parent's slices, which are not
+    /// its own to end.
     by: Option<ProcessId>,
     _not_send: PhantomData<*const ()>,
 }
@@ -348,8 +350,8 @@ impl TrackSlice {
         self.by.is_some()
     }
 
-    /// Writes the end if the begin was written, by this process; whatever is enabled by now. Takes the track and the
-    /// cookie of the begin.
+    /// Writes the end if the begin was written, by this process; whatever is enabled by now. Takes the track
+    /// and the cookie of the begin.
     #[inline]
     pub fn end(self, track_name: &str, cookie: i32) {
         if let Some(by) = self.by

@@ -1,9 +1,9 @@
 //! What the properties say: which tags are enabled in this process, by libcutils' rules.
 //!
-//! - `debug.atrace.tags.enableflags` is the mask, as `strtoull(…, 0)` reads it; anything that is no number, or too large, enables
-//!   nothing at all.
-//! - [`AtraceTag::App`] ignores the mask: it is enabled when one of `debug.atrace.app_0` … `app_{N-1}` matches argv\[0\], N being
-//!   `debug.atrace.app_number`.
+//! - `debug.atrace.tags.enableflags` is the mask, as `strtoull(…, 0)` reads it; anything that is no number,
+//!   or too large, enables nothing at all.
+//! - [`AtraceTag::App`] ignores the mask: it is enabled when one of `debug.atrace.app_0` … `app_{N-1}`
+//!   matches argv\[0\], N being `debug.atrace.app_number`.
 //! - [`AtraceTag::Always`] is enabled, unless the mask is no number.
 
 use std::ffi::CStr;

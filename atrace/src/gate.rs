@@ -1,8 +1,8 @@
 //! "Is it on?", answered by three loads and a branch, inlined where an event is written.
 //!
-//! Properties are memory that every process maps, and the flags property has a *serial* that changes whenever it is
-//! set. The gate keeps, in one word, the serial it last read the properties at and the tags it found then, so that one
-//! comparison tells both that nothing changed and that the tag is off:
+//! Properties are memory that every process maps, and the flags property has a *serial* that changes whenever
+//! it is set. The gate keeps, in one word, the serial it last read the properties at and the tags it found
+//! then, so that one comparison tells both that nothing changed and that the tag is off:
 //!
 //! ```text
 //! local     serial, 32 bits | parked, 1 | claimed, 1 | unused, 2 | tags, 28 bits
@@ -10,13 +10,15 @@
 //! foreign → the tags of libcutils, where events go through it; else a zero
 //! ```
 //!
-//! Anything else than "same serial, not claimed, bit clear" leaves the fast path. There a changed serial has the properties read
-//! again, so a switch is noticed by the first event after it: no interval, no stale answer. A flags property that does not exist
-//! yet has no serial; then `serial` is that of the whole store, which changes when the property appears.
+//! Anything else than "same serial, not claimed, bit clear" leaves the fast path. There a changed serial has
+//! the properties read again, so a switch is noticed by the first event after it: no interval, no stale
+//! answer. A flags property that does not exist yet has no serial; then `serial` is that of the whole store,
+//! which changes when the property appears.
 //!
-//! Nothing here waits or locks, so a child forked in between finds nothing locked. Who reads the properties first *claims* the
-//! word, with a number that no other reader has, and publishes its finding only where its claim still stands: a slower reader
-//! can't overwrite the finding of a later one. While the word is claimed, every event reads for itself.
+//! Nothing here waits or locks, so a child forked in between finds nothing locked. Who reads the properties
+//! first *claims* the word, with a number that no other reader has, and publishes its finding only where its
+//! claim still stands: a slower reader can't overwrite the finding of a later one. While the word is claimed,
+//! every event reads for itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -94,7 +96,8 @@ fn look() -> (u64, u64) {
 }
 
 impl Glance {
-    /// Tells for sure whether `tag` is enabled, reading the properties if they changed; returns where events go.
+    /// Tells for sure whether `tag` is enabled, reading the properties if they changed; returns where events
+    /// go.
     #[inline(always)]
     pub(crate) fn enabled(self, tag: AtraceTag) -> Option<&'static Sink> {
         if self.0 & CHANGED != 0 && refresh().bits() & tag.bits() & TAGS == 0 {
@@ -167,7 +170,8 @@ pub(crate) fn watched(properties: &Properties) -> (Wait, u32) {
     }
 }
 
-/// Claims the local word: what is read from now on may be published in place of the claim, unless another one follows.
+/// Claims the local word: what is read from now on may be published in place of the claim, unless another one
+/// follows.
 fn claim() -> u64 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -177,8 +181,8 @@ fn claim() -> u64 {
     claim
 }
 
-/// Has libcutils follow the flags. Its reading and storing of them is no single step, so who was slow might leave it with those
-/// of before: looks again.
+/// Has libcutils follow the flags. Its reading and storing of them is no single step, so who was slow might
+/// leave it with those of before: looks again.
 fn follow(cutils: &CutilsSink, properties: &Properties) -> Watched {
     let mut watched = Watched::of(properties);
     // Somebody who switches without pause will be followed by the next event.

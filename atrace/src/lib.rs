@@ -10,14 +10,14 @@
 //! # frame(3);
 //! ```
 //!
-//! Off, an event costs three loads and a branch: under a nanosecond, no call. On, it costs one `write(2)` of a message built
-//! on the stack and a few nanoseconds. Neither allocates. No function panics, blocks, signals or changes errno, whatever
-//! the name, the state of the trace buffer or the content of the properties.
+//! Off, an event costs three loads and a branch: under a nanosecond, no call. On, it costs one `write(2)` of
+//! a message built on the stack and a few nanoseconds. Neither allocates. No function panics, blocks, signals
+//! or changes errno, whatever the name, the state of the trace buffer or the content of the properties.
 //!
 //! # When is it on?
 //!
-//! Tracing is switched from outside, by system properties: Android's, or on a Linux host those of a small store of our own
-//! (one per user, see [`control`]). An event is written when one of its tags is enabled:
+//! Tracing is switched from outside, by system properties: Android's, or on a Linux host those of a small
+//! store of our own (one per user, see [`control`]). An event is written when one of its tags is enabled:
 //!
 //! - [`AtraceTag::App`], when a pattern `debug.atrace.app_0` … matches the name of the process;
 //! - any other tag, when its bit is set in `debug.atrace.tags.enableflags`.
@@ -27,10 +27,11 @@
 //!
 //! # Where do events go?
 //!
-//! On Android to libcutils where it can be loaded, else (in an app) to libandroid, else (in a statically linked executable) to the
-//! kernel's `trace_marker`; on a Linux host to `trace_marker`, which usually only root may open (then tracing is off, and
-//! [`sink()`] says why); on other systems nowhere. Environment variables choose otherwise, except in a process with elevated rights
-//! (`AT_SECURE`). A wrong value is reported on stderr, once, and tracing is off.
+//! On Android to libcutils where it can be loaded, else (in an app) to libandroid, else (in a statically
+//! linked executable) to the kernel's `trace_marker`; on a Linux host to `trace_marker`, which usually only
+//! root may open (then tracing is off, and [`sink()`] says why); on other systems nowhere. Environment
+//! variables choose otherwise, except in a process with elevated rights (`AT_SECURE`). A wrong value is
+//! reported on stderr, once, and tracing is off.
 //!
 //! | variable | value |
 //! |---|---|
@@ -38,34 +39,37 @@
 //! | `ATRACE_MARKER` | a path, or `fd:N:DEV:INO`: the inherited descriptor N, which must be the file with that device and inode. Files of tracefs, regular files and character devices only |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
 //!
-//! An old libcutils lacks functions (the end of a slice before Android 8; instants and tracks before 13): those events are written
-//! to `trace_marker` in its form. libandroid knows [`AtraceTag::App`] alone, and neither instants nor tracks: an instant becomes a
-//! slice without duration, a slice on a track an async slice named after the track. Its async slices and counters need Android 10;
-//! before that they are dropped. Whether tracing is on is what it says; it says so before each event, too, so the end of a slice
-//! may be missing when tracing is switched off in between.
+//! An old libcutils lacks functions (the end of a slice before Android 8; instants and tracks before 13):
+//! those events are written to `trace_marker` in its form. libandroid knows [`AtraceTag::App`] alone, and
+//! neither instants nor tracks: an instant becomes a slice without duration, a slice on a track an async
+//! slice named after the track. Its async slices and counters need Android 10; before that they are dropped.
+//! Whether tracing is on is what it says; it says so before each event, too, so the end of a slice may be
+//! missing when tracing is switched off in between.
 //!
 //! # Names
 //!
-//! A name may hold anything and be of any length. What could forge or damage another event is replaced: bytes 0x00–0x1F and
-//! 0x7F become `?`, and so does the `<` of `</script>`, which ends a trace for Perfetto's reader; `|` becomes `/`
-//! except in the name of a begin. A message has at most 1023 bytes, libcutils' limit: a longer name is cut, between characters; a
-//! track is cut only where it would leave no room for a character of the name and a cookie, the same in every
-//! event of that track. An empty name is written as it is in a begin, and as `?` elsewhere, where Perfetto would refuse the event.
+//! A name may hold anything and be of any length. What could forge or damage another event is replaced: bytes
+//! 0x00–0x1F and 0x7F become `?`, and so does the `<` of `</script>`, which ends a trace for Perfetto's
+//! reader; `|` becomes `/` except in the name of a begin. A message has at most 1023 bytes, libcutils' limit:
+//! a longer name is cut, between characters; a track is cut only where it would leave no room for a character
+//! of the name and a cookie, the same in every event of that track. An empty name is written as it is in a
+//! begin, and as `?` elsewhere, where Perfetto would refuse the event.
 //!
 //! Each function that takes a name has two companions that spare a `String`: `…_fmt` takes `format_args!`,
 //! `…_with` a closure that writes the name piece by piece. Neither formats anything while the tag is off.
 //!
 //! # Pairing
 //!
-//! `atrace_begin` and `atrace_end` nest, per thread. They are stateless, as in C: when tracing is switched on or off in between, one of
-//! the two is missing. [`ScopedEvent`] writes its end exactly when its begin was written.
+//! `atrace_begin` and `atrace_end` nest, per thread. They are stateless, as in C: when tracing is switched on
+//! or off in between, one of the two is missing. [`ScopedEvent`] writes its end exactly when its begin was
+//! written.
 //!
 //! # Fork
 //!
 //! A forked child may trace at once, under its own process id. (Not between `vfork` and `exec`.)
 //!
-//! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`); what the reader
-//! accepts is Perfetto's systrace importer's.
+//! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`);
+//! what the reader accepts is Perfetto's systrace importer's.
 
 mod enabled;
 mod events;

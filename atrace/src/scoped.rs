@@ -7,8 +7,8 @@ use crate::{AtraceTag, Slice};
 
 /// A slice that ends when this is dropped.
 ///
-/// It writes its end exactly when its begin was written: tracing may be switched on or off in between, the trace stays
-/// balanced. In a forked child it writes nothing, the slice being its parent's.
+/// It writes its end exactly when its begin was written: tracing may be switched on or off in between, the
+/// trace stays balanced. In a forked child it writes nothing, the slice being its parent's.
 ///
 /// It can't leave its thread, whose slices nest:
 ///

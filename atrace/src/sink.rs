@@ -54,11 +54,11 @@ pub(crate) struct NdkSink {
 }
 
 impl CutilsSink {
-    /// Has the library know the flags of this serial; tells whether it had to. It would not notice by itself a property that
-    /// appeared late.
+    /// Has the library know the flags of this serial; tells whether it had to. It would not notice by itself
+    /// a property that appeared late.
     ///
-    /// Of threads that come at once, each has the library read: with the serial taken for told before it is, the second would go
-    /// by the tags of before.
+    /// Of threads that come at once, each has the library read: with the serial taken for told before it is,
+    /// the second would go by the tags of before.
     pub(crate) fn follow(&self, serial: u32) -> bool {
         self.library.init();
         if self.told.load(Ordering::Acquire) == serial {
@@ -90,8 +90,8 @@ pub(crate) fn present() -> &'static Sink {
     SINK.get()
 }
 
-/// The sink, chosen by now. Two threads may choose at once, or a child be forked meanwhile: the first to finish is
-/// right, nobody waits.
+/// The sink, chosen by now. Two threads may choose at once, or a child be forked meanwhile: the first to
+/// finish is right, nobody waits.
 pub(crate) fn chosen() -> &'static Sink {
     let present = SINK.get();
     if !matches!(present, Sink::Unchosen) {
@@ -144,8 +144,9 @@ fn by_default() -> (Sink, Option<String>) {
     in_androids_order(None, None)
 }
 
-/// Where the marker is named, the marker. Else libcutils where the dynamic linker lets us have it, which it does not in an app; else libandroid, which is there in an app;
-/// else the marker, all that a statically linked program has.
+/// Where the marker is named, the marker. Else libcutils where the dynamic linker lets us have it, which it
+/// does not in an app; else libandroid, which is there in an app; else the marker, all that a statically
+/// linked program has.
 #[cfg(any(target_os = "android", test))]
 fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> (Sink, Option<String>) {
     if is_named("ATRACE_MARKER") {
@@ -172,7 +173,8 @@ fn by_default() -> (Sink, Option<String>) {
     marker_by_default()
 }
 
-/// The marker. That it can't be opened is usual (only root may), so nobody is told; a place that a variable names is not.
+/// The marker. That it can't be opened is usual (only root may), so nobody is told; a place that a variable
+/// names is not.
 fn marker_by_default() -> (Sink, Option<String>) {
     match marker() {
         Ok(sink) => (sink, None),
@@ -313,8 +315,9 @@ fn write_restored(marker: Option<&Marker>, message: &mut Message, texts: Texts, 
     marker.is_some_and(|marker| marker.write(message.restore(texts, length)))
 }
 
-/// Calls libandroid, with the nearest it has to what it has not: a slice without duration for an instant, an async slice that
-/// bears the name of the track for one on a track (its end knows no other). What is too new for it is dropped.
+/// Calls libandroid, with the nearest it has to what it has not: a slice without duration for an instant, an
+/// async slice that bears the name of the track for one on a track (its end knows no other). What is too new
+/// for it is dropped.
 #[inline(never)]
 fn call_ndk(library: &Ndk, kind: Kind, message: &mut Message, texts: Texts, number: Number) -> bool {
     let _errno = ErrnoGuard::new();

@@ -7,8 +7,9 @@ bitflags! {
     /// A set of tags: an event is written when one of its tags is enabled.
     ///
     /// The numbers are libcutils' (`cutils/trace.h`), and a set of bits no constant names is kept as it is.
-    /// [`Always`](Self::Always) is enabled wherever tracing is, [`Never`](Self::Never) nowhere; the others are switched by
-    /// the property `debug.atrace.tags.enableflags`, except [`App`](Self::App), which follows `debug.atrace.app_*`.
+    /// [`Always`](Self::Always) is enabled wherever tracing is, [`Never`](Self::Never) nowhere; the others
+    /// are switched by the property `debug.atrace.tags.enableflags`, except [`App`](Self::App), which follows
+    /// `debug.atrace.app_*`.
     ///
     /// # Examples
     ///

@@ -1,11 +1,12 @@
 //! Instances of the kernel's trace buffer: make one, write into it, read it back, remove it.
 //!
-//! A tracefs *instance* is a ring buffer of one's own, with its own `trace_marker`, clock, options and statistics,
-//! isolated from whatever else is traced on the machine. That makes tests hermetic (one [`Instance`] each), lets a
-//! benchmark fill a buffer that nobody else reads, and lets a recording start empty.
+//! A tracefs *instance* is a ring buffer of one's own, with its own `trace_marker`, clock, options and
+//! statistics, isolated from whatever else is traced on the machine. That makes tests hermetic (one
+//! [`Instance`] each), lets a benchmark fill a buffer that nobody else reads, and lets a recording start
+//! empty.
 //!
-//! Only root can make one. Every error of this module says what was attempted on which file, and what to do where
-//! that is known.
+//! Only root can make one. Every error of this module says what was attempted on which file, and what to do
+//! where that is known.
 //!
 //! # Examples
 //!
@@ -40,8 +41,8 @@ const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 ///
-/// `NotFound` where it is not mounted, `PermissionDenied` where this process may not look into it; the message says
-/// what to do.
+/// `NotFound` where it is not mounted, `PermissionDenied` where this process may not look into it; the
+/// message says what to do.
 pub fn root() -> io::Result<PathBuf> {
     let mut denied = None;
     for mount in MOUNTS {
@@ -65,8 +66,8 @@ pub fn root() -> io::Result<PathBuf> {
 
 /// A tracefs instance.
 ///
-/// One that was [created](Self::create) is removed on drop, in the process that made it only: a forked child that
-/// drops its copy leaves the instance alone. One that was [attached](Self::attach) is never removed.
+/// One that was [created](Self::create) is removed on drop, in the process that made it only: a forked child
+/// that drops its copy leaves the instance alone. One that was [attached](Self::attach) is never removed.
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
@@ -286,8 +287,8 @@ pub struct Swept {
 
 /// Removes the instances made by [`Instance::create`] with this prefix whose process no longer exists.
 ///
-/// A process of another PID namespace looks as if it did not exist: its instance survives only while its files are
-/// open. Give programs that run in containers a prefix of their own.
+/// A process of another PID namespace looks as if it did not exist: its instance survives only while its
+/// files are open. Give programs that run in containers a prefix of their own.
 ///
 /// # Errors
 ///
@@ -330,8 +331,8 @@ pub struct Stats {
     pub entries: u64,
     /// Events that were overwritten by newer ones before anyone read them.
     pub overrun: u64,
-    /// Events that were never stored: the buffer was full and does not overwrite, or the writer was interrupted too
-    /// deeply.
+    /// Events that were never stored: the buffer was full and does not overwrite, or the writer was
+    /// interrupted too deeply.
     pub dropped: u64,
     /// Events that a consuming reader (`trace_pipe`) took.
     pub read: u64,
@@ -406,9 +407,9 @@ impl Marker {
 
 /// An iterator over the marker messages of a text trace, in its order.
 ///
-/// The columns before a message have fixed places, so no thread name and no payload can be taken for something else.
-/// What a text trace can't tell is a payload that holds a newline: its further lines belong to the payload unless
-/// they look exactly like an event, in which case they are one.
+/// The columns before a message have fixed places, so no thread name and no payload can be taken for
+/// something else. What a text trace can't tell is a payload that holds a newline: its further lines belong
+/// to the payload unless they look exactly like an event, in which case they are one.
 #[derive(Clone, Debug)]
 pub struct Markers {
     text: Vec<u8>,

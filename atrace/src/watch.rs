@@ -1,14 +1,14 @@
 //! Being told when the enabled tags change.
 //!
-//! Whoever only writes events needs none of this: the gate notices a switch by itself. A watch is for those who keep something
-//! that depends on the tags, such as the callsite caches of `tracing`.
+//! Whoever only writes events needs none of this: the gate notices a switch by itself. A watch is for those
+//! who keep something that depends on the tags, such as the callsite caches of `tracing`.
 //!
-//! A watch is one thread, started with the first watch and stopped with the last, that sleeps in the kernel until the
-//! properties change. No signal is delivered on
-//! it. It is not free for a program that had but one thread: while threads share their descriptors, the kernel counts
-//! references at each system call that names one. Measured by `cargo bench` (AMD EPYC guest, Linux 6.18), an event that
-//! costs 388 ns costs 410 beside a watch, and 388 beside one that gave up its descriptors: see
-//! [`watch_without_descriptors`]. (Programs that call `write()` themselves lose 65–80 ns a call, or 10.)
+//! A watch is one thread, started with the first watch and stopped with the last, that sleeps in the kernel
+//! until the properties change. No signal is delivered on it. It is not free for a program that had but one
+//! thread: while threads share their descriptors, the kernel counts references at each system call that names
+//! one. Measured by `cargo bench` (AMD EPYC guest, Linux 6.18), an event that costs 388 ns costs 410 beside a
+//! watch, and 388 beside one that gave up its descriptors: see [`watch_without_descriptors`]. (Programs that
+//! call `write()` themselves lose 65–80 ns a call, or 10.)
 //!
 //! A forked child has no watch, whatever its parent had, until it asks for one.
 
@@ -41,7 +41,8 @@ pub struct Watch {
 impl Watch {
     /// Returns the tags that the callbacks know of: those told last, or those enabled when the watch began.
     ///
-    /// A change to other tags will be told, so who begins with these misses none. For the process that began the watch.
+    /// A change to other tags will be told, so who begins with these misses none. For the process that began
+    /// the watch.
     pub fn tags(&self) -> AtraceTag {
         self.watchers.lock().told
     }
@@ -58,11 +59,13 @@ impl Drop for Watch {
 
 /// Calls `callback` with the enabled tags each time they change, until the returned [`Watch`] is dropped.
 ///
-/// It is called on the watching thread, or on the one that calls [`atrace_set_tracing_enabled`] or [`atrace_update_tags`],
-/// never twice at once, and in the order of the changes; of changes that follow each other faster than it returns only the last
-/// is reported. It is not called for the tags enabled now. A panic in it is caught.
+/// It is called on the watching thread, or on the one that calls [`atrace_set_tracing_enabled`] or
+/// [`atrace_update_tags`], never twice at once, and in the order of the changes; of changes that follow each
+/// other faster than it returns only the last is reported. It is not called for the tags enabled now. A panic
+/// in it is caught.
 ///
-/// Where tracing can't be switched on in this process ([`sink()`](crate::sink())), no thread is started and it is never called.
+/// Where tracing can't be switched on in this process ([`sink()`](crate::sink())), no thread is started and
+/// it is never called.
 ///
 /// [`atrace_set_tracing_enabled`]: crate::atrace_set_tracing_enabled
 /// [`atrace_update_tags`]: crate::atrace_update_tags
@@ -88,8 +91,8 @@ pub fn watch(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result
 
 /// [`watch`] on a thread that has no file descriptors, so that it costs the program's other thread less.
 ///
-/// The callback must not read, write, open or close anything, nor start threads: it would meet an empty descriptor table of its own.
-/// (Where the kernel is older than 5.9, the thread is an ordinary one.)
+/// The callback must not read, write, open or close anything, nor start threads: it would meet an empty
+/// descriptor table of its own. (Where the kernel is older than 5.9, the thread is an ordinary one.)
 ///
 /// # Errors
 ///
@@ -102,7 +105,8 @@ thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tells whether the calling thread is one that a watch started, on which a callback runs with nothing of the program below it.
+/// Tells whether the calling thread is one that a watch started, on which a callback runs with nothing of the
+/// program below it.
 pub fn on_watching_thread() -> bool {
     WATCHING.get()
 }
@@ -264,8 +268,8 @@ impl Watchers {
                 state.callbacks.iter().map(|(_, callback)| Arc::clone(callback)).collect();
             drop(state);
             for callback in callbacks {
-                // Reported by the panic hook; the other watches must not suffer for it. The callback may be dropped here,
-                // and so may panic twice; what it throws may do so once more.
+                // Reported by the panic hook; the other watches must not suffer for it. The callback may be
+                // dropped here, and so may panic twice; what it throws may do so once more.
                 let called = catch_unwind(AssertUnwindSafe(move || callback(tags)));
                 if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(called))) {
                     std::mem::forget(another);
@@ -278,9 +282,11 @@ impl Watchers {
     }
 }
 
-/// Wakes the thread that was told to stop until it has let go of `stop`: one wake may come just before it falls asleep.
+/// Wakes the thread that was told to stop until it has let go of `stop`: one wake may come just before it
+/// falls asleep.
 ///
-/// For some milliseconds at most. It may be this very thread, or one whose system can't wake it; then it ends a little later.
+/// For some milliseconds at most. It may be this very thread, or one whose system can't wake it; then it ends
+/// a little later.
 fn wake_until_gone(stop: &Arc<AtomicBool>) {
     let Some(properties) = sink::present().properties() else { return };
     for _ in 0..20 {

@@ -1,8 +1,9 @@
 //! What an event costs: Rust beside C++ beside the machine's limits, tracing off and on.
 //!
-//! The cases are those of AOSP's `libatrace_rust_benchmark`, under its names, in Rust (`rust/`), in C++ (`cc/`, printed as
-//! `BM_…`), and in Rust through the C++ side's libcutils (`ffi/`, in a process of its own as a process has one sink). Each is
-//! compared in interleaved rounds, then given to Criterion. The rows are left in `target/overhead/atrace.json`.
+//! The cases are those of AOSP's `libatrace_rust_benchmark`, under its names, in Rust (`rust/`), in C++
+//! (`cc/`, printed as `BM_…`), and in Rust through the C++ side's libcutils (`ffi/`, in a process of its own
+//! as a process has one sink). Each is compared in interleaved rounds, then given to Criterion. The rows are
+//! left in `target/overhead/atrace.json`.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -412,7 +413,8 @@ fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>>
     Ok(rows)
 }
 
-/// What a watch costs the events of a process that had but one thread; in processes of their own, as a thread can't be taken back.
+/// What a watch costs the events of a process that had but one thread; in processes of their own, as a thread
+/// can't be taken back.
 fn watch(session: &Session) -> io::Result<Vec<Row>> {
     let id = |kind| format!("rust/on_begin_{kind}/10");
     if !session.args().selects(&id("watched")) {
@@ -467,7 +469,8 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What was promised of these ratios, beside what was measured. It gates nothing: that is for someone who knows the machine.
+/// What was promised of these ratios, beside what was measured. It gates nothing: that is for someone who
+/// knows the machine.
 fn summary(rows: &[Row]) {
     const ASKED: [(&str, &str, f64); 13] = [
         ("rust/tracing_off_begin/10", "cc/tracing_off_begin/10", 0.20),

@@ -1,9 +1,11 @@
-//! What `tracing` costs with this workspace's subscriber, beside what it costs without one and beside the writes themselves.
+//! What `tracing` costs with this workspace's subscriber, beside what it costs without one and beside the
+//! writes themselves.
 //!
-//! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`, under its names: an event and a span, without and with
-//! four fields; tracing off, filtered and on. A process has one global subscriber, so each kind of subscriber is a mode, and the
-//! modes are processes that take turns (`vs_process`); what is compared with the raw writes is measured in their process.
-//! The rows are left in `target/overhead/subscriber.json`.
+//! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`, under its names: an event and a
+//! span, without and with four fields; tracing off, filtered and on. A process has one global subscriber, so
+//! each kind of subscriber is a mode, and the modes are processes that take turns (`vs_process`); what is
+//! compared with the raw writes is measured in their process. The rows are left in
+//! `target/overhead/subscriber.json`.
 
 #[path = "subscriber/modes.rs"]
 mod modes;
@@ -166,7 +168,7 @@ fn one_mode(session: &Session, mode: Mode) -> io::Result<ExitCode> {
     (mode.install)();
     // What the subscriber sets up by itself, such as the callsites' interests, is set up now.
     for case in &CASES {
-        (case.run)(1);
+        mode.run(case.run, 1);
     }
     if std::env::var_os(CRITERION).is_some() {
         with_criterion(&mode);
@@ -182,9 +184,9 @@ fn one_mode(session: &Session, mode: Mode) -> io::Result<ExitCode> {
     for case in &CASES {
         let id = mode.id(case.name);
         let expected = if mode.writes { case.messages } else { 0 };
-        let messages = written(session, &id, case, expected)?;
-        counts.push((id.clone(), per_op(COUNTED, case.run)));
-        paired.case(&id, case.run);
+        let messages = written(session, &id, || mode.run(case.run, 1), expected)?;
+        counts.push((id.clone(), per_op(COUNTED, |n| mode.run(case.run, n))));
+        paired.case(&id, move |n| mode.run(case.run, n));
         if let Some(messages) = messages
             && mode.writes
             && let Some(marker) = session.marker()
@@ -214,8 +216,13 @@ fn one_mode(session: &Session, mode: Mode) -> io::Result<ExitCode> {
 }
 
 /// Runs the case once and returns the messages that arrived; fails if they are not as many as expected.
-fn written(session: &Session, id: &str, case: &Case, expected: u64) -> io::Result<Option<Vec<Vec<u8>>>> {
-    let got = session.wrote(|| (case.run)(1))?;
+fn written(
+    session: &Session,
+    id: &str,
+    once: impl FnOnce(),
+    expected: u64,
+) -> io::Result<Option<Vec<Vec<u8>>>> {
+    let got = session.wrote(once)?;
     let Some(instance) = session.instance() else { return Ok(None) };
     if got.is_some_and(|got| got != expected) {
         return Err(io::Error::other(format!("{id} was to write {expected} events, the kernel got {got:?}")));

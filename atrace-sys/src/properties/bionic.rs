@@ -1,9 +1,9 @@
 //! Android's own properties, through bionic.
 //!
-//! What every bionic since Android 5 exports is linked. The rest is looked up at run time and replaced where it is
-//! missing: before Android 6 (`__system_property_area_serial`) or 8 (`__system_property_read_callback`,
-//! `__system_property_wait`). In a statically linked executable nothing can be looked up, but its bionic is the NDK's and
-//! has them all.
+//! What every bionic since Android 5 exports is linked. The rest is looked up at run time and replaced where
+//! it is missing: before Android 6 (`__system_property_area_serial`) or 8 (`__system_property_read_callback`,
+//! `__system_property_wait`). In a statically linked executable nothing can be looked up, but its bionic is
+//! the NDK's and has them all.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -103,7 +103,8 @@ fn look_up(name: &CStr) -> *mut c_void {
 }
 
 fn area_serial() -> Option<AreaSerial> {
-    // SAFETY: bionic's function of this name has this type; a data pointer and a function pointer are alike here.
+    // SAFETY: bionic's function of this name has this type; a data pointer and a function pointer are alike
+    // here.
     AREA_SERIAL.get().map(|address| unsafe { std::mem::transmute::<NonNull<c_void>, AreaSerial>(address) })
 }
 
@@ -273,7 +274,8 @@ impl Store {
             if left.is_zero() || stop.load(Ordering::Acquire) {
                 return Ok(None);
             }
-            // The word is what bionic sleeps on, in every version; but a thread that sleeps in bionic can't be woken to stop.
+            // The word is what bionic sleeps on, in every version; but a thread that sleeps in bionic can't
+            // be woken to stop.
             if let Some(word) = self.word_of(property)
                 && futex::wait(word, old_serial, left.min(STOP_POLL)).is_ok()
             {
@@ -290,7 +292,8 @@ impl Store {
                     let property =
                         property.map_or(std::ptr::null(), |property| property.0.as_ptr().cast_const());
                     let mut serial = old_serial;
-                    // SAFETY: the property is bionic's own or null for all of them, the other pointers are live.
+                    // SAFETY: the property is bionic's own or null for all of them, the other pointers are
+                    // live.
                     unsafe { wait(property, old_serial, &mut serial, &raw const timeout) };
                 }
                 None => std::thread::sleep(left.min(POLL)),
@@ -386,8 +389,8 @@ impl Property {
         if !word.is_aligned() {
             return None;
         }
-        // SAFETY: a prop_info has begun with its serial, a 32-bit atomic, since Android 5; it is at least a word long
-        // in any case, mapped until the process ends, and written only by another process.
+        // SAFETY: a prop_info has begun with its serial, a 32-bit atomic, since Android 5; it is at least a
+        // word long in any case, mapped until the process ends, and written only by another process.
         let word = unsafe { AtomicU32::from_ptr(word) };
         agreed(word, || self.serial())
     }
@@ -413,15 +416,16 @@ impl Property {
             value: *const c_char,
             serial: u32,
         ) {
-            // SAFETY: bionic passes C strings; the value is read before this returns, the name lives as long as the
-            // property.
+            // SAFETY: bionic passes C strings; the value is read before this returns, the name lives as long
+            // as the property.
             let (name, value) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(value)) };
             let (value, _) = Value::until_nul(value.to_bytes_with_nul().iter().copied());
             // SAFETY: the cookie is the variable below, which is borrowed by nothing else during the call.
             unsafe { *cookie.cast::<Received<'static>>() = (name, serial, value) };
         }
         let mut received: Received<'static> = (c"", 0, Value::default());
-        // SAFETY: the property is bionic's own; the callback fits the cookie, and both are used only during the call.
+        // SAFETY: the property is bionic's own; the callback fits the cookie, and both are used only during
+        // the call.
         unsafe { read(self.0.as_ptr(), receive, (&raw mut received).cast()) };
         let (name, serial, value) = received;
         then(name, serial, value)

@@ -13,8 +13,9 @@ pub(super) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> io::Re
         // Below a thousand million, which every width holds.
         tv_nsec: timeout.subsec_nanos() as _,
     };
-    // SAFETY: the word and the timeout are live for the call. Without FUTEX_PRIVATE_FLAG, the kernel knows the word
-    // by its file and offset, so that other processes can wake us; reading is all that it needs of the mapping.
+    // SAFETY: the word and the timeout are live for the call. Without FUTEX_PRIVATE_FLAG, the kernel knows
+    // the word by its file and offset, so that other processes can wake us; reading is all that it needs of
+    // the mapping.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,

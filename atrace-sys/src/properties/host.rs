@@ -17,8 +17,8 @@ use super::error::{Error, ErrorKind};
 use super::futex;
 use super::text::{Key, Value};
 
-/// How long a waiting thread sleeps at most before it looks by itself: a writer can be killed between changing a
-/// value and waking who waits for it.
+/// How long a waiting thread sleeps at most before it looks by itself: a writer can be killed between
+/// changing a value and waking who waits for it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// An open store.
@@ -101,8 +101,8 @@ impl Store {
     }
 
     pub(super) fn set(&self, key: &Key, value: &Value) -> Result<(), Error> {
-        // Opened anew each time: a descriptor that is kept can be closed or reused by the host program, is shared
-        // with forked children, and would not tell that the file was replaced.
+        // Opened anew each time: a descriptor that is kept can be closed or reused by the host program, is
+        // shared with forked children, and would not tell that the file was replaced.
         let file = self.location.reopen(self.identity)?;
         let _lock = self.location.lock(&file)?;
         let map = Map::new(&file, true).map_err(|error| {

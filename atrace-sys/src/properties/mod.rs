@@ -1,46 +1,49 @@
 //! System properties: short texts under dotted names, read by every process and changed by few.
 //!
-//! ATrace is switched with them: `debug.atrace.tags.enableflags` holds the tag mask, `debug.atrace.app_0` and so on
-//! the programs that may trace for themselves. On Android they are the system's own, through bionic. A Linux host
-//! has none, so this module brings a store of its own with the same rules, one small file per user.
+//! ATrace is switched with them: `debug.atrace.tags.enableflags` holds the tag mask, `debug.atrace.app_0` and
+//! so on the programs that may trace for themselves. On Android they are the system's own, through bionic. A
+//! Linux host has none, so this module brings a store of its own with the same rules, one small file per
+//! user.
 //!
 //! # Serials
 //!
-//! A property has a *serial*, a number that changes whenever the property is set, also when it is set to the value
-//! it already has. Who keeps a value keeps the serial beside it, and one load tells whether the value still holds
-//! ([`Property::serial_word`]). The *area serial* changes when any property is set or a new one appears, so it tells
-//! when to look again for a property that was not there. Serials are for comparing only; what else they
-//! encode differs between the systems.
+//! A property has a *serial*, a number that changes whenever the property is set, also when it is set to the
+//! value it already has. Who keeps a value keeps the serial beside it, and one load tells whether the value
+//! still holds ([`Property::serial_word`]). The *area serial* changes when any property is set or a new one
+//! appears, so it tells when to look again for a property that was not there. Serials are for comparing only;
+//! what else they encode differs between the systems.
 //!
 //! # The store of a host
 //!
-//! The store of a user is the file `properties` in the directory `/dev/shm/atrace-<uid>`, mode 0700, made by whoever
-//! asks first:
+//! The store of a user is the file `properties` in the directory `/dev/shm/atrace-<uid>`, mode 0700, made by
+//! whoever asks first:
 //!
-//! - its path follows from the user id alone, so a service without session or environment finds the same store as a
-//!   shell;
+//! - its path follows from the user id alone, so a service without session or environment finds the same
+//!   store as a shell;
 //! - `/dev/shm` is memory: nothing is written to a disk, and it is empty after a restart of the machine;
-//! - unlike `/tmp`, it is not cleaned by age (`systemd-tmpfiles`) and is not replaced in services with `PrivateTmp=`.
+//! - unlike `/tmp`, it is not cleaned by age (`systemd-tmpfiles`) and is not replaced in services with
+//!   `PrivateTmp=`.
 //!
-//! `ATRACE_PROPERTIES=/path/of/a/file` names another store, in a directory that exists. The variable is ignored in a
-//! process with elevated rights (`AT_SECURE`).
+//! `ATRACE_PROPERTIES=/path/of/a/file` names another store, in a directory that exists. The variable is
+//! ignored in a process with elevated rights (`AT_SECURE`).
 //!
 //! **When the file is deleted** (by hand, or by `systemd-logind`, which removes what an ordinary user has in
-//! `/dev/shm` when their last session ends, unless `RemoveIPC=no` or lingering is on), processes that have it open
-//! keep reading the old one, while those that start later make a new one, and the two no longer hear of each other.
-//! Setting through the old one fails with [`ErrorKind::Replaced`], [`Properties::check`] tells it beforehand, and a
-//! restart of the old process brings it back. The store is never shortened or rewritten in place for that reason.
+//! `/dev/shm` when their last session ends, unless `RemoveIPC=no` or lingering is on), processes that have it
+//! open keep reading the old one, while those that start later make a new one, and the two no longer hear of
+//! each other. Setting through the old one fails with [`ErrorKind::Replaced`], [`Properties::check`] tells it
+//! beforehand, and a restart of the old process brings it back. The store is never shortened or rewritten in
+//! place for that reason.
 //!
-//! **Nobody else can write to it**: the directory and the file must belong to the user, be writable by no one else,
-//! and not be reached through a symbolic link; root may open the store of any user
-//! ([`Properties::open_uid`]). What it holds is still checked at each access: a store full of random bytes gives
-//! [`ErrorKind::Damaged`], never a crash. One thing can't be defended against: the owner cutting the file shorter
-//! while it is mapped kills the processes that read it (SIGBUS). A store named by `ATRACE_PROPERTIES` belongs on a
-//! local file system for the same reason.
+//! **Nobody else can write to it**: the directory and the file must belong to the user, be writable by no one
+//! else, and not be reached through a symbolic link; root may open the store of any user
+//! ([`Properties::open_uid`]). What it holds is still checked at each access: a store full of random bytes
+//! gives [`ErrorKind::Damaged`], never a crash. One thing can't be defended against: the owner cutting the
+//! file shorter while it is mapped kills the processes that read it (SIGBUS). A store named by
+//! `ATRACE_PROPERTIES` belongs on a local file system for the same reason.
 //!
-//! **Writers** exclude each other with `flock`, which the kernel releases when one dies. A value is written beside
-//! the one in force and then put in force by storing the serial, so a writer killed at any point leaves the old
-//! value. **Readers** take no lock, make no system call and never wait.
+//! **Writers** exclude each other with `flock`, which the kernel releases when one dies. A value is written
+//! beside the one in force and then put in force by storing the serial, so a writer killed at any point
+//! leaves the old value. **Readers** take no lock, make no system call and never wait.
 //!
 //! # Threads, forks, errno
 //!
@@ -103,14 +106,14 @@ pub struct Properties(backend::Store);
 impl Properties {
     /// Opens the store of this process; opened once, the same is returned ever after.
     ///
-    /// On a host it is the file that `ATRACE_PROPERTIES` names, else the store of the effective user id, and it is
-    /// created when absent. A child of this process keeps it, whatever its user id becomes.
+    /// On a host it is the file that `ATRACE_PROPERTIES` names, else the store of the effective user id, and
+    /// it is created when absent. A child of this process keeps it, whatever its user id becomes.
     ///
     /// # Errors
     ///
     /// Fails when the store can't be opened or created, or is not to be trusted ([`ErrorKind::Foreign`],
-    /// [`ErrorKind::Damaged`], …). A failure is not kept: the next call tries again. May sleep up to two seconds when
-    /// another process stopped in the middle of creating the store.
+    /// [`ErrorKind::Damaged`], …). A failure is not kept: the next call tries again. May sleep up to two
+    /// seconds when another process stopped in the middle of creating the store.
     pub fn open() -> Result<&'static Self, Error> {
         // SAFETY: OWN is null or what the exchange below stored: a leaked box.
         if let Some(open) = unsafe { OWN.load(Ordering::Acquire).as_ref() } {
@@ -144,7 +147,8 @@ impl Properties {
         backend::Store::open_path(path).map(Self)
     }
 
-    /// Opens the store of a user on a host, and creates it when absent; on Android all users share the system's.
+    /// Opens the store of a user on a host, and creates it when absent; on Android all users share the
+    /// system's.
     ///
     /// Root may open anyone's: what it creates then belongs to that user.
     ///
@@ -179,12 +183,13 @@ impl Properties {
 
     /// Reads a property; `None` when there is none of that name.
     ///
-    /// An empty value is what Android's tools treat as "not set"; it is returned as it is. Never blocks on a host.
+    /// An empty value is what Android's tools treat as "not set"; it is returned as it is. Never blocks on a
+    /// host.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadKey`] for a key that no property can have, [`ErrorKind::Damaged`] where the store makes no
-    /// sense, [`ErrorKind::Busy`] when the value changed again at each of many attempts to read it.
+    /// [`ErrorKind::BadKey`] for a key that no property can have, [`ErrorKind::Damaged`] where the store
+    /// makes no sense, [`ErrorKind::Busy`] when the value changed again at each of many attempts to read it.
     #[doc(alias = "__system_property_get")]
     pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
         match self.0.find(&Key::new(key)?)? {
@@ -195,21 +200,22 @@ impl Properties {
 
     /// Sets a property, and creates it when absent; wakes who waits for it.
     ///
-    /// The serial changes even if the value is the one it had. A value is at most [`VALUE_MAX`] bytes, without NUL.
-    /// Android's property service also demands UTF-8, and the right to set this property.
+    /// The serial changes even if the value is the one it had. A value is at most [`VALUE_MAX`] bytes,
+    /// without NUL. Android's property service also demands UTF-8, and the right to set this property.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for what no property can be;
-    /// [`ErrorKind::Full`] when a host's store has its 256 properties; [`ErrorKind::Busy`] when another
-    /// writer did not finish within two seconds; [`ErrorKind::Replaced`] when the file is no longer at its path;
+    /// [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for what no property can be; [`ErrorKind::Full`]
+    /// when a host's store has its 256 properties; [`ErrorKind::Busy`] when another writer did not finish
+    /// within two seconds; [`ErrorKind::Replaced`] when the file is no longer at its path;
     /// [`ErrorKind::Refused`] when Android's property service says no.
     #[doc(alias = "__system_property_set")]
     pub fn set(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         self.0.set(&Key::new(key)?, &Value::new(value.as_ref())?)
     }
 
-    /// Finds a property, to read it many times; `None` when there is none of that name, or the store is damaged.
+    /// Finds a property, to read it many times; `None` when there is none of that name, or the store is
+    /// damaged.
     #[doc(alias = "__system_property_find")]
     pub fn find(&self, key: &str) -> Option<Property> {
         self.0.find(&Key::new(key).ok()?).ok()?.map(Property)
@@ -241,23 +247,26 @@ impl Properties {
 
     /// Returns the word that holds the area serial, where it can be loaded directly.
     ///
-    /// Always `Some` on a host. On Android it is read from where init keeps it, and returned only if it was seen to agree
-    /// with `__system_property_area_serial`.
+    /// Always `Some` on a host. On Android it is read from where init keeps it, and returned only if it was
+    /// seen to agree with `__system_property_area_serial`.
     ///
-    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that. Where
-    /// what is read afterwards depends on it, use [`area_serial`](Self::area_serial), which adds the fence.
+    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that.
+    /// Where what is read afterwards depends on it, use [`area_serial`](Self::area_serial), which adds the
+    /// fence.
     pub fn area_serial_word(&self) -> Option<&'static AtomicU32> {
         self.0.area_serial_word()
     }
 
-    /// Blocks until the serial of `what` is another than `old_serial`, and returns it; `None` after `timeout`.
+    /// Blocks until the serial of `what` is another than `old_serial`, and returns it; `None` after
+    /// `timeout`.
     ///
-    /// Read the serial first, then what depends on it, then wait with that serial: nothing is missed then, though
-    /// several changes may be seen as one. `None` as `timeout` waits without limit. The clock is the monotonic one.
+    /// Read the serial first, then what depends on it, then wait with that serial: nothing is missed then,
+    /// though several changes may be seen as one. `None` as `timeout` waits without limit. The clock is the
+    /// monotonic one.
     ///
-    /// It sleeps in a shared futex (on a host, a writer killed just before waking others delays them up to ten
-    /// seconds); on an Android whose serials can't be loaded directly in bionic, or, before Android 8, by looking
-    /// every 50 ms.
+    /// It sleeps in a shared futex (on a host, a writer killed just before waking others delays them up to
+    /// ten seconds); on an Android whose serials can't be loaded directly in bionic, or, before Android 8, by
+    /// looking every 50 ms.
     ///
     /// # Errors
     ///
@@ -288,8 +297,9 @@ impl Properties {
 
     /// [`wait`](Self::wait), which also ends, with `None`, once `stop` is set.
     ///
-    /// Set it, then call [`wake`](Self::wake). The waiting thread then ends at once; only if it was just about to sleep
-    /// does it miss the call, and ends at the next one or within ten seconds, on Android half a minute.
+    /// Set it, then call [`wake`](Self::wake). The waiting thread then ends at once; only if it was just
+    /// about to sleep does it miss the call, and ends at the next one or within ten seconds, on Android half
+    /// a minute.
     ///
     /// # Errors
     ///
@@ -335,17 +345,18 @@ impl Property {
 
     /// Returns the word that holds the serial, where it can be loaded directly.
     ///
-    /// Always `Some` on a host. On Android the word is bionic's, and returned only if it was seen to agree with
-    /// `__system_property_serial`.
+    /// Always `Some` on a host. On Android the word is bionic's, and returned only if it was seen to agree
+    /// with `__system_property_serial`.
     ///
-    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that. Compare
-    /// the word with the serial that [`read`](Self::read) gave; when it differs, `read` again: it has the fence.
+    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that.
+    /// Compare the word with the serial that [`read`](Self::read) gave; when it differs, `read` again: it has
+    /// the fence.
     pub fn serial_word(&self) -> Option<&'static AtomicU32> {
         self.0.serial_word()
     }
 
-    /// Reads the value and the serial that belongs to it; `None` where they make no sense, or changed again at each
-    /// of many attempts.
+    /// Reads the value and the serial that belongs to it; `None` where they make no sense, or changed again
+    /// at each of many attempts.
     ///
     /// Android's read-only properties (`ro.*`) may be longer than a [`Value`]: then it holds the first
     /// [`VALUE_MAX`] bytes.

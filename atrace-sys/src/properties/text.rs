@@ -8,8 +8,8 @@ use super::error::{Error, ErrorKind};
 
 /// The most bytes that a key may have.
 ///
-/// It is what an entry of the host's store has room for. Android 8 and later allow more, but no key of ATrace comes
-/// near; Android 7 and earlier refuse keys of more than 31 bytes.
+/// It is what an entry of the host's store has room for. Android 8 and later allow more, but no key of ATrace
+/// comes near; Android 7 and earlier refuse keys of more than 31 bytes.
 pub const KEY_MAX: usize = 183;
 
 /// The most bytes that a value may have, as on Android (`PROP_VALUE_MAX` less the closing NUL).
@@ -118,7 +118,8 @@ impl Value {
         Ok(Self { bytes })
     }
 
-    /// Makes a value of the bytes before the first NUL, at most [`VALUE_MAX`]; tells whether there was a NUL in time.
+    /// Makes a value of the bytes before the first NUL, at most [`VALUE_MAX`]; tells whether there was a NUL
+    /// in time.
     pub(super) fn until_nul(source: impl Iterator<Item = u8>) -> (Self, bool) {
         let mut bytes = [0; VALUE_MAX + 1];
         for (index, byte) in source.take(VALUE_MAX + 1).enumerate() {

@@ -1,8 +1,9 @@
 //! Copying a text while looking for bytes that must not stand in a message.
 //!
-//! The looking is done with minimums, lane by lane of a vector: of all the bytes, of all the bytes xor 0x7F, xor `<`, xor `|`.
-//! There is such a byte exactly when a lane of the first ends up below 0x20, or one of the others at 0. That is three
-//! or four operations a vector beside the load and the store, so that a long name costs little more than `memcpy`.
+//! The looking is done with minimums, lane by lane of a vector: of all the bytes, of all the bytes xor 0x7F,
+//! xor `<`, xor `|`. There is such a byte exactly when a lane of the first ends up below 0x20, or one of the
+//! others at 0. That is three or four operations a vector beside the load and the store, so that a long name
+//! costs little more than `memcpy`.
 
 use std::mem::MaybeUninit;
 
@@ -28,8 +29,8 @@ pub(super) fn has_suspect(bytes: &[u8], bar: bool) -> bool {
     found
 }
 
-/// Copies `from` to the front of `to`, which must be as long, and tells whether a byte is suspect: one that is no text, a
-/// `<`, or, where `bar` asks for it, a `|`.
+/// Copies `from` to the front of `to`, which must be as long, and tells whether a byte is suspect: one that
+/// is no text, a `<`, or, where `bar` asks for it, a `|`.
 #[inline(always)]
 pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     if from.len() >= 32 {
@@ -95,7 +96,8 @@ fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last: [u
     }
 }
 
-/// Tells whether one of the eight bytes is suspect: exactly, by tests of each byte's high bit into which nothing is carried.
+/// Tells whether one of the eight bytes is suspect: exactly, by tests of each byte's high bit into which
+/// nothing is carried.
 #[inline(always)]
 fn word_is_suspect(word: u64, bar: bool) -> bool {
     const ONES: u64 = u64::MAX / 0xff;
@@ -193,12 +195,14 @@ impl<const N: usize> Minimums<N> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same with the processor's vectors named: left to itself the compiler makes two passes, `memcpy` first.
+    //! The same with the processor's vectors named: left to itself the compiler makes two passes, `memcpy`
+    //! first.
 
     use std::arch::x86_64::*;
     use std::mem::MaybeUninit;
 
-    /// Defines a copy by vectors of one width: two a turn, then one, then the last ones, which overlap what is done.
+    /// Defines a copy by vectors of one width: two a turn, then one, then the last ones, which overlap what
+    /// is done.
     macro_rules! vector_copy {
         (
             $name:ident, $feature:literal, $vector:ty, $width:literal,

@@ -1,14 +1,16 @@
 //! The wire format: one message, written into a buffer on the stack.
 //!
-//! A message is `KIND|pid|…`, at most 1023 bytes, and no more than that is ever read of a name. What would corrupt a trace
-//! is replaced while copying: bytes 0x00–0x1F and 0x7F become `?` (a newline would forge an event, a NUL swallow one);
-//! `|` becomes `/` in every text but the name of a begin, which alone runs to the end of the line. Perfetto takes
-//! `</script>` for the end of the trace, so its `<` becomes `?` too; and as it refuses an event with an empty field, other than a
-//! begin's name, an empty text is written as `?`. What is too long is cut at a character boundary. The name gives way first; a track only where it leaves no room for one character of any
-//! name and any cookie, so that it comes out the same in the begin, the end and the instants of that track.
+//! A message is `KIND|pid|…`, at most 1023 bytes, and no more than that is ever read of a name. What would
+//! corrupt a trace is replaced while copying: bytes 0x00–0x1F and 0x7F become `?` (a newline would forge an
+//! event, a NUL swallow one); `|` becomes `/` in every text but the name of a begin, which alone runs to the
+//! end of the line. Perfetto takes `</script>` for the end of the trace, so its `<` becomes `?` too; and as
+//! it refuses an event with an empty field, other than a begin's name, an empty text is written as `?`. What
+//! is too long is cut at a character boundary. The name gives way first; a track only where it leaves no room
+//! for one character of any name and any cookie, so that it comes out the same in the begin, the end and the
+//! instants of that track.
 //!
-//! Names that need replacing are rare: they are copied as they are while looking for such a byte ([`copy`]), and only if one was
-//! seen gone over again.
+//! Names that need replacing are rare: they are copied as they are while looking for such a byte ([`copy`]),
+//! and only if one was seen gone over again.
 
 #![expect(
     unsafe_code,
@@ -34,7 +36,8 @@ use self::copy::{copy, has_suspect, is_unsafe};
 /// The longest message: libcutils' buffer of 1024 bytes less its NUL.
 pub(crate) const MESSAGE_MAX: usize = 1023;
 
-/// Bytes kept free behind a track: a bar, one character of a name, a bar and the longest cookie (`-2147483648`).
+/// Bytes kept free behind a track: a bar, one character of a name, a bar and the longest cookie
+/// (`-2147483648`).
 const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
 /// The kinds of message, by the letter they start with.
@@ -126,8 +129,8 @@ impl Message {
         texts
     }
 
-    /// Makes an empty name that starts at `start` a `?`; at the end of the line the reader trims spaces, so there a name of
-    /// nothing but spaces is as good as empty.
+    /// Makes an empty name that starts at `start` a `?`; at the end of the line the reader trims spaces, so
+    /// there a name of nothing but spaces is as good as empty.
     #[inline(always)]
     fn fill_empty(&mut self, start: usize, last: bool) {
         if self.len == start {
@@ -146,7 +149,8 @@ impl Message {
         }
     }
 
-    /// Perfetto's reader takes `</script>`, in lower case, for the end of a trace in HTML, and drops all that follows.
+    /// Perfetto's reader takes `</script>`, in lower case, for the end of a trace in HTML, and drops all that
+    /// follows.
     #[cold]
     #[inline(never)]
     fn replace_script_end(&mut self) {
@@ -188,7 +192,8 @@ impl Message {
         }
     }
 
-    /// Appends `text`, replaced and cut so that the message does not grow beyond `limit`; tells whether all fitted.
+    /// Appends `text`, replaced and cut so that the message does not grow beyond `limit`; tells whether all
+    /// fitted.
     #[inline(always)]
     fn text(&mut self, text: &str, limit: usize, replace_bar: bool) -> bool {
         let room = limit.saturating_sub(self.len);
@@ -238,12 +243,13 @@ impl Message {
     /// The message.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: every method that raises `len` has initialised the bytes up to it, and `len` is within the buffer.
+        // SAFETY: every method that raises `len` has initialised the bytes up to it, and `len` is within the
+        // buffer.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.len) }
     }
 
-    /// The track and the name as C strings (empty where there is none): what stands behind each becomes a NUL, until
-    /// [`restore`](Self::restore).
+    /// The track and the name as C strings (empty where there is none): what stands behind each becomes a
+    /// NUL, until [`restore`](Self::restore).
     #[inline(always)]
     pub(crate) fn c_strings(&mut self, texts: Texts) -> (&CStr, &CStr) {
         self.put_behind(texts, 0);
@@ -272,7 +278,8 @@ impl Message {
     #[inline(always)]
     fn c_string(&self, (start, end): (usize, usize)) -> &CStr {
         match self.bytes().get(start..=end) {
-            // SAFETY: `put_behind` made the byte at `end` a NUL, and the text before it has none: they were replaced.
+            // SAFETY: `put_behind` made the byte at `end` a NUL, and the text before it has none: they were
+            // replaced.
             Some(text) if start > 0 => unsafe { CStr::from_bytes_with_nul_unchecked(text) },
             _ => c"",
         }
@@ -313,16 +320,16 @@ fn replaced(byte: u8, replace_bar: bool) -> u8 {
 
 /// Writes the name of an event straight into its message.
 ///
-/// What is written is escaped and cut as the crate's documentation says; when the message is full, the rest is
-/// ignored and [`is_full`](Self::is_full) turns true. As a [`fmt::Write`] it then answers with an error, so that
-/// `write!` of a huge value stops early.
+/// What is written is escaped and cut as the crate's documentation says; when the message is full, the rest
+/// is ignored and [`is_full`](Self::is_full) turns true. As a [`fmt::Write`] it then answers with an error,
+/// so that `write!` of a huge value stops early.
 pub struct NameWriter<'a> {
     message: &'a mut Message,
     /// The length of the message that the name may fill it up to; lowered to the present one when text was cut.
     limit: usize,
     replace_bar: bool,
-    /// Something was appended as it is. Pieces that a formatter brings are small and many: looking at each costs several times
-    /// what looking at all of them at the end does.
+    /// Something was appended as it is. Pieces that a formatter brings are small and many: looking at each
+    /// costs several times what looking at all of them at the end does.
     unchecked: bool,
 }
 

@@ -48,8 +48,8 @@ impl Event {
         (track.then_some(&*self.track), name.then_some(&*self.name), number.then_some(value))
     }
 
-    /// The message of the encoder under test, the name written in pieces of `piece` characters (0: in one), with the fields'
-    /// C strings.
+    /// The message of the encoder under test, the name written in pieces of `piece` characters (0: in one),
+    /// with the fields' C strings.
     pub(crate) fn encode(&self, piece: usize) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         let (track, name, number) = self.fields();
         let mut message = Message::new();

@@ -7,6 +7,11 @@ use tracing_subscriber::layer::SubscriberExt as _;
 
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 
+/// An operation, run this often.
+pub(crate) type Body = fn(u64);
+/// Runs operations with something around them.
+pub(crate) type Around = fn(Body, u64);
+
 /// One kind of subscriber, in one state of tracing.
 #[derive(Clone, Copy)]
 pub(crate) struct Mode {
@@ -22,6 +27,8 @@ pub(crate) struct Mode {
     pub(crate) install: fn(),
     /// The modes that it is compared to.
     pub(crate) compared_to: &'static [&'static str],
+    /// What runs a case's operations this often, where they need something around them.
+    around: Option<Around>,
 }
 
 impl Mode {
@@ -29,9 +36,17 @@ impl Mode {
     pub(crate) fn id(&self, case: &str) -> String {
         format!("{}/{}{case}", self.who, self.before)
     }
+
+    /// Runs a case's operations this often.
+    pub(crate) fn run(&self, case: Body, n: u64) {
+        match self.around {
+            Some(around) => around(case, n),
+            None => case(n),
+        }
+    }
 }
 
-fn install(subscriber: impl Subscriber + Send + Sync) {
+pub(crate) fn install(subscriber: impl Subscriber + Send + Sync) {
     tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
 }
 
@@ -82,6 +97,7 @@ pub(crate) fn all() -> Vec<Mode> {
         writes: false,
         install,
         compared_to: &[],
+        around: None,
     };
     let rust = |name, before, on, install, compared_to| Mode {
         name,
@@ -91,6 +107,7 @@ pub(crate) fn all() -> Vec<Mode> {
         writes: on,
         install,
         compared_to,
+        around: None,
     };
     let mut all = vec![
         limit("no_subscriber", "no_subscriber_", || ()),
@@ -155,7 +172,21 @@ pub(crate) fn all() -> Vec<Mode> {
 /// A peer, in its own default state.
 #[allow(dead_code, reason = "which peers there are depends on the features")]
 pub(crate) fn peer(name: &'static str, who: &'static str, install: fn()) -> Mode {
-    Mode { name, who, before: "", on: false, writes: false, install, compared_to: &["no_subscriber"] }
+    let compared_to = &["no_subscriber"];
+    Mode { name, who, before: "", on: false, writes: false, install, compared_to, around: None }
+}
+
+#[allow(dead_code, reason = "which peers there are depends on the features")]
+impl Mode {
+    /// The same peer switched off, under this name.
+    pub(crate) fn off(self, name: &'static str, install: fn()) -> Self {
+        Self { name, before: "off_", install, ..self }
+    }
+
+    /// The same peer with this around the operations.
+    pub(crate) fn around(self, around: Around) -> Self {
+        Self { around: Some(around), ..self }
+    }
 }
 
 /// What was promised: a row, what it is compared to, and the highest ratio.
@@ -180,7 +211,8 @@ pub(crate) fn asked() -> Vec<(String, String, f64)> {
     asked
 }
 
-/// Tells whether a row was promised not to allocate: all of the subscriber alone; of the layer off, filtered and events.
+/// Tells whether a row was promised not to allocate: all of the subscriber alone; of the layer off, filtered
+/// and events.
 pub(crate) fn must_not_allocate(id: &str) -> bool {
     let Some(name) = id.strip_prefix("rust/") else { return false };
     !name.starts_with("layer_on_span")

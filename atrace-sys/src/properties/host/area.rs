@@ -1,11 +1,12 @@
 //! The content of a store: its layout, how it is read while others write it, and how it is written.
 //!
-//! Everything here works on atomics, because other processes write the memory, and trusts nothing that it loads:
-//! each count and length is checked before use.
+//! Everything here works on atomics, because other processes write the memory, and trusts nothing that it
+//! loads: each count and length is checked before use.
 //!
 //! # Layout
 //!
-//! Numbers are in the byte order of the machine. A header of 64 bytes is followed by 256 entries of 384 bytes:
+//! Numbers are in the byte order of the machine. A header of 64 bytes is followed by 256 entries of 384
+//! bytes:
 //!
 //! | header | | entry | |
 //! |---|---|---|---|
@@ -15,10 +16,10 @@
 //! | 16 | u32 area serial, a futex word | 192 | value 0, closed by a NUL, 96 bytes |
 //! | 20 | zeros | 288 | value 1, closed by a NUL, 96 bytes |
 //!
-//! The lowest bit of an entry's serial tells which of its two values is in force; the rest is the area serial that
-//! its last writer gave, 31 bits wide and never 0. A writer, holding the lock of the file, fills the value that is
-//! not in force and then stores the serial: there is no moment at which no value is in force. An entry is complete
-//! before the count says that it is there, and neither moves nor goes away after that.
+//! The lowest bit of an entry's serial tells which of its two values is in force; the rest is the area serial
+//! that its last writer gave, 31 bits wide and never 0. A writer, holding the lock of the file, fills the
+//! value that is not in force and then stores the serial: there is no moment at which no value is in force.
+//! An entry is complete before the count says that it is there, and neither moves nor goes away after that.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
@@ -31,8 +32,8 @@ const MAGIC: [u8; 8] = *b"ATRPROP\x01";
 /// How many properties a store holds.
 pub(super) const CAPACITY: usize = 256;
 
-/// How often a reader tries when the value changes under it. A writer makes several system calls for each change, so
-/// even the second attempt is rare.
+/// How often a reader tries when the value changes under it. A writer makes several system calls for each
+/// change, so even the second attempt is rare.
 const ATTEMPTS: usize = 64;
 
 /// The whole of a store.
@@ -177,7 +178,8 @@ impl Entry {
             let serial = acquire(&self.serial);
             let bytes = &self.values[(serial & 1) as usize];
             let (value, terminated) = Value::until_nul(bytes.iter().map(|byte| byte.load(Ordering::Relaxed)));
-            // Pairs with the fence in `Writable::fill`: whoever saw a byte of a later value sees a later serial.
+            // Pairs with the fence in `Writable::fill`: whoever saw a byte of a later value sees a later
+            // serial.
             fence(Ordering::Acquire);
             if self.serial.load(Ordering::Relaxed) == serial {
                 return if terminated {
@@ -251,8 +253,8 @@ impl<'a> Writable<'a> {
 
     /// Writes a value that is not in force.
     fn fill(bytes: &[AtomicU8; 96], value: &Value) {
-        // A reader that sees one of these bytes must see the serial that put the other value in force, which may have
-        // been stored by another process; the lock orders it before this fence.
+        // A reader that sees one of these bytes must see the serial that put the other value in force, which
+        // may have been stored by another process; the lock orders it before this fence.
         fence(Ordering::Release);
         let padding = std::iter::repeat_n(0, 96 - value.as_bytes().len());
         for (to, from) in bytes.iter().zip(value.as_bytes().iter().copied().chain(padding)) {

@@ -281,8 +281,8 @@ impl Location {
         let what = format!("this directory is for user {uid} and belongs to user {}", data.uid());
         let error = self.foreign(path, &what, "remove it, or name another store with ATRACE_PROPERTIES");
         match (data.uid(), asker) {
-            // Root was killed, or is, between making it and giving it away. Nobody else can have put something of
-            // root's there, as the directory above is sticky.
+            // Root was killed, or is, between making it and giving it away. Nobody else can have put
+            // something of root's there, as the directory above is sticky.
             (0, 0) => Ok(self.give(path, uid)?),
             (0, _) => Err(Failure::Lasting(error)),
             _ => Err(error.into()),
@@ -388,8 +388,9 @@ impl Location {
                 return Err(self.io("can't create the property store; name another path", error).into());
             }
         };
-        // Whoever holds the lock of the temporary file decides on its name. Without it, someone is about to remove
-        // it, having found it between its creation and its lock; with it but without a name, they have.
+        // Whoever holds the lock of the temporary file decides on its name. Without it, someone is about to
+        // remove it, having found it between its creation and its lock; with it but without a name, they
+        // have.
         if !self.lock_now(&file)? {
             return Err(Failure::Lasting(self.occupied()));
         }
@@ -549,8 +550,8 @@ mod tests {
         assert!(Location::of_path(Path::new("relative")).unwrap().path().is_absolute());
     }
 
-    /// What a creator leaves that was killed in the middle; on file systems without `RENAME_NOREPLACE` also between
-    /// linking and unlinking.
+    /// What a creator leaves that was killed in the middle; on file systems without `RENAME_NOREPLACE` also
+    /// between linking and unlinking.
     #[test]
     #[cfg_attr(miri, ignore = "no files")]
     fn leftovers_of_a_dead_creator_are_cleared() {

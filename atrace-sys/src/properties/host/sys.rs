@@ -64,8 +64,8 @@ pub(super) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
 /// Renames a file within a directory unless the new name exists (`EEXIST`).
 pub(super) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
     let directory = directory.as_raw_fd();
-    // SAFETY: the arguments are those of renameat2(2): open descriptors, C strings, flags. It is called by number
-    // because not every libc has the function.
+    // SAFETY: the arguments are those of renameat2(2): open descriptors, C strings, flags. It is called by
+    // number because not every libc has the function.
     let result = unsafe {
         libc::syscall(
             libc::SYS_renameat2,
@@ -144,8 +144,8 @@ impl Map {
 
     /// The mapped store. Storing to it where it was not mapped for writing would end the process.
     pub(super) fn area(&self) -> &Area {
-        // SAFETY: the mapping has the size of an Area, the alignment of a page, and lives as long as `self`. Any bytes
-        // are an Area, and as it consists of atomics other processes may write it.
+        // SAFETY: the mapping has the size of an Area, the alignment of a page, and lives as long as `self`.
+        // Any bytes are an Area, and as it consists of atomics other processes may write it.
         unsafe { self.0.as_ref() }
     }
 
@@ -162,8 +162,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping made in `new`; references to it are bound to `self`, or were promised not
-        // to be used any more.
+        // SAFETY: the range is the mapping made in `new`; references to it are bound to `self`, or were
+        // promised not to be used any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Area>()) };
     }
 }
