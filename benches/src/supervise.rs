@@ -14,7 +14,8 @@
 //! - `ATRACE_MARKER` names the sink: the marker of an instance of its own; without the rights for
 //!   one, `/dev/null`, or as a test, where little is written, a temporary file. `ATRACE_BENCH_SINK`
 //!   (`tracefs`, `file`, `null`) asks for one of them.
-//! - `ATRACE_PROPERTIES` names a property store of its own, unless it was set already.
+//! - `ATRACE_PROPERTIES` names a property store of its own, unless it was set already; then what a bench that
+//!   was killed left switched on there is switched off.
 //! - `ATRACE_BACKEND` is not set.
 //! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only one that the device's
 //!   libcutils knows, with the ring buffer switched on.
@@ -29,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use atrace::SinkKind;
+use atrace::control::Control;
 use atrace::tracefs::{self, Instance};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -195,6 +197,9 @@ fn supervise(args: &Args) -> io::Result<u8> {
         .prefix("atrace-bench-")
         .tempdir_in(temp_root.unwrap_or_else(std::env::temp_dir))?;
     let prepared = Prepared::new(args, temp.path())?;
+    // A store that outlives this run must not keep what a killed bench switched on.
+    let is_shared = cfg!(target_os = "android") || std::env::var_os(PROPERTIES).is_some();
+    let _switches = is_shared.then(Switches::note).flatten();
 
     let mut command = Command::new(exe);
     command.args(std::env::args_os().skip(1)).env(CHILD, std::process::id().to_string());
@@ -210,6 +215,34 @@ fn supervise(args: &Args) -> io::Result<u8> {
     let mut child = command.spawn()?;
     wait(&mut child, &mut signals)
     // The instance goes, then the directory.
+}
+
+/// The app patterns of a property store, to which it is brought back when this is dropped.
+struct Switches {
+    control: Control,
+    before: Vec<String>,
+}
+
+impl Switches {
+    /// None where there are no properties: then nobody can switch them either.
+    fn note() -> Option<Self> {
+        let control = Control::open().ok()?;
+        Some(Self { control, before: control.patterns() })
+    }
+}
+
+impl Drop for Switches {
+    fn drop(&mut self) {
+        for pattern in self.control.patterns() {
+            if self.before.contains(&pattern) {
+                continue;
+            }
+            match self.control.disable(&pattern) {
+                Ok(switched) => switched.keep(),
+                Err(e) => drop(writeln!(io::stderr(), "{pattern} is still switched on: {e}")),
+            }
+        }
+    }
 }
 
 /// Returns where a bench on a device keeps its results: the first of two places that is `usable`.

@@ -52,7 +52,9 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
         assert_eq!(session.wrote(|| ()).unwrap(), Some(0));
     }
     // A bench leaves things in its directories, and keeps its marker open to the end.
-    fs::write(env("ATRACE_PROPERTIES"), "left behind").unwrap();
+    if helper != "switch" {
+        fs::write(env("ATRACE_PROPERTIES"), "left behind").unwrap();
+    }
     let _open = fs::OpenOptions::new().write(true).open(&marker).unwrap();
     println!("ready");
     if helper != "sleep" {
@@ -66,6 +68,12 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
         "abort" => std::process::abort(),
         "kill" => kill_process(getpid(), Signal::KILL).unwrap(),
         "sleep" => std::thread::sleep(Duration::from_secs(60)),
+        "switch" => {
+            let control = atrace::control::Control::open().unwrap();
+            std::mem::forget(control.enable_this_process().unwrap());
+            assert_eq!(control.patterns().len(), 2);
+            kill_process(getpid(), Signal::KILL).unwrap();
+        }
         other => panic!("no helper is called {other}"),
     }
     ExitCode::SUCCESS
@@ -171,6 +179,9 @@ fn tests() {
         println!("supervise: nothing is left of any end on {sink}");
     }
 
+    what_a_killed_bench_switched_is_switched_back();
+    println!("supervise: what a killed bench left switched on is switched off");
+
     the_parent_sleeps_while_the_child_runs();
     println!("supervise: the parent uses no CPU time");
 
@@ -199,6 +210,18 @@ fn the_parent_sleeps_while_the_child_runs() {
     assert_eq!((after - before, &state[..]), (0, "S"));
     run.signal(Signal::TERM);
     run.end();
+}
+
+fn what_a_killed_bench_switched_is_switched_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("properties");
+    let control = atrace::control::Control::open_path(&store).unwrap();
+    control.enable("someone else").unwrap().keep();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("--bench").env(HELPER, "switch").env("ATRACE_BENCH_SINK", "null");
+    let output = command.env("ATRACE_PROPERTIES", &store).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
+    assert_eq!(control.patterns(), ["someone else"]);
 }
 
 fn what_a_killed_parent_leaves_is_swept() {
