@@ -420,7 +420,11 @@ fn watch(session: &Session) -> io::Result<Vec<Row>> {
     if !session.args().selects(&id("watched")) {
         return Ok(Vec::new());
     }
-    let rounds = if session.args().test { 1 } else { 10 };
+    let rounds = match session.args() {
+        args if args.test => 1,
+        args if args.quick => 8,
+        _ => 24,
+    };
     let mut alternating = Alternating::new(rounds);
     alternating.mode("alone").mode("watched").mode("watched_without_descriptors");
     alternating.compare(id("watched"), id("alone")).compare(id("watched_without_descriptors"), id("alone"));
@@ -436,7 +440,11 @@ fn beside_a_watch(session: &Session, switch: &Switch, kind: &str) -> io::Result<
     };
     let name = text(10);
     let full = Config::of(session.args());
-    let mut paired = Paired::new(Config { budget: full.budget.mul_f64(0.02), max_rounds: 300, ..full });
+    let mut paired = Paired::new(Config {
+        budget: full.budget.mul_f64(0.005),
+        min_rounds: full.min_rounds.min(60),
+        ..full
+    });
     paired.case(format!("rust/on_begin_{kind}/10"), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
     Ok(paired.run().rows(session.sink()))
 }

@@ -125,7 +125,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
 fn all_modes(session: &Session, modes: &[Mode]) -> io::Result<ExitCode> {
     let rounds = match session.args() {
         args if args.test => 1,
-        args if args.quick => 8,
+        args if args.quick => 6,
         _ => 36,
     };
     let mut alternating = Alternating::new(rounds);
