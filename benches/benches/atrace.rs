@@ -334,13 +334,6 @@ fn raw_write(file: &File, message: &[u8], n: u64) {
     assert_eq!(whole, n, "the sink takes no raw writes");
 }
 
-/// The system call alone, within the loop: nothing is called, so nothing returns.
-fn raw_syscall(file: &File, message: &[u8], n: u64) {
-    for _ in 0..n {
-        let _ = black_box(rustix::io::write(file, black_box(message)));
-    }
-}
-
 fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let _on = switch.on()?;
     let pid = std::process::id();
@@ -361,9 +354,6 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
             paired.compare(id("rust", "on", name), &base);
             paired.compare(id("cc", "on", name), &base);
         }
-        let message = format!("B|{pid}|{}", text(10)).into_bytes();
-        let file = file.try_clone().expect("a descriptor is left");
-        paired.case("limit/inline_syscall_begin/10", move |n| raw_syscall(&file, &message, n));
     })
 }
 
