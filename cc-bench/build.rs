@@ -17,6 +17,8 @@ fn main() {
 
     cxx(cxx_build::bridge("src/lib.rs")).file("src/bench.cc").include(&include).compile("cc_bench_loops");
 
+    println!("cargo::metadata=compiler={}", compiler());
+
     let directory = PathBuf::from(variable("OUT_DIR")).join("lib");
     if system == "linux" {
         build_cutils(&include, &directory);
@@ -52,6 +54,13 @@ const ANDROIDS: [&str; 4] = ["trace.cc", "marker.cc", "log.cc", "process.cc"];
 /// Reads a variable that cargo always sets.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|reason| panic!("{name}: {reason}"))
+}
+
+/// What the compiler says of itself in its first line.
+fn compiler() -> String {
+    let output = cxx(cc::Build::new()).get_compiler().to_command().arg("--version").output();
+    let output = output.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
 }
 
 /// The same code in every profile: what is measured must not depend on how the Rust side was built.

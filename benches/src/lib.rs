@@ -7,7 +7,7 @@
 //!   threads.
 //! - [`stats`] turns rounds into medians with 95 % intervals, and tells which mean nothing.
 //! - [`alloc`] counts allocations exactly.
-//! - [`row`] is the measured file, [`table`] what a person sees of it.
+//! - [`row`] is the measured file, [`environment`] what it was measured on, [`table`] what a person sees of it.
 //! - [`supervise`] gives a bench a sink of its own and cleans up behind it, however it ends;
 //!   [`args`] reads its command line.
 //! - [`device`] runs all of it on an Android device.
@@ -19,6 +19,7 @@ pub mod chain;
 pub mod clock;
 pub mod cpu;
 pub mod device;
+pub mod environment;
 pub mod measured;
 pub mod paired;
 pub mod processes;

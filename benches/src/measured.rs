@@ -78,7 +78,7 @@ impl Measured {
     /// Makes the row of one case.
     #[must_use]
     pub fn row(&self, id: &str, sink: Sink) -> Option<Row> {
-        let mut row = Row::new(id, self.ns(id)?, sink);
+        let mut row = Row::new(id, self.ns(id)?, sink).with_rounds(self.rounds(id)?);
         for (_, base) in self.comparisons.iter().filter(|(i, _)| i == id) {
             if let Some(ratio) = self.ratio(id, base) {
                 row.vs.insert(base.clone(), Versus::from(ratio));

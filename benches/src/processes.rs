@@ -170,7 +170,7 @@ impl Alternating {
         let of = || rounds.iter().filter_map(|round| round.get(id));
         let ns = samples(id)?;
         let first = of().next()?;
-        let mut row = Row::new(id, Interval::of(&ns)?, first.sink);
+        let mut row = Row::new(id, Interval::of(&ns)?, first.sink).with_rounds(&ns);
         row.unit.clone_from(&first.unit);
         row.allocs = of().filter_map(|row| row.allocs).reduce(f64::max);
         row.bytes = of().filter_map(|row| row.bytes).reduce(f64::max);

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::alloc::PerOp;
+use crate::environment;
 use crate::stats::Interval;
 
 /// Where the messages went while a row was measured.
@@ -101,6 +102,37 @@ pub struct Row {
     /// Ratios to other rows, from alternating processes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vs_process: BTreeMap<String, Versus>,
+    /// How the rounds were distributed, where that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Rounds>,
+}
+
+/// How what was measured in the rounds of a case was distributed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rounds {
+    /// How many rounds there were.
+    pub n: usize,
+    /// What was not exceeded in [`PERCENTS`] of them.
+    #[serde(serialize_with = "tidy_all")]
+    pub at: Vec<f64>,
+}
+
+/// The parts of the rounds that [`Rounds`] tells of, in percent.
+pub const PERCENTS: [usize; 11] = [0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100];
+
+impl Rounds {
+    /// Returns the distribution of `samples`; `None` where there are none, or one is not a finite number.
+    #[must_use]
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
+            return None;
+        }
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let at = PERCENTS.map(|percent| sorted[((n * percent).div_ceil(100)).saturating_sub(1)]);
+        Some(Self { n, at: at.to_vec() })
+    }
 }
 
 impl Row {
@@ -119,7 +151,15 @@ impl Row {
             noisy: ns.is_noisy(),
             vs: BTreeMap::new(),
             vs_process: BTreeMap::new(),
+            rounds: None,
         }
+    }
+
+    /// Keeps how the rounds were distributed that the numbers are of.
+    #[must_use]
+    pub fn with_rounds(mut self, samples: &[f64]) -> Self {
+        self.rounds = Rounds::of(samples);
+        self
     }
 
     /// Sets what was counted, if it was.
@@ -148,6 +188,16 @@ fn tidy_option<S: Serializer>(x: &Option<f64>, serializer: S) -> Result<S::Ok, S
         Some(x) => tidy(x, serializer),
         None => serializer.serialize_none(),
     }
+}
+
+fn tidy_all<S: Serializer>(all: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+    struct Tidy(f64);
+    impl Serialize for Tidy {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            tidy(&self.0, serializer)
+        }
+    }
+    serializer.collect_seq(all.iter().copied().map(Tidy))
 }
 
 /// Returns the directory of measured files: what `ATRACE_OVERHEAD_DIR` names, else `overhead` in
@@ -180,14 +230,18 @@ fn target_dir_of(target: Option<PathBuf>, exe: Option<&Path>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("target"))
 }
 
-/// Writes the rows of `bench` to its file in [`dir`] and returns which that is.
+/// Writes the rows of `bench` to its file in [`dir`], with the [environment](crate::environment) beside it, and
+/// returns which that is.
 ///
 /// # Errors
 ///
 /// What the system answered, with the file it was about. The old file is there until the new one
 /// is complete.
 pub fn write(bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
-    write_to(&dir(), bench, rows)
+    let dir = dir();
+    let path = write_to(&dir, bench, rows)?;
+    environment::write_to(&dir, bench)?;
+    Ok(path)
 }
 
 /// Writes the rows of `bench` to its file in `dir` and returns which that is.
@@ -196,24 +250,31 @@ pub fn write(bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
 ///
 /// As [`write()`].
 pub fn write_to(dir: &Path, bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
-    let path = dir.join(format!("{bench}.json"));
+    let name = format!("{bench}.json");
+    // One row a line: good to read, and to compare.
+    let mut text = String::from("[");
+    for (i, row) in rows.iter().enumerate() {
+        text.push_str(if i == 0 { "\n" } else { ",\n" });
+        text.push_str(&serde_json::to_string(row)?);
+    }
+    text.push_str("\n]\n");
+    replace(dir, &name, text.as_bytes())?;
+    Ok(dir.join(name))
+}
+
+/// Makes `name` in `dir`, which is made if needed, a file with this content. Whoever reads meanwhile gets all of
+/// the old one or all of the new.
+pub(crate) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    let path = dir.join(name);
     let all = || {
         std::fs::create_dir_all(dir)?;
         let mut temp = tempfile::Builder::new().prefix(".overhead-").tempfile_in(dir)?;
-        // One row a line: good to read, and to compare.
-        let mut text = String::from("[");
-        for (i, row) in rows.iter().enumerate() {
-            text.push_str(if i == 0 { "\n" } else { ",\n" });
-            text.push_str(&serde_json::to_string(row)?);
-        }
-        text.push_str("\n]\n");
-        temp.write_all(text.as_bytes())?;
+        temp.write_all(content)?;
         make_readable(temp.as_file())?;
         temp.persist(&path).map_err(|e| e.error)?;
         Ok(())
     };
-    all().map_err(|e: io::Error| io::Error::new(e.kind(), format!("writing {}: {e}", path.display())))?;
-    Ok(path)
+    all().map_err(|e: io::Error| io::Error::new(e.kind(), format!("writing {}: {e}", path.display())))
 }
 
 /// A temporary file is its owner's alone; a result is for everyone, as if it had been created.
@@ -285,6 +346,19 @@ mod tests {
         assert_eq!(std::fs::read_dir(&nested).unwrap().count(), 1);
         let none = read(&nested.join("none.json")).unwrap_err();
         assert!(none.to_string().contains("none.json"), "{none}");
+    }
+
+    #[test]
+    fn rounds_are_kept_by_their_ranks() {
+        let samples: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        let rounds = Rounds::of(&samples).unwrap();
+        assert_eq!(rounds.n, 200);
+        assert_eq!(rounds.at, [1.0, 2.0, 10.0, 20.0, 50.0, 100.0, 150.0, 180.0, 190.0, 198.0, 200.0]);
+        assert_eq!(Rounds::of(&[3.5]).unwrap().at, [3.5; 11]);
+        assert_eq!((Rounds::of(&[]), Rounds::of(&[f64::NAN])), (None, None));
+        let row = row("a", 1.0, 0.0).with_rounds(&[1.000_000_1, 2.0]);
+        let text = serde_json::to_string(&row).unwrap();
+        assert!(text.ends_with(r#""rounds":{"n":2,"at":[1,1,1,1,1,1,2,2,2,2,2]}}"#), "{text}");
     }
 
     #[test]

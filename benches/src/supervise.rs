@@ -37,6 +37,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::Args;
+use crate::environment;
 use crate::paired::Config;
 use crate::row::{Sink, env_path};
 
@@ -144,6 +145,7 @@ impl Session {
         if getppid().map(|pid| pid.to_string().into()) != Some(parent) {
             return Err(io::Error::other(format!("the process that {CHILD} names has not started this one")));
         }
+        environment::start();
         let sink = match std::env::var_os(SINK) {
             Some(name) => sink_of(&name)?,
             None => Sink::None,

@@ -121,7 +121,7 @@ impl Scaling {
     pub fn rows(&self, id: &str, sink: Sink) -> Vec<Row> {
         let name = |n: usize| format!("{id}/{n}_thread{}", if n == 1 { "" } else { "s" });
         let row = |&n: &usize| {
-            let mut row = Row::new(name(n), self.ns(n)?, sink);
+            let mut row = Row::new(name(n), self.ns(n)?, sink).with_rounds(self.rounds(n)?);
             let first = *self.threads.first()?;
             if n != first {
                 row.vs.insert(name(first), Versus::from(self.ratio(n, first)?));

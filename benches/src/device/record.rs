@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::properties::Properties;
+use crate::environment;
 
 /// The script whose output [`Record::new`] reads.
 pub(crate) const SCRIPT: &str = "echo kernel=$(uname -r)\n\
@@ -29,6 +30,9 @@ pub(crate) struct Record {
     pub(crate) fingerprint: String,
     /// What decides on the clock of each group of CPUs.
     pub(crate) governors: BTreeMap<String, String>,
+    /// The commit of the sources that the benches were built from.
+    #[serde(default)]
+    pub(crate) commit: String,
     /// Whether the benches ran as root, or else as the shell.
     pub(crate) root: bool,
     /// Whether they took less time.
@@ -55,6 +59,7 @@ impl Record {
             abi: get("ro.product.cpu.abi"),
             fingerprint: get("ro.build.fingerprint"),
             governors,
+            commit: environment::commit(),
             ..Self::default()
         }
     }
