@@ -10,20 +10,24 @@
 //!
 //! let (counts, boxed) = atrace_benches::alloc::count(|| Box::new(7_u64));
 //! let counts = counts.expect("Counting is installed");
-//! assert_eq!((counts.allocs, counts.bytes, counts.frees), (1, 8, 0));
+//! assert_eq!((counts.allocs, counts.bytes, counts.frees, counts.peak), (1, 8, 0, 8));
 //! # drop(boxed);
 //! ```
 #![allow(unsafe_code, reason = "GlobalAlloc is an unsafe trait; every call goes to System unchanged")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 static ON: AtomicBool = AtomicBool::new(false);
 static ALLOCS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static FREES: AtomicU64 = AtomicU64::new(0);
+static FREED: AtomicU64 = AtomicU64::new(0);
+/// Bytes allocated and not freed since counting began. Below zero while what was allocated before is freed.
+static LIVE: AtomicI64 = AtomicI64::new(0);
+static PEAK: AtomicI64 = AtomicI64::new(0);
 
 /// The system's allocator, counting while [`count`] runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,13 +39,17 @@ impl Counting {
         if ON.load(Relaxed) {
             ALLOCS.fetch_add(1, Relaxed);
             BYTES.fetch_add(size as u64, Relaxed);
+            let size = size.cast_signed() as i64;
+            PEAK.fetch_max(LIVE.fetch_add(size, Relaxed) + size, Relaxed);
         }
     }
 
     #[inline]
-    fn freed() {
+    fn freed(size: usize) {
         if ON.load(Relaxed) {
             FREES.fetch_add(1, Relaxed);
+            FREED.fetch_add(size as u64, Relaxed);
+            LIVE.fetch_sub(size.cast_signed() as i64, Relaxed);
         }
     }
 }
@@ -63,13 +71,13 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         Self::allocated(new_size);
-        Self::freed();
+        Self::freed(layout.size());
         // SAFETY: the caller's promises are those of `System`, where `ptr` came from.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        Self::freed();
+        Self::freed(layout.size());
         // SAFETY: the caller's promises are those of `System`, where `ptr` came from.
         unsafe { System.dealloc(ptr, layout) }
     }
@@ -84,6 +92,11 @@ pub struct Counts {
     pub bytes: u64,
     /// Blocks that were given back.
     pub frees: u64,
+    /// Bytes of those blocks.
+    pub freed: u64,
+    /// The most bytes that were allocated and not yet given back at any time, above what was there before. With
+    /// several threads, to within what they allocate at the same moment. A `realloc` is both blocks for a moment.
+    pub peak: u64,
 }
 
 /// Runs `f` and counts what the whole process allocates meanwhile.
@@ -107,12 +120,21 @@ pub fn count<R>(f: impl FnOnce() -> R) -> (Option<Counts>, R) {
     ON.store(true, Relaxed);
     drop(black_box(Box::new(black_box(0_u8))));
     let installed = ALLOCS.load(Relaxed) > 0;
-    for counter in [&ALLOCS, &BYTES, &FREES] {
+    for counter in [&ALLOCS, &BYTES, &FREES, &FREED] {
+        counter.store(0, Relaxed);
+    }
+    for counter in [&LIVE, &PEAK] {
         counter.store(0, Relaxed);
     }
     let result = f();
-    let counts =
-        Counts { allocs: ALLOCS.load(Relaxed), bytes: BYTES.load(Relaxed), frees: FREES.load(Relaxed) };
+    let counts = Counts {
+        allocs: ALLOCS.load(Relaxed),
+        bytes: BYTES.load(Relaxed),
+        frees: FREES.load(Relaxed),
+        freed: FREED.load(Relaxed),
+        // Never below zero: it began there.
+        peak: PEAK.load(Relaxed).unsigned_abs(),
+    };
     drop(off);
     (installed.then_some(counts), result)
 }
@@ -126,6 +148,8 @@ pub struct PerOp {
     pub bytes: f64,
     /// Frees of one operation.
     pub frees: f64,
+    /// Bytes given back by one operation.
+    pub freed: f64,
     /// The counts of all operations, exactly.
     pub total: Counts,
 }
@@ -145,7 +169,13 @@ pub fn per_op(ops: u64, mut f: impl FnMut(u64)) -> Option<PerOp> {
     let (total, ()) = count(|| f(ops));
     let total = total?;
     let per = |n: u64| n as f64 / ops as f64;
-    Some(PerOp { allocs: per(total.allocs), bytes: per(total.bytes), frees: per(total.frees), total })
+    Some(PerOp {
+        allocs: per(total.allocs),
+        bytes: per(total.bytes),
+        frees: per(total.frees),
+        freed: per(total.freed),
+        total,
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //!   ratios; [`processes`] does that with whole processes; [`threads`] with a growing number of
 //!   threads.
 //! - [`stats`] turns rounds into medians with 95 % intervals, and tells which mean nothing.
-//! - [`alloc`] counts allocations exactly.
+//! - [`alloc`] counts allocations exactly; [`profile`] says what the kernel knows of the threads.
 //! - [`row`] is the measured file, [`environment`] what it was measured on, [`table`] what a person sees of it.
 //! - [`supervise`] gives a bench a sink of its own and cleans up behind it, however it ends;
 //!   [`args`] reads its command line.
@@ -23,6 +23,7 @@ pub mod environment;
 pub mod measured;
 pub mod paired;
 pub mod processes;
+pub mod profile;
 pub mod row;
 mod shuffle;
 pub mod stats;

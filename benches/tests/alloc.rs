@@ -21,8 +21,8 @@ fn main() {
         }
     });
     let boxes = boxes.unwrap();
-    assert_eq!(boxes.total, Counts { allocs: 1000, bytes: 24_000, frees: 1000 });
-    assert_eq!((boxes.allocs, boxes.bytes, boxes.frees), (1.0, 24.0, 1.0));
+    assert_eq!(boxes.total, Counts { allocs: 1000, bytes: 24_000, frees: 1000, freed: 24_000, peak: 24 });
+    assert_eq!((boxes.allocs, boxes.bytes, boxes.frees, boxes.freed), (1.0, 24.0, 1.0, 24.0));
 
     // What is set up once is not counted.
     let mut once = None;
@@ -38,11 +38,20 @@ fn main() {
         v.reserve_exact(black_box(20));
         v
     });
-    assert_eq!(grown.unwrap(), Counts { allocs: 2, bytes: 30, frees: 1 });
-    drop(v);
+    assert_eq!(grown.unwrap(), Counts { allocs: 2, bytes: 30, frees: 1, freed: 10, peak: 30 });
+
+    // What was there before is not part of the peak, also where it is given back first.
+    let (above, later) = count(|| {
+        drop(v);
+        let first = black_box(vec![0_u8; black_box(50)]);
+        drop(black_box(vec![0_u8; black_box(100)]));
+        first
+    });
+    assert_eq!(above.unwrap(), Counts { allocs: 2, bytes: 150, frees: 2, freed: 120, peak: 130 });
+    drop(later);
 
     let (zeroed, _) = count(|| black_box(vec![0_u8; black_box(64)]).len());
-    assert_eq!(zeroed.unwrap(), Counts { allocs: 1, bytes: 64, frees: 1 });
+    assert_eq!(zeroed.unwrap(), Counts { allocs: 1, bytes: 64, frees: 1, freed: 64, peak: 64 });
 
     // All threads are counted.
     let (sent, received) = std::sync::mpsc::sync_channel::<()>(1);
