@@ -20,6 +20,8 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 static ON: AtomicBool = AtomicBool::new(false);
 static ALLOCS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
@@ -84,7 +86,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// What was asked of the allocator. A `realloc` is an allocation of the new size and a free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Allocations.
     pub allocs: u64,

@@ -18,8 +18,16 @@ impl Pin {
     ///
     /// What the kernel answered.
     pub fn here() -> io::Result<Self> {
+        Self::to(sched_getcpu())
+    }
+
+    /// Pins the calling thread to the CPU of this number.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel answered.
+    pub fn to(cpu: usize) -> io::Result<Self> {
         let before = sched_getaffinity(None)?;
-        let cpu = sched_getcpu();
         let mut one = CpuSet::new();
         one.set(cpu);
         sched_setaffinity(None, &one)?;
@@ -40,9 +48,27 @@ impl Drop for Pin {
     }
 }
 
+/// Returns the number of the last CPU that the calling thread may run on: interrupts rather go to the first.
+///
+/// # Errors
+///
+/// What the kernel answered.
+pub fn last() -> io::Result<usize> {
+    let allowed = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu));
+    last.ok_or_else(|| io::Error::other("this thread may run on no CPU"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_is_allowed() {
+        let last = last().unwrap();
+        let pin = Pin::to(last).unwrap();
+        assert_eq!((sched_getcpu(), pin.cpu()), (last, last));
+    }
 
     #[test]
     fn pins_and_restores() {

@@ -5,6 +5,7 @@
 //! - [`paired`] runs cases in interleaved rounds in one process, so that drifts cancel in their
 //!   ratios; [`processes`] does that with whole processes; [`threads`] with a growing number of
 //!   threads.
+//! - [`workload`] runs whole programs, without instrumentation, with it, and traced.
 //! - [`stats`] turns rounds into medians with 95 % intervals, and tells which mean nothing.
 //! - [`alloc`] counts allocations exactly; [`profile`] says what the kernel knows of the threads.
 //! - [`row`] is the measured file, [`environment`] what it was measured on, [`table`] what a person sees of it.
@@ -30,3 +31,4 @@ pub mod stats;
 pub mod supervise;
 pub mod table;
 pub mod threads;
+pub mod workload;

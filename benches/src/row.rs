@@ -70,6 +70,29 @@ impl From<Interval> for Versus {
     }
 }
 
+/// How much more than something else, with a 95 % interval, from processes that take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Above {
+    /// The median of the differences, in nanoseconds.
+    #[serde(serialize_with = "tidy")]
+    pub ns: f64,
+    /// Its lower bound.
+    #[serde(serialize_with = "tidy")]
+    pub low: f64,
+    /// Its upper bound.
+    #[serde(serialize_with = "tidy")]
+    pub high: f64,
+    /// How many more allocations, where both were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    pub allocs: Option<f64>,
+    /// How many more bytes, where both were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    pub bytes: Option<f64>,
+    /// How many times as long that is as only writing the messages takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_writes: Option<Versus>,
+}
+
 /// One measured case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -105,6 +128,14 @@ pub struct Row {
     /// How the rounds were distributed, where that was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
+    /// Of a workload's row, what its mode costs more than other modes, by their names: see
+    /// [`crate::workload`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub above: BTreeMap<String, Above>,
+    /// What else was counted, by its name: of one operation (polls, messages), or at any time (threads
+    /// alive).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "tidy_map")]
+    pub counts: BTreeMap<String, f64>,
 }
 
 /// How what was measured in the rounds of a case was distributed.
@@ -152,6 +183,8 @@ impl Row {
             vs: BTreeMap::new(),
             vs_process: BTreeMap::new(),
             rounds: None,
+            above: BTreeMap::new(),
+            counts: BTreeMap::new(),
         }
     }
 
@@ -190,14 +223,16 @@ fn tidy_option<S: Serializer>(x: &Option<f64>, serializer: S) -> Result<S::Ok, S
     }
 }
 
+/// A number within something else, tidy.
+#[derive(Serialize)]
+struct Tidy(#[serde(serialize_with = "tidy")] f64);
+
 fn tidy_all<S: Serializer>(all: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
-    struct Tidy(f64);
-    impl Serialize for Tidy {
-        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            tidy(&self.0, serializer)
-        }
-    }
     serializer.collect_seq(all.iter().copied().map(Tidy))
+}
+
+fn tidy_map<S: Serializer>(map: &BTreeMap<String, f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(map.iter().map(|(name, &x)| (name, Tidy(x))))
 }
 
 /// Returns the directory of measured files: what `ATRACE_OVERHEAD_DIR` names, else `overhead` in
@@ -326,6 +361,23 @@ mod tests {
             serde_json::to_string(&row).unwrap(),
             r#"{"id":"rust/tracing_off_begin/10","unit":"ns","median":0.88,"low":0.87,"high":0.9,"allocs":0,"bytes":0,"sink":"tracefs","noisy":false,"vs":{"cc/tracing_off_begin/10":{"ratio":0.15,"low":0.14,"high":0.16}}}"#
         );
+    }
+
+    #[test]
+    fn a_workloads_row_has_more() {
+        let mut row = row("rust/x/on", 1000.0, 1.0);
+        let raw_writes = Some(Versus { ratio: 1.05, low: 1.0, high: 1.1 });
+        let above =
+            Above { ns: 800.0, low: 790.0, high: 810.000_001, allocs: Some(0.0), bytes: None, raw_writes };
+        row.above.insert("nosub".into(), above);
+        row.counts.insert("polls".into(), 3.0);
+        let json = serde_json::to_string(&row).unwrap();
+        let expected = concat!(
+            r#""noisy":false,"above":{"nosub":{"ns":800,"low":790,"high":810,"allocs":0,"#,
+            r#""raw_writes":{"ratio":1.05,"low":1,"high":1.1}}},"counts":{"polls":3}}"#
+        );
+        assert!(json.ends_with(expected), "{json}");
+        assert_eq!(serde_json::from_str::<Row>(&json).unwrap().counts, row.counts);
     }
 
     #[test]

@@ -130,6 +130,16 @@ impl Session {
     pub fn wrote(&self, f: impl FnOnce()) -> io::Result<Option<u64>> {
         self.clear()?;
         f();
+        self.written()
+    }
+
+    /// Returns how much the sink got since it was last cleared, as [`wrote`](Self::wrote) does: two of these tell what came
+    /// between, without the milliseconds that clearing takes.
+    ///
+    /// # Errors
+    ///
+    /// What the system answered.
+    pub fn written(&self) -> io::Result<Option<u64>> {
         match (&self.instance, &self.marker) {
             (Some(instance), _) => Ok(Some(instance.stats()?.written())),
             (None, Some(file)) if self.sink == Sink::File => Ok(Some(std::fs::metadata(file)?.len())),

@@ -1,0 +1,102 @@
+//! What was promised, beside what was measured.
+
+use super::results::Results;
+use crate::row::Row;
+
+/// Half an interval of a difference of zero may be this many nanoseconds…
+const ZERO_NS: f64 = 2.0;
+/// …or this part of what it is a difference to, whichever is more.
+const ZERO_RATIO: f64 = 0.01;
+
+/// A promise, and whether it was kept.
+///
+/// Of all workloads it is promised that `filtered` takes as long as `nosub`, and that `on` allocates what
+/// `nosub` does. [`Workload::bars`](super::Workload::bars) adds to that.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bar {
+    what: String,
+    measured: String,
+    asked: String,
+    kept: bool,
+    exact: bool,
+}
+
+impl Bar {
+    /// Makes a promise about time, which is only told when it is broken.
+    pub fn new(
+        what: impl Into<String>,
+        measured: impl Into<String>,
+        asked: impl Into<String>,
+        kept: bool,
+    ) -> Self {
+        Self { what: what.into(), measured: measured.into(), asked: asked.into(), kept, exact: false }
+    }
+
+    /// Makes it one about something that is counted: then it holds in a test, too, and breaking it fails the
+    /// bench.
+    #[must_use]
+    pub fn exact(mut self) -> Self {
+        self.exact = true;
+        self
+    }
+
+    /// Makes the promise that a row takes as long as `base` (`nosub`, `DEFAULT`): the interval of the
+    /// difference has 0 in it, and half of it is at most 2 ns or 1 %, whichever is more. `None` where the row
+    /// was not compared to that.
+    #[must_use]
+    pub fn zero_above(row: &Row, base: &str) -> Option<Self> {
+        let above = row.above.get(base)?;
+        let half = (above.high - above.low) / 2.0;
+        let allowed = ZERO_NS.max(ZERO_RATIO * (row.median - above.ns));
+        let kept = above.low <= 0.0 && above.high >= 0.0 && half <= allowed;
+        let measured = format!("{:+.2} ns ({:+.2} – {:+.2})", above.ns, above.low, above.high);
+        Some(Self::new(
+            format!("{} above {base}", row.id),
+            measured,
+            format!("0 within ± {allowed:.2} ns"),
+            kept,
+        ))
+    }
+
+    /// Makes the promise that a row allocates what `base` does.
+    #[must_use]
+    pub fn no_allocations_above(row: &Row, base: &str) -> Option<Self> {
+        let above = row.above.get(base)?;
+        let (allocs, bytes) = (above.allocs?, above.bytes?);
+        let measured = format!("{allocs:+.3} allocs, {bytes:+.1} B");
+        let what = format!("{} allocates above {base}", row.id);
+        Some(Self::new(what, measured, "0", allocs == 0.0 && bytes == 0.0))
+    }
+
+    /// Whether breaking this fails the bench, and it is broken.
+    pub(super) fn fails(&self) -> bool {
+        self.exact && !self.kept
+    }
+
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    pub(super) fn kept(&self) -> bool {
+        self.kept
+    }
+
+    pub(super) fn columns(&self) -> [&str; 3] {
+        [&self.what, &self.measured, &self.asked]
+    }
+}
+
+/// What is promised of all workloads.
+pub(super) fn common(results: &Results) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for case in results.traced_cases() {
+        let parts = results.parts(case).iter().map(|part| results.part(case, part, "filtered"));
+        let rows = std::iter::once(results.row(case, "filtered")).chain(parts);
+        bars.extend(rows.flatten().filter_map(|row| Bar::zero_above(row, "nosub")));
+    }
+    for case in results.traced_cases() {
+        let bar = results.row(case, "on").and_then(|row| Bar::no_allocations_above(row, "nosub"));
+        bars.extend(bar.map(|bar| if results.allocates_exactly(case) { bar.exact() } else { bar }));
+    }
+    bars
+}

@@ -1,0 +1,129 @@
+//! What a workload does, and what it says about having done it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+/// Why the result of a case is not what it must be.
+pub type Wrong = String;
+
+/// An operation of a workload.
+pub struct Case {
+    pub(crate) id: String,
+    pub(crate) run: Box<dyn FnMut(u64) -> Result<Done, Wrong>>,
+    pub(crate) counted_over: u64,
+    pub(crate) exact: bool,
+    pub(crate) one_core: bool,
+    pub(crate) traced: bool,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Case {
+    /// Makes a case. Its id is `<who>/<name>`, who being `rust` or `cc`. `run(n)` runs the operation `n` times.
+    pub fn new(id: impl Into<String>, run: impl FnMut(u64) -> Result<Done, Wrong> + 'static) -> Self {
+        Self {
+            id: id.into(),
+            run: Box::new(run),
+            counted_over: 100,
+            exact: true,
+            one_core: false,
+            traced: true,
+        }
+    }
+
+    /// Counts allocations over this many operations (by default 100; as a test at most 100), twice, after one operation that is
+    /// not counted. The two counts have to be the same.
+    #[must_use]
+    pub fn counted_over(mut self, operations: u64) -> Self {
+        self.counted_over = operations.max(1);
+        self
+    }
+
+    /// Lets the two counts differ, where other threads allocate when they please: the second one is taken.
+    #[must_use]
+    pub fn inexact(mut self) -> Self {
+        self.exact = false;
+        self
+    }
+
+    /// Keeps the thread that calls `run`, and those started by it meanwhile, on one core, the same in every mode.
+    #[must_use]
+    pub fn one_core(mut self) -> Self {
+        self.one_core = true;
+        self
+    }
+
+    /// Has nothing to instrument, such as C++: it runs in the mode `none` only, and its rows have no mode in their ids.
+    #[must_use]
+    pub fn untraced(mut self) -> Self {
+        self.traced = false;
+        self
+    }
+}
+
+/// A name and what belongs to it, a few of them: no allocation of ours shall be among those that are counted.
+type Named<T> = SmallVec<[(Cow<'static, str>, T); 8]>;
+
+/// What `run(n)` has done, all `n` operations together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    pub(crate) messages: u64,
+    pub(crate) took: Option<Duration>,
+    pub(crate) parts: Named<(Duration, u64)>,
+    pub(crate) counts: Named<u64>,
+    pub(crate) gauges: Named<f64>,
+}
+
+impl Done {
+    /// Begins with a case that has nothing to say.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many messages are written while tracing is on: two for each time that a span is entered, one for
+    /// an event. The sink must have got exactly as many; in a mode that does not write, none.
+    #[must_use]
+    pub fn messages(mut self, messages: u64) -> Self {
+        self.messages = messages;
+        self
+    }
+
+    /// How long it took, where that is not all the time between the call and the return.
+    #[must_use]
+    pub fn took(mut self, took: Duration) -> Self {
+        self.took = Some(took);
+        self
+    }
+
+    /// A part of it, which is to have a row of its own: `operations` of something took so long together. Time
+    /// thousands of them at once, as a reading of the clock takes as long as some do. Always the same parts,
+    /// in the same order.
+    #[must_use]
+    pub fn part(mut self, name: &'static str, took: Duration, operations: u64) -> Self {
+        self.parts.push((name.into(), (took, operations)));
+        self
+    }
+
+    /// How often something happened, such as polls: the row has it per operation.
+    #[must_use]
+    pub fn count(mut self, name: &'static str, total: u64) -> Self {
+        self.counts.push((name.into(), total));
+        self
+    }
+
+    /// Something that is not per operation, such as threads alive: the row has its median.
+    #[must_use]
+    pub fn gauge(mut self, name: &'static str, value: f64) -> Self {
+        self.gauges.push((name.into(), value));
+        self
+    }
+}

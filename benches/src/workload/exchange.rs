@@ -1,0 +1,170 @@
+//! What the bench and the processes of its modes say to each other: a line of JSON for a request, one for its
+//! reply.
+
+use std::collections::BTreeSet;
+use std::io::{self, BufRead as _, BufReader, Lines, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::case::Done;
+use super::mode::Mode;
+use super::results::Results;
+use crate::alloc::Counts;
+use crate::processes;
+
+/// What a line of stdout begins with that is a reply.
+pub(super) const REPLY: &str = "atrace-benches reply: ";
+
+/// How many messages of a case are kept to be written again.
+pub(super) const KEPT: usize = 64;
+
+/// What a process is asked to do. Cases are named by their place.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Run `warm_up` operations, then `n` that are timed and checked. Reply: [`Slice`].
+    Slice { case: usize, warm_up: u64, n: u64 },
+    /// Count allocations of `n` operations, twice. Reply: [`Counted`].
+    Count { case: usize, n: u64 },
+    /// Run one operation. Reply: the first messages of it, as many as are [`KEPT`].
+    Capture { case: usize },
+    /// Write messages, those given now or before, as long as told. Reply: nanoseconds of one.
+    Raw { case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration },
+}
+
+/// A reply: what was asked for, or why not.
+pub(super) type Reply<T> = Result<T, String>;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Slice {
+    pub(super) took: Duration,
+    pub(super) done: Done,
+}
+
+/// What two runs allocated; `None` where nobody counts.
+pub(super) type Counted = Option<[Counts; 2]>;
+
+/// The process of a mode.
+pub(super) struct Process {
+    mode: Mode,
+    child: Child,
+    /// Closing it is how the process is told to end.
+    requests: Option<ChildStdin>,
+    replies: Lines<BufReader<ChildStdout>>,
+    /// The cases whose messages it has.
+    has: BTreeSet<usize>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // After an error. One that has ended is not hit: it was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Process {
+    /// Starts it and waits until it is ready, under a name of its own: switching tracing on for one must not for the others.
+    pub(super) fn start(bench: &str, mode: &Mode, generation: usize) -> io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .arg0(format!("{bench}-{}-{}-{generation}", mode.name(), std::process::id()))
+            .args(["--mode", mode.name()])
+            .args(std::env::args_os().skip(1))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = processes::adopt(&mut command).spawn()?;
+        let requests = child.stdin.take();
+        let replies = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
+        let mut process = Self { mode: *mode, child, requests, replies, has: BTreeSet::new() };
+        // One after the other: what switches tracing reads the properties and writes them back.
+        process.reply::<()>("its start")?;
+        Ok(process)
+    }
+
+    /// Runs a slice of a case, and unless it is the first operation ever, some before that are not timed.
+    pub(super) fn slice(&mut self, results: &Results, case: usize, n: u64, warm: bool) -> io::Result<Slice> {
+        let warm_up = if warm { n / 8 } else { 0 };
+        self.ask(&Request::Slice { case, warm_up, n }, results.case_id(case))
+    }
+
+    /// Finds how many operations take as long as `slice`.
+    pub(super) fn calibrate(&mut self, results: &Results, case: usize, slice: Duration) -> io::Result<u64> {
+        let mut n = 1;
+        loop {
+            let took = self.slice(results, case, n, true)?.took;
+            if took >= slice / 4 || n >= 1 << 30 {
+                let fit = n as f64 * slice.as_secs_f64() / took.as_secs_f64().max(1e-9);
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "at least 1, and at most four times a number of operations"
+                )]
+                return Ok(fit.max(1.0) as u64);
+            }
+            n *= 2;
+        }
+    }
+
+    /// Counts the allocations of `n` operations.
+    pub(super) fn count(&mut self, results: &Results, case: usize, n: u64) -> io::Result<Option<Counts>> {
+        let id = results.case_id(case);
+        let counted: Counted = self.ask(&Request::Count { case, n }, id)?;
+        match counted {
+            Some([once, again]) if once != again && results.is_exact(case) => {
+                Err(self.error(id, &format!("allocates {once:?}, and the second time {again:?}")))
+            }
+            counted => Ok(counted.map(|[_, again]| again)),
+        }
+    }
+
+    /// Returns the first messages of one operation; none where the sink can't be read.
+    pub(super) fn capture(&mut self, results: &Results, case: usize) -> io::Result<Vec<Vec<u8>>> {
+        self.ask(&Request::Capture { case }, results.case_id(case))
+    }
+
+    /// Has it only write messages, and returns the nanoseconds of one.
+    pub(super) fn raw(&mut self, case: usize, messages: &[Vec<u8>], slice: Duration) -> io::Result<f64> {
+        let messages = self.has.insert(case).then(|| messages.to_vec());
+        self.ask(&Request::Raw { case, messages, slice }, "its raw writes")
+    }
+
+    /// Has it end.
+    pub(super) fn end(mut self) -> io::Result<()> {
+        self.requests = None;
+        for line in &mut self.replies {
+            println!("{}", line?);
+        }
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(self.error("its end", &format!("ended with {status}"))) }
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, request: &Request, about: &str) -> io::Result<T> {
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        if let Some(requests) = &mut self.requests {
+            // When it is gone, how it ended says more than this error.
+            let _ = requests.write_all(line.as_bytes());
+        }
+        self.reply(about)
+    }
+
+    fn reply<T: DeserializeOwned>(&mut self, about: &str) -> io::Result<T> {
+        for line in &mut self.replies {
+            let line = line?;
+            if let Some(json) = line.strip_prefix(REPLY) {
+                let reply: Reply<T> = serde_json::from_str(json)?;
+                return reply.map_err(|wrong| self.error(about, &wrong));
+            }
+            println!("{line}");
+        }
+        let status = self.child.wait()?;
+        Err(self.error(about, &format!("the process ended with {status}")))
+    }
+
+    fn error(&self, about: &str, what: &str) -> io::Error {
+        io::Error::other(format!("mode {}, {about}: {what}", self.mode.name()))
+    }
+}

@@ -1,0 +1,306 @@
+//! What tracing costs a program: a workload, run without instrumentation, with it, and traced.
+//!
+//! A [`Workload`] names its [`Case`]s, and each of them runs in every [`Mode`]: `none` (no instrumentation
+//! compiled in), `nosub` (instrumented, no subscriber), `filtered`, `off` and `on` (this workspace's
+//! subscriber). A process has one subscriber, so each mode is a process. They are all there at the same time,
+//! and take turns: the bench asks one of them at a time for a slice of a case of about a millisecond, in an
+//! order that changes, while the others wait for a byte from a pipe. So what is compared ran within
+//! milliseconds of each other, and drifts of the machine cancel.
+//!
+//! Where the loader puts a program, and the allocator what it needs, is drawn anew for each process and stays:
+//! a process can be slower than its twin by more than what is to be measured. So the processes are replaced,
+//! *generation* by generation, and what counts as one sample is a generation (the median of its rounds), not a
+//! round. An interval then says how far the next process may be off, too.
+//!
+//! Every timed slice of every process is checked: what it computed by the case itself, and what it wrote by
+//! the sink, which has to have got exactly the messages that the case says, or none if the mode does not
+//! write.
+//!
+//! # How to write one
+//!
+//! A bench target with `harness = false`, and in it:
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//!
+//! use atrace_benches::alloc::Counting;
+//! use atrace_benches::workload::{self, Case, Done, Results, Tracing, Workload};
+//!
+//! #[global_allocator]
+//! static ALLOCATOR: Counting = Counting;
+//!
+//! struct Sums;
+//!
+//! impl Workload for Sums {
+//!     const NAME: &'static str = "sums";
+//!
+//!     fn cases<T: Tracing>() -> Vec<Case> {
+//!         let sum = Case::new("rust/sum", |n| {
+//!             let mut total = 0;
+//!             for i in 0..n {
+//!                 let span = T::span(|| tracing::info_span!("add"));
+//!                 T::within(&span, || total += std::hint::black_box(i));
+//!             }
+//!             if total != n * n.saturating_sub(1) / 2 {
+//!                 return Err(format!("the sum up to {n} is {total}"));
+//!             }
+//!             Ok(Done::new().messages(2 * n).count("additions", n))
+//!         });
+//!         vec![sum.counted_over(1000)]
+//!     }
+//!
+//!     fn report(results: &Results) -> String {
+//!         let row = results.row("rust/sum", "none").expect("it was measured");
+//!         format!("an addition takes {:.2} ns", row.median)
+//!     }
+//! }
+//!
+//! fn main() -> ExitCode {
+//!     workload::run::<Sums>()
+//! }
+//! ```
+//!
+//! The rules: `run(n)` runs the operation `n` times, consumes (`black_box`) what it computes and returns `Err` if that is
+//! wrong; when it returns, every span it made is closed, in whatever thread. What it needs only once (a
+//! runtime, a server) is made when it first runs and kept in the closure, or its time is left out with
+//! [`Done::took`]. All instrumentation goes through [`Tracing`], so that `none` has none.
+//!
+//! # What comes out
+//!
+//! `target/overhead/<NAME>.json`: for each case and mode a row `<case>/<mode>`, for each [part](Done::part)
+//! `<case>/<part>/<mode>`; of a case [without modes](Case::untraced) just `<case>` and `<case>/<part>`. A row has
+//! under `above` what its mode costs more than others: nanoseconds with an interval, and exactly counted
+//! allocations and bytes; and in `counts` what the case counted. `limit/raw_writes_of/<case>` is what the
+//! messages of one operation cost when they are only written, by the same process between the same slices.
+//!
+//! On stdout: the workload's own [report](Workload::report), the table of what each mode adds, and the
+//! promises of all workloads (and [its own](Workload::bars)) beside what was measured. Promises that are exact
+//! counts fail the bench when they are broken, those about time don't.
+//!
+//! # Time
+//!
+//! [`Workload::seconds`] of a full run, a sixth of that with `--quick`: the rounds of every generation go on until its
+//! share is used up. As a test every case runs once in every mode.
+
+mod bars;
+mod case;
+mod exchange;
+mod instrument;
+mod mode;
+mod results;
+mod tables;
+mod worker;
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+pub use self::bars::Bar;
+pub use self::case::{Case, Done, Wrong};
+pub use self::instrument::{Bare, Traced, Tracing};
+pub use self::mode::Mode;
+pub use self::results::Results;
+
+use self::exchange::Process;
+use crate::clock::timer_floor;
+use crate::row;
+use crate::shuffle::Shuffle;
+use crate::supervise::{self, Session};
+
+/// A program whose tracing is measured.
+pub trait Workload {
+    /// The name of the bench, of its file of rows, and of its processes.
+    const NAME: &'static str;
+
+    /// Makes the cases, in the order of the tables. They are the same for every `T`, but for what they are
+    /// made of.
+    fn cases<T: Tracing>() -> Vec<Case>;
+
+    /// The modes: by default the five of [`Mode::all`].
+    fn modes() -> Vec<Mode> {
+        Mode::all()
+    }
+
+    /// How many seconds a full run measures.
+    fn seconds() -> u64 {
+        75
+    }
+
+    /// Makes the workload's own table, with labels from its configuration. Rows may be missing: filters, or
+    /// noise.
+    fn report(results: &Results) -> String;
+
+    /// What was promised of this workload beyond what [all promise](Bar).
+    fn bars(results: &Results) -> Vec<Bar> {
+        let _ = results;
+        Vec::new()
+    }
+}
+
+/// How long, and how often.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    generations: usize,
+    /// How long the rounds of one generation take.
+    share: Duration,
+    slice: Duration,
+    once: bool,
+}
+
+impl Plan {
+    fn of<W: Workload>(session: &Session) -> Self {
+        let slice = Duration::from_millis(1);
+        let seconds = Duration::from_secs(W::seconds());
+        match session.args() {
+            args if args.test => Self { generations: 1, share: Duration::ZERO, slice, once: true },
+            args if args.quick => Self { generations: 6, share: seconds / 36, slice, once: false },
+            _ => Self { generations: 15, share: seconds / 15, slice, once: false },
+        }
+    }
+}
+
+/// Runs a workload as a bench: reads the command line, measures, prints, and writes the rows.
+#[must_use]
+pub fn run<W: Workload>() -> ExitCode {
+    supervise::run(|session| match bench::<W>(&session) {
+        Ok(code) => code,
+        Err(reason) => {
+            let _ = writeln!(io::stderr(), "error: {reason}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
+    let modes = W::modes();
+    if let Some(name) = &session.args().mode {
+        let mode = modes.iter().find(|mode| mode.name() == name);
+        let mode = mode.ok_or_else(|| io::Error::other(format!("there is no mode {name}")))?;
+        worker::work::<W>(session, *mode)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut results = Results::new(modes, W::cases::<Bare>(), session.sink());
+    if session.args().list {
+        for id in results.ids() {
+            println!("{id}: benchmark");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    results.select(|id| session.args().selects(id));
+    let started = Instant::now();
+    let plan = Plan::of::<W>(session);
+    let rounds = measure::<W>(&plan, &mut results)?;
+    results.finish();
+
+    let mut text = String::new();
+    let kinds = results.modes().len();
+    let _ = writeln!(
+        text,
+        "\n{}: {rounds} rounds in {} generations of {kinds} processes, {:.1} s; a reading of the timer takes {} ns",
+        W::NAME,
+        plan.generations,
+        started.elapsed().as_secs_f64(),
+        timer_floor().as_nanos()
+    );
+    let all = !results.rows().is_empty();
+    if all {
+        let _ = writeln!(text, "\n{}\n\n{}", W::report(&results).trim_end(), tables::Overhead(&results));
+    }
+    let mut bars = bars::common(&results);
+    bars.extend(W::bars(&results));
+    let _ = write!(text, "{}", tables::Bars(&bars, !plan.once));
+    print!("{text}");
+    let broken = bars.iter().any(Bar::fails);
+    if broken {
+        let _ = writeln!(io::stderr(), "error: a promise that is an exact count is broken");
+    }
+    if plan.once {
+        return Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
+    println!("rows: {}", row::write(W::NAME, results.rows())?.display());
+    Ok(if broken { ExitCode::FAILURE } else { row::exit_code(results.rows()) })
+}
+
+/// Runs all generations, and returns how many rounds there were.
+fn measure<W: Workload>(plan: &Plan, results: &mut Results) -> io::Result<usize> {
+    let mut random = Shuffle::new(0xA7ACE);
+    let mut rounds = 0;
+    // Of every case and mode, how many operations a slice has; found by the first generation.
+    let mut sizes = Vec::new();
+    // Of every case, the messages that it wrote.
+    let mut messages: Vec<Vec<Vec<u8>>> = vec![Vec::new(); results.cases().len()];
+    for generation in 0..plan.generations {
+        let mut processes = Vec::new();
+        for mode in results.modes() {
+            processes.push(Process::start(W::NAME, mode, generation)?);
+        }
+        if generation == 0 {
+            sizes = first(plan, results, &mut processes, &mut messages)?;
+        }
+        results.begin_generation();
+        let until = Instant::now() + plan.share;
+        let mut order: Vec<usize> = (0..results.cases().len()).collect();
+        loop {
+            random.shuffle(&mut order);
+            for &case in &order {
+                let mut turns: Vec<usize> = results.modes_of(case).collect();
+                random.shuffle(&mut turns);
+                for mode in turns {
+                    let n = sizes[case][mode];
+                    let reply = processes[mode].slice(results, case, n, !plan.once)?;
+                    results.add(case, mode, n, &reply);
+                    if results.modes()[mode].writes() && !messages[case].is_empty() {
+                        let raw = processes[mode].raw(case, &messages[case], plan.slice)?;
+                        results.add_raw(case, mode, raw, n, &reply);
+                    }
+                }
+            }
+            rounds += 1;
+            if plan.once || Instant::now() >= until {
+                break;
+            }
+        }
+        for process in processes {
+            process.end()?;
+        }
+    }
+    Ok(rounds)
+}
+
+/// What only the first generation does: counts allocations, finds how long slices are, and keeps messages
+/// for the raw writes.
+fn first(
+    plan: &Plan,
+    results: &mut Results,
+    processes: &mut [Process],
+    messages: &mut [Vec<Vec<u8>>],
+) -> io::Result<Vec<Vec<u64>>> {
+    let mut sizes = Vec::new();
+    for (case, messages) in messages.iter_mut().enumerate() {
+        let mut of_modes = vec![1; processes.len()];
+        for mode in results.modes_of(case).collect::<Vec<_>>() {
+            let process = &mut processes[mode];
+            if results.modes()[mode].writes() {
+                *messages = process.capture(results, case)?;
+            }
+            let over = results.cases()[case].counted_over;
+            let over = if plan.once { over.min(100) } else { over };
+            let counted = process.count(results, case, over)?;
+            results.set_counts(case, mode, counted, over);
+            if !plan.once {
+                of_modes[mode] = process.calibrate(results, case, plan.slice)?;
+            }
+        }
+        // What is compared runs equally often, as far as that takes not too long.
+        let silent = results.modes_of(case).filter(|&mode| !results.modes()[mode].writes());
+        let shared = silent.map(|mode| of_modes[mode]).min().unwrap_or(1);
+        for mode in results.modes_of(case) {
+            let longest =
+                if results.modes()[mode].writes() { of_modes[mode].saturating_mul(5) } else { shared };
+            of_modes[mode] = shared.min(longest);
+        }
+        sizes.push(of_modes);
+    }
+    Ok(sizes)
+}

@@ -1,0 +1,102 @@
+//! The modes: how a program is instrumented, and who listens.
+
+use std::fmt;
+
+use atrace_subscriber::AtraceSubscriber;
+use tracing::Subscriber;
+
+/// A process of its own: whether instrumentation is compiled in, which subscriber there is, and whether tracing is on.
+#[derive(Clone, Copy)]
+pub struct Mode {
+    name: &'static str,
+    compiled_in: bool,
+    writes: bool,
+    install: fn(),
+    bases: &'static [&'static str],
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mode").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What instrumented modes are compared to.
+const BASES: &[&str] = &["none", "nosub"];
+
+impl Mode {
+    /// No instrumentation.
+    pub const NONE: Self =
+        Self { name: "none", compiled_in: false, writes: false, install: || (), bases: &[] };
+    /// Instrumented, and no subscriber.
+    pub const NOSUB: Self = Self::new("nosub", || ()).above(&["none"]);
+    /// `AtraceSubscriber::default().with_filter()`, tracing off.
+    pub const FILTERED: Self =
+        Self::new("filtered", || Self::install(AtraceSubscriber::default().with_filter()));
+    /// `AtraceSubscriber::default()`, tracing off.
+    pub const OFF: Self = Self::new("off", || Self::install(AtraceSubscriber::default()));
+    /// `AtraceSubscriber::default()`, tracing on.
+    pub const ON: Self = Self::new("on", || Self::install(AtraceSubscriber::default())).on();
+
+    /// Returns the five that all workloads have.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON]
+    }
+
+    /// Makes an instrumented mode of another kind, tracing off, compared to `none` and `nosub`. `install` sets the
+    /// global subscriber, and whatever else its process needs, before the cases are made.
+    #[must_use]
+    pub const fn new(name: &'static str, install: fn()) -> Self {
+        Self { name, compiled_in: true, writes: false, install, bases: BASES }
+    }
+
+    /// Compares it to these modes instead, which must come before it.
+    #[must_use]
+    pub const fn above(self, bases: &'static [&'static str]) -> Self {
+        Self { bases, ..self }
+    }
+
+    /// Switches tracing on for its process: the messages of the cases are written.
+    #[must_use]
+    pub const fn on(self) -> Self {
+        Self { writes: true, ..self }
+    }
+
+    /// Makes a subscriber the global default.
+    ///
+    /// # Panics
+    ///
+    /// When there is one already.
+    pub fn install(subscriber: impl Subscriber + Send + Sync) {
+        tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
+    }
+
+    /// Returns its name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Tells whether instrumentation is compiled in.
+    #[must_use]
+    pub const fn compiled_in(&self) -> bool {
+        self.compiled_in
+    }
+
+    /// Tells whether tracing is on.
+    #[must_use]
+    pub const fn writes(&self) -> bool {
+        self.writes
+    }
+
+    /// Returns the modes that it is compared to.
+    #[must_use]
+    pub const fn bases(&self) -> &'static [&'static str] {
+        self.bases
+    }
+
+    pub(crate) fn set_up(&self) {
+        (self.install)();
+    }
+}

@@ -1,0 +1,170 @@
+//! The process of one mode: does what it is asked, and checks it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use atrace::AtraceTag;
+use atrace::control::{Control, Switched};
+use serde::Serialize;
+
+use super::Workload;
+use super::case::{Case, Done};
+use super::exchange::{Counted, KEPT, REPLY, Reply, Request, Slice};
+use super::instrument::{Bare, Traced};
+use super::mode::Mode;
+use crate::alloc;
+use crate::cpu::{self, Pin};
+use crate::supervise::Session;
+
+/// Does what it is asked until nobody asks any more.
+pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()> {
+    let (control, switched) = switch(&mode)?;
+    mode.set_up();
+    let cases = if mode.compiled_in() { W::cases::<Traced>() } else { W::cases::<Bare>() };
+    let messages = vec![Vec::new(); cases.len()];
+    let mut worker = Worker { session, mode, cases, messages, marker: None };
+    reply::<()>(&Ok(()))?;
+    for line in io::stdin().lock().lines() {
+        match serde_json::from_str(&line?)? {
+            Request::Slice { case, warm_up, n } => reply(&worker.slice(case, warm_up, n))?,
+            Request::Count { case, n } => reply(&worker.count(case, n))?,
+            Request::Capture { case } => reply(&worker.capture(case))?,
+            Request::Raw { case, messages, slice } => reply(&worker.raw(case, messages, slice))?,
+        }
+    }
+    drop((switched, control));
+    Ok(())
+}
+
+/// Switches tracing as the mode says. Before there is a subscriber, so that what follows the switch is not
+/// still on its way.
+fn switch(mode: &Mode) -> io::Result<(Control, Option<Switched>)> {
+    let control = Control::open().map_err(io::Error::other)?;
+    // The properties have to be there in any case: a libcutils that looks before they are never notices them.
+    let mut switched = Some(control.enable_this_process().map_err(io::Error::other)?);
+    if !mode.writes() {
+        switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
+    }
+    if atrace::atrace_is_tag_enabled(AtraceTag::App) != mode.writes() {
+        return Err(io::Error::other(format!(
+            "tracing should be on = {}; {}",
+            mode.writes(),
+            atrace::sink()
+        )));
+    }
+    Ok((control, switched))
+}
+
+fn reply<T: Serialize>(reply: &Reply<T>) -> io::Result<()> {
+    let mut line = String::from(REPLY);
+    line.push_str(&serde_json::to_string(reply)?);
+    line.push('\n');
+    // One write: nobody else's line comes between.
+    io::stdout().lock().write_all(line.as_bytes())?;
+    io::stdout().flush()
+}
+
+struct Worker<'a> {
+    session: &'a Session,
+    mode: Mode,
+    cases: Vec<Case>,
+    /// Of every case, what is written again.
+    messages: Vec<Vec<Vec<u8>>>,
+    marker: Option<File>,
+}
+
+impl Worker<'_> {
+    /// Runs `warm_up` operations, then `n` that are timed and whose messages are counted by the sink.
+    fn slice(&mut self, case: usize, warm_up: u64, n: u64) -> Reply<Slice> {
+        let _pin = self.pin(case)?;
+        let run = &mut self.cases[case].run;
+        if warm_up > 0 {
+            run(warm_up)?;
+        }
+        let before = self.session.written().map_err(|e| e.to_string())?;
+        let start = Instant::now();
+        let done = run(n);
+        let took = start.elapsed();
+        let after = self.session.written().map_err(|e| e.to_string())?;
+        let done = done?;
+        if let (Some(before), Some(after)) = (before, after) {
+            self.compare(after.saturating_sub(before), &done)?;
+        }
+        Ok(Slice { took: done.took.unwrap_or(took), done })
+    }
+
+    /// Whether the sink got what it should have.
+    fn compare(&self, got: u64, done: &Done) -> Reply<()> {
+        let expected = if self.mode.writes() { done.messages } else { 0 };
+        let right = match self.session.instance() {
+            Some(_) => got == expected,
+            // Of a file only its length is known.
+            None => (got == 0) == (expected == 0),
+        };
+        if right {
+            Ok(())
+        } else {
+            Err(format!("{expected} messages should have been written, the sink got {got}"))
+        }
+    }
+
+    fn count(&mut self, case: usize, n: u64) -> Reply<Counted> {
+        let _pin = self.pin(case)?;
+        let run = &mut self.cases[case].run;
+        run(1)?;
+        let (once, first) = alloc::count(|| run(n));
+        let (again, second) = alloc::count(|| run(n));
+        first.and(second)?;
+        Ok(once.zip(again).map(|(once, again)| [once, again]))
+    }
+
+    fn capture(&mut self, case: usize) -> Reply<Vec<Vec<u8>>> {
+        let Some(instance) = self.session.instance() else { return Ok(Vec::new()) };
+        self.session.clear().map_err(|e| e.to_string())?;
+        (self.cases[case].run)(1)?;
+        let markers = instance.markers().map_err(|e| e.to_string())?;
+        Ok(markers.map(|marker| marker.payload).take(KEPT).collect())
+    }
+
+    /// Writes the messages for as long as `slice`, after a warm-up, and returns the nanoseconds of one.
+    fn raw(&mut self, case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration) -> Reply<f64> {
+        let _pin = self.pin(case)?;
+        if let Some(messages) = messages {
+            self.messages[case] = messages;
+        }
+        let marker = match (&mut self.marker, self.session.marker()) {
+            (Some(marker), _) => marker,
+            (none, Some(path)) => {
+                none.insert(OpenOptions::new().append(true).open(path).map_err(|e| e.to_string())?)
+            }
+            (None, None) => return Err("there is no marker to write to".to_owned()),
+        };
+        let messages = &self.messages[case];
+        let once = || {
+            for message in messages {
+                cc_bench::raw_write(marker.as_fd(), message, 1);
+            }
+        };
+        // Whole sets: a reading of the clock is nothing beside one.
+        let rounds = 1 + 256 / messages.len().max(1);
+        let timed = || {
+            let start = Instant::now();
+            (0..rounds).for_each(|_| once());
+            start.elapsed()
+        };
+        timed();
+        let (mut took, mut sets) = (Duration::ZERO, 0);
+        while took < slice {
+            took += timed();
+            sets += rounds;
+        }
+        Ok(crate::paired::nanos(took, (sets * messages.len()) as u64))
+    }
+
+    fn pin(&self, case: usize) -> Reply<Option<Pin>> {
+        let pin = || Pin::to(cpu::last()?);
+        self.cases[case].one_core.then(pin).transpose().map_err(|e| format!("it can't be pinned: {e}"))
+    }
+}

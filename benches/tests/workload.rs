@@ -1,0 +1,212 @@
+//! The harness of the workloads finds what each mode adds, and finds out when a workload is wrong.
+//!
+//! No libtest: this binary runs itself as benches (`HELPER` says which), as one process a mode.
+
+use std::fs::OpenOptions;
+use std::hint::black_box;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, ExitCode, Output};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use atrace::AtraceTag;
+use atrace::tracefs::Instance;
+use atrace_benches::alloc::Counting;
+use atrace_benches::chain;
+use atrace_benches::row;
+use atrace_benches::workload::{self, Bar, Case, Done, Mode, Results, Tracing, Workload};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const HELPER: &str = "ATRACE_BENCHES_TEST_HELPER";
+
+fn main() -> ExitCode {
+    match helper() {
+        Some(_) => workload::run::<Known>(),
+        None => {
+            tests();
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn helper() -> Option<String> {
+    std::env::var(HELPER).ok()
+}
+
+/// Set in a mode of this test's own.
+static SLOWER: AtomicBool = AtomicBool::new(false);
+
+/// Work of which everything is known.
+struct Known;
+
+impl Workload for Known {
+    const NAME: &'static str = "known";
+
+    fn cases<T: Tracing>() -> Vec<Case> {
+        let on = atrace::atrace_is_tag_enabled(AtraceTag::App);
+        let wrong = helper().unwrap_or_default();
+        let is = |what: &str| wrong == what;
+        let (messages, more, death) = (is("messages"), is("more") && on, is("death") && T::COMPILED_IN);
+        // Past the subscriber, and though tracing is off.
+        let loud = (is("loud") && T::COMPILED_IN && !on).then(|| std::env::var_os("ATRACE_MARKER").unwrap());
+        let span = Case::new("rust/span", move |n| {
+            for _ in 0..n {
+                let span = T::span(|| tracing::info_span!("known"));
+                T::within(&span, || chain::run::<1>(1));
+            }
+            if more {
+                atrace::atrace_instant(AtraceTag::App, "one more");
+            }
+            if let Some(marker) = &loud {
+                OpenOptions::new().append(true).open(marker).unwrap().write_all(b"E|1").unwrap();
+            }
+            if death {
+                std::process::abort();
+            }
+            Ok(Done::new().messages(2 * n + u64::from(messages)).count("spans", n))
+        });
+        let leak = is("leak") && on;
+        let boxes = Case::new("rust/boxes", move |n| {
+            for i in 0..n {
+                // What only the instrumented program allocates, and what only the traced one.
+                black_box(T::COMPILED_IN.then(|| Box::new([i; 3])));
+                black_box(leak.then(|| Box::new(i)));
+                black_box(Box::new(i));
+            }
+            Ok(Done::new().part("two", Duration::from_nanos(500 * n), n).gauge("threads", 3.0))
+        });
+        let (mut runs, result) = (0, is("result"));
+        let checked = Case::new("rust/checked", move |n| {
+            if SLOWER.load(Relaxed) {
+                chain::run::<3>(n)
+            } else {
+                chain::run::<2>(n)
+            };
+            runs += 1;
+            if result && runs > 2 { Err("6 times 9 is 42".to_owned()) } else { Ok(Done::new()) }
+        });
+        let (mut kept, uneven) = (Vec::new(), is("uneven"));
+        let uneven = Case::new("rust/uneven", move |n| {
+            if uneven {
+                kept = vec![n; kept.len() + 1];
+            }
+            chain::run::<1>(n);
+            Ok(Done::new())
+        });
+        let alone = Case::new("cc/alone", |n| {
+            chain::run::<1>(n);
+            Ok(Done::new().took(Duration::from_nanos(7 * n)))
+        });
+        vec![span, boxes.counted_over(1000), checked, uneven, alone.untraced().one_core()]
+    }
+
+    fn modes() -> Vec<Mode> {
+        let mut modes = Mode::all();
+        modes.push(Mode::new("slower", || SLOWER.store(true, Relaxed)).above(&["nosub"]));
+        modes
+    }
+
+    fn seconds() -> u64 {
+        12
+    }
+
+    fn report(results: &Results) -> String {
+        format!("reported {} rows", results.rows().len())
+    }
+
+    fn bars(_: &Results) -> Vec<Bar> {
+        vec![Bar::new("a broken promise", "1", "0", helper().as_deref() != Some("promise")).exact()]
+    }
+}
+
+/// Runs this binary as a bench that is wrong in this way.
+fn bench(wrong: &str, arguments: &[&str], rows: &Path) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(arguments).env(HELPER, wrong).env("ATRACE_OVERHEAD_DIR", rows);
+    // Where there is a kernel to ask, it is asked; else a file tells whether anything was written.
+    command.env_remove("ATRACE_BENCH_SINK");
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn tests() {
+    let temp = tempfile::tempdir().unwrap();
+    let has_marker = Instance::create("atrace-benches-test").is_ok();
+    if !has_marker {
+        eprintln!("skipped what only the kernel's marker tells in workload: there is none here");
+    }
+
+    // As a test: each once, nothing left.
+    let fine = bench("", &["--test"], temp.path());
+    assert!(fine.status.success(), "{}", text(&fine.stderr));
+    assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
+
+    // What is wrong fails, and says what.
+    let fails = |wrong: &str, says: &str| {
+        let output = bench(wrong, &["--test"], temp.path());
+        assert!(!output.status.success(), "{wrong} went well");
+        let said = text(&output.stderr);
+        assert!(said.contains(says), "{wrong} should say {says}: {said}");
+        println!("{wrong}: {}", said.trim());
+    };
+    fails("result", "rust/checked: 6 times 9 is 42");
+    fails("uneven", "mode none, rust/uneven: allocates Counts");
+    fails("promise", "a promise that is an exact count is broken");
+    fails("leak", "a promise that is an exact count is broken");
+    fails("death", "rust/span: the process ended with signal: 6");
+    if has_marker {
+        fails("messages", "mode on, rust/span: 3 messages should have been written, the sink got 2");
+        fails("more", "mode on, rust/span: 2 messages should have been written, the sink got 3");
+    }
+    fails("loud", "rust/span: 0 messages should have been written, the sink got");
+
+    // What is measured.
+    let quick = bench("", &["--bench", "--quick"], temp.path());
+    assert!(quick.status.success(), "{}", text(&quick.stderr));
+    let said = text(&quick.stdout);
+    println!("{said}");
+    assert!(said.contains("reported 32 rows") || !has_marker, "{said}");
+    let rows = row::read(&temp.path().join("known.json")).unwrap();
+    let row = |id: &str| rows.iter().find(|row| row.id == id).unwrap_or_else(|| panic!("no row {id}"));
+    let boxes = row("rust/boxes/on");
+    assert_eq!((boxes.allocs, boxes.bytes), (Some(2.0), Some(32.0)));
+    assert_eq!((boxes.above["none"].allocs, boxes.above["none"].bytes), (Some(1.0), Some(24.0)));
+    assert_eq!((boxes.above["nosub"].allocs, boxes.above["nosub"].bytes), (Some(0.0), Some(0.0)));
+    assert_eq!(boxes.counts["threads"], 3.0);
+    assert_eq!(row("rust/span/on").counts["spans"], 1.0);
+    // A part is what it says it is, in every mode.
+    let part = row("rust/boxes/two/off");
+    assert_eq!((part.median, part.above["none"].ns, part.allocs), (500.0, 0.0, None));
+    // One without modes has one row, which took what it said.
+    let alone: Vec<_> = rows.iter().filter(|row| row.id.starts_with("cc/")).collect();
+    assert_eq!((alone.len(), &alone[0].id[..], alone[0].median), (1, "cc/alone", 7.0));
+    // A mode of the bench's own has its own base, and what it adds is found.
+    let slower = row("rust/checked/slower");
+    assert_eq!(slower.above.keys().collect::<Vec<_>>(), ["nosub"]);
+    assert!(slower.vs_process["rust/checked/nosub"].ratio > 1.2, "{slower:?}");
+    assert!(row("rust/span/on").above["nosub"].low > row("rust/span/off").above["nosub"].high);
+    if has_marker {
+        let raw = row("limit/raw_writes_of/rust/span/on");
+        let ratio = row("rust/span/on").above["nosub"].raw_writes.unwrap().ratio;
+        let expected = row("rust/span/on").above["nosub"].ns / raw.median;
+        assert!((ratio / expected - 1.0).abs() < 0.2, "{ratio} should be about {expected}");
+    }
+
+    // Filters keep every mode of what they select.
+    let listed = bench("", &["--list", "--bench"], temp.path());
+    let listed = text(&listed.stdout);
+    assert!(listed.contains("rust/span/filtered: benchmark\n") && listed.contains("cc/alone: benchmark\n"));
+    assert_eq!(listed.lines().count(), 4 * 6 + 1);
+    let one = bench("", &["--bench", "--quick", "checked/slower"], temp.path());
+    assert!(one.status.success(), "{}", text(&one.stderr));
+    let rows = row::read(&temp.path().join("known.json")).unwrap();
+    let ids: Vec<_> = rows.iter().map(|row| row.id.strip_prefix("rust/checked/").unwrap()).collect();
+    assert_eq!(ids, ["none", "nosub", "filtered", "off", "on", "slower"]);
+    println!("workload: what is added is found, and what is wrong is found out");
+}
