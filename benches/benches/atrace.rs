@@ -23,6 +23,7 @@ use atrace_benches::alloc::{Counting, per_op};
 use atrace_benches::paired::{Config, Paired};
 use atrace_benches::processes::{self, Alternating};
 use atrace_benches::row::{self, Row};
+use atrace_benches::seed::label;
 use atrace_benches::supervise::{self, Session};
 use atrace_benches::table::Table;
 use atrace_benches::threads::scale;
@@ -202,24 +203,6 @@ fn traced() {
 
 fn id(who: &str, state: &str, operation: &str) -> String {
     format!("{who}/tracing_{state}_{operation}")
-}
-
-/// What is printed for a row: C++'s as in the seed's table.
-fn label(id: &str) -> String {
-    let Some(name) = id.strip_prefix("cc/tracing_") else { return id.to_owned() };
-    let mut out = String::from("BM_Tracing");
-    let mut upper = true;
-    for (index, part) in name.split('_').enumerate() {
-        if index == 1 {
-            out.push_str("Atrace");
-        }
-        for c in part.chars() {
-            out.extend(if upper { c.to_uppercase().next() } else { Some(c) });
-            upper = false;
-        }
-        upper = true;
-    }
-    out
 }
 
 /// Switches this process by its properties, for Rust and C++ alike.

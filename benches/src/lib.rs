@@ -11,6 +11,7 @@
 //! - [`row`] is the measured file, [`environment`] what it was measured on, [`table`] what a person sees of it.
 //! - [`supervise`] gives a bench a sink of its own and cleans up behind it, however it ends;
 //!   [`args`] reads its command line.
+//! - [`report`] makes one report of all that was measured, beside the original benchmark's numbers ([`seed`]).
 //! - [`device`] runs all of it on an Android device.
 //! - [`chain`] is work of a known cost, for the tests that prove the harness.
 
@@ -25,7 +26,9 @@ pub mod measured;
 pub mod paired;
 pub mod processes;
 pub mod profile;
+pub mod report;
 pub mod row;
+pub mod seed;
 mod shuffle;
 pub mod stats;
 pub mod supervise;

@@ -1,0 +1,354 @@
+//! Results that were kept, and what has become of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::content::versus;
+use super::input::{Input, Place, Problems, place};
+use super::model::{Cell, Part, Section, Table};
+use super::number::{count, percent, ratio, time};
+use crate::row::{self, Row};
+
+/// Below this, a time is a matter of where the linker put the code.
+const FLOOR_NS: f64 = 0.5;
+/// What is counted over thousands of operations may differ by the growth of a container.
+const FLOOR_ALLOCS: f64 = 0.01;
+
+fn directory(measured: &Path, name: &str) -> PathBuf {
+    measured.join("saved").join(name)
+}
+
+/// Keeps the rows of all benches under a name; returns how many.
+pub(crate) fn save(input: &Input, measured: &Path, name: &str) -> Result<String, String> {
+    if input.is_damaged {
+        return Err(format!(
+            "nothing is saved as {name}: not all of {} can be read; see the report",
+            measured.display()
+        ));
+    }
+    let to = directory(measured, name);
+    let places =
+        [("", &input.here)].into_iter().chain(input.devices.iter().map(|(name, place)| (&name[..], place)));
+    let places: Vec<_> = places.filter(|(_, place)| !place.benches.is_empty()).collect();
+    if places.iter().all(|(_, place)| place.benches.values().all(|bench| bench.rows.is_empty())) {
+        return Err(format!("there are no rows in {} to save: run `cargo bench`", measured.display()));
+    }
+    let io = |path: &Path| {
+        let path = path.display().to_string();
+        move |e: std::io::Error| format!("{path}: {e}")
+    };
+    // All of the new is there before the old goes.
+    let parent = measured.join("saved");
+    std::fs::create_dir_all(&parent).map_err(io(&parent))?;
+    let temp = tempfile::Builder::new().prefix(".saving-").tempdir_in(&parent).map_err(io(&parent))?;
+    let new = temp.path().join("new");
+    let (mut benches, mut rows) = (0, 0);
+    for (device, place) in places {
+        let dir = if device.is_empty() { new.clone() } else { new.join("devices").join(file_name(device)) };
+        for (bench, found) in &place.benches {
+            row::write_to(&dir, &file_name(bench), &found.rows).map_err(|e| e.to_string())?;
+            benches += 1;
+            rows += found.rows.len();
+        }
+    }
+    if to.exists() {
+        std::fs::rename(&to, temp.path().join("old")).map_err(io(&to))?;
+    }
+    std::fs::rename(&new, &to).map_err(io(&to))?;
+    Ok(format!("saved as {name}: {rows} rows of {benches} benches, in {}", to.display()))
+}
+
+/// Names come from names of files; what was cleaned in them must not lead elsewhere.
+fn file_name(name: &str) -> String {
+    name.chars().map(|c| if c == '/' { '_' } else { c }).collect()
+}
+
+/// Today's results beside those kept.
+#[derive(Debug)]
+pub(crate) struct Against {
+    name: String,
+    max: f64,
+    worse: Vec<Change>,
+    missing: Vec<String>,
+    noisy: Vec<String>,
+    better: Vec<Change>,
+    judged: usize,
+    new: usize,
+    problems: Vec<String>,
+}
+
+/// What has changed in a row.
+#[derive(Clone, Debug, PartialEq)]
+struct Change {
+    /// The row, with its place and bench.
+    row: String,
+    /// What of it.
+    what: String,
+    then: String,
+    now: String,
+    /// By how much, with the least and the most that the intervals allow.
+    change: f64,
+    low: f64,
+    high: f64,
+}
+
+/// Compares today's results with those kept under `name`.
+pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> Result<Against, String> {
+    let dir = directory(measured, name);
+    if !dir.is_dir() {
+        let parent = measured.join("saved");
+        let known: Vec<String> =
+            super::input::entries(&parent, &mut Problems::default()).into_keys().collect();
+        let known = if known.is_empty() {
+            "nothing was saved yet".to_owned()
+        } else {
+            format!("saved: {}", known.join(", "))
+        };
+        return Err(format!(
+            "--compare {name}: there is no {} ({known}); `--save {name}` makes it",
+            dir.display()
+        ));
+    }
+    let mut problems = Problems::default();
+    let then = place(&dir, &mut problems);
+    let mut all = Against {
+        name: name.to_owned(),
+        max,
+        worse: Vec::new(),
+        missing: Vec::new(),
+        noisy: Vec::new(),
+        better: Vec::new(),
+        judged: 0,
+        new: 0,
+        problems: Vec::new(),
+    };
+    all.place("", &then, &input.here);
+    let nothing = Place::default();
+    for (device, path) in super::input::entries(&dir.join("devices"), &mut problems) {
+        let then = place(&path, &mut problems);
+        all.place(&format!("{device}: "), &then, input.devices.get(&device).unwrap_or(&nothing));
+    }
+    all.problems = problems.into_vec();
+    Ok(all)
+}
+
+impl Against {
+    /// Whether nothing has become worse, and something could be told.
+    pub(crate) fn passes(&self) -> bool {
+        self.worse.is_empty() && self.missing.is_empty() && self.judged > 0 && self.problems.is_empty()
+    }
+
+    fn place(&mut self, prefix: &str, then: &Place, now: &Place) {
+        for (bench, old) in &then.benches {
+            let rows: BTreeMap<&str, &Row> = now
+                .benches
+                .get(bench)
+                .map(|bench| bench.rows.iter().map(|row| (&row.id[..], row)).collect())
+                .unwrap_or_default();
+            let drift = drift(&old.rows, &rows);
+            for old in &old.rows {
+                let name = format!("{prefix}{bench}: {}", old.id);
+                match rows.get(&old.id[..]) {
+                    Some(new) => self.row(&name, old, new, drift),
+                    // A row that said nothing then is not missed.
+                    None if old.noisy => {}
+                    None => self.missing.push(name),
+                }
+            }
+            self.new += rows
+                .len()
+                .saturating_sub(old.rows.iter().filter(|old| rows.contains_key(&old.id[..])).count());
+        }
+    }
+
+    fn row(&mut self, name: &str, then: &Row, now: &Row, drift: f64) {
+        if let (Some(a), Some(b)) = (then.allocs, now.allocs)
+            && b > a + FLOOR_ALLOCS
+        {
+            let change = if a > 0.0 { b / a } else { f64::INFINITY };
+            self.worse.push(Change {
+                row: name.to_owned(),
+                what: "allocations".to_owned(),
+                then: count(a),
+                now: count(b),
+                change,
+                low: change,
+                high: change,
+            });
+        }
+        if then.noisy || now.noisy {
+            self.noisy.push(name.to_owned());
+            return;
+        }
+        let own = is_own(&now.id);
+        let mut compared = false;
+        for (base, a) in then.vs.iter().chain(&then.vs_process).filter(|(base, _)| own && **base != then.id) {
+            let Some(b) = versus(now, base) else {
+                self.missing.push(format!("{name}: the ratio to {base}"));
+                continue;
+            };
+            compared = true;
+            // How much of today's time has been added.
+            let added = now.median * (1.0 - a.ratio / b.ratio);
+            let change = Change {
+                row: name.to_owned(),
+                what: format!("ratio to {base}"),
+                then: ratio(a.ratio),
+                now: ratio(b.ratio),
+                change: b.ratio / a.ratio,
+                low: b.low / a.high,
+                high: b.high / a.low,
+            };
+            self.judge(change, added.abs() > FLOOR_NS);
+        }
+        if compared || !own {
+            return;
+        }
+        let instructions = now.unit != "ns";
+        let drift = if instructions { 1.0 } else { drift };
+        let (a, b) = (then.median * drift, now.median);
+        if a <= 0.0 || then.low <= 0.0 || now.low <= 0.0 {
+            return;
+        }
+        let text = |x: f64| if instructions { format!("{} {}", count(x), now.unit) } else { time(x) };
+        let change = Change {
+            row: name.to_owned(),
+            what: if instructions {
+                now.unit.clone()
+            } else {
+                format!("time, by {} of the machine", ratio(drift))
+            },
+            then: text(then.median),
+            now: text(now.median),
+            change: b / a,
+            low: now.low / (then.high * drift),
+            high: now.high / (then.low * drift),
+        };
+        self.judge(change, instructions || (b - a).abs() > FLOOR_NS);
+    }
+
+    fn judge(&mut self, change: Change, matters: bool) {
+        self.judged += 1;
+        if matters && change.low > 1.0 + self.max {
+            self.worse.push(change);
+        } else if matters && change.high < 1.0 / (1.0 + self.max) {
+            self.better.push(change);
+        }
+    }
+
+    fn verdict(&self) -> String {
+        let Self { name, max, judged, .. } = self;
+        let max = percent(*max);
+        match (self.worse.len(), self.missing.len()) {
+            (0, 0) if *judged == 0 => format!("FAILED: no row can be judged against {name}"),
+            (0, 0) if !self.problems.is_empty() => {
+                format!("FAILED: what was saved as {name} can't be read whole")
+            }
+            (0, 0) => format!("no row is more than {max} worse than in {name} ({judged} comparisons)"),
+            (worse, missing) => {
+                let rows: std::collections::BTreeSet<&str> =
+                    self.worse.iter().map(|change| &change.row[..]).collect();
+                let n = if worse == 0 { 0 } else { rows.len() };
+                format!(
+                    "FAILED: against {name}, {n} rows are more than {max} worse and {missing} are missing"
+                )
+            }
+        }
+    }
+
+    /// What the report says of it.
+    pub(crate) fn section(&self) -> Section {
+        let table = |title: &str, changes: &[Change]| Table {
+            title: title.to_owned(),
+            columns: ["row", "of", "then", "now", "change"].map(str::to_owned).to_vec(),
+            rows: changes
+                .iter()
+                .map(|c| {
+                    let ratio = if c.change.is_finite() {
+                        Cell::Ratio(c.change, Some((c.low, c.high)))
+                    } else {
+                        Cell::Empty
+                    };
+                    let text = |text: &str| Cell::Text(text.to_owned());
+                    vec![Cell::Name(c.row.clone()), text(&c.what), text(&c.then), text(&c.now), ratio]
+                })
+                .collect(),
+            ..Table::default()
+        };
+        let list = |title: &str, rows: &[String]| Table {
+            title: title.to_owned(),
+            columns: vec!["row".to_owned()],
+            rows: rows.iter().map(|row| vec![Cell::Name(row.clone())]).collect(),
+            ..Table::default()
+        };
+        let mut parts = Vec::new();
+        for (title, changes) in [("Worse", &self.worse), ("Better", &self.better)] {
+            if !changes.is_empty() {
+                parts.push(Part::Table(table(title, changes)));
+            }
+        }
+        for (title, rows) in
+            [("Missing", &self.missing), ("Noisy, not judged", &self.noisy), ("Unreadable", &self.problems)]
+        {
+            if !rows.is_empty() {
+                parts.push(Part::Table(list(title, rows)));
+            }
+        }
+        Section {
+            id: "compared".to_owned(),
+            title: format!("Compared with {}", self.name),
+            text: vec![format!("{}.", self.verdict())],
+            parts,
+        }
+    }
+}
+
+impl fmt::Display for Against {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in &self.worse {
+            write!(f, "WORSE    {}, {}: {} → {}", c.row, c.what, c.then, c.now)?;
+            if c.change.is_finite() {
+                write!(f, ", × {} ({}–{})", ratio(c.change), ratio(c.low), ratio(c.high))?;
+            }
+            writeln!(f)?;
+        }
+        for row in &self.missing {
+            writeln!(f, "MISSING  {row}")?;
+        }
+        for problem in &self.problems {
+            writeln!(f, "PROBLEM  {problem}")?;
+        }
+        for row in &self.noisy {
+            writeln!(f, "noisy    {row}: not judged")?;
+        }
+        for c in &self.better {
+            writeln!(f, "better   {}, {}: {} → {}, × {}", c.row, c.what, c.then, c.now, ratio(c.change))?;
+        }
+        if self.new > 0 {
+            writeln!(f, "{} rows are new", self.new)?;
+        }
+        f.write_str(&self.verdict())
+    }
+}
+
+/// Whether a row is about this workspace's code, and not about what that is compared to.
+fn is_own(id: &str) -> bool {
+    id.starts_with("rust/") || id.starts_with("ffi/")
+}
+
+/// How many times as long everything takes that has nothing to do with this workspace.
+fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> f64 {
+    let fixed = |row: &&Row| {
+        (row.id.starts_with("limit/") || row.id.starts_with("cc/")) && !row.noisy && row.unit == "ns"
+    };
+    let mut all: Vec<f64> = then
+        .iter()
+        .filter(fixed)
+        .filter_map(|old| Some((old, now.get(&old.id[..]).filter(|new| !new.noisy)?)))
+        .map(|(old, new)| new.median / old.median)
+        .filter(|change| change.is_finite() && *change > 0.0)
+        .collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(1.0)
+}

@@ -1,0 +1,78 @@
+//! Criterion's data: `<case>/new/{benchmark,estimates,sample}.json`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::input::{Problems, clean, entries, json};
+use crate::row::Rounds;
+
+/// The most cases that are read, and how deep below its directory Criterion keeps them.
+const MAX_CASES: usize = 2_000;
+const MAX_DEPTH: usize = 5;
+
+/// What Criterion says of a case, in nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    /// Of the samples, each the mean of some thousand operations.
+    pub(crate) samples: Option<Rounds>,
+}
+
+/// Reads all cases below `dir`: the full id of each, what is known, and the directory right below `dir` that it is
+/// in, which for a device has the device's name.
+pub(crate) fn read(dir: &Path, problems: &mut Problems) -> Vec<(String, Estimate, Option<String>)> {
+    let mut found = Vec::new();
+    let mut todo: Vec<(PathBuf, usize, Option<String>)> = vec![(dir.to_owned(), 0, None)];
+    while let Some((dir, depth, first)) = todo.pop() {
+        for (name, path) in entries(&dir, problems).into_iter().rev() {
+            if !path.is_dir() || matches!(&name[..], "base" | "change" | "report") {
+                continue;
+            }
+            if name == "new" {
+                if found.len() == MAX_CASES {
+                    problems.add(format!("{}: more than {MAX_CASES} cases", dir.display()));
+                    return found;
+                }
+                match case(&path) {
+                    Ok((id, estimate)) => found.push((id, estimate, first.clone())),
+                    Err(e) => problems.add(e),
+                }
+            } else if depth < MAX_DEPTH {
+                let first = first.clone().or_else(|| Some(name.clone()));
+                todo.push((path, depth + 1, first));
+            }
+        }
+    }
+    found
+}
+
+fn case(dir: &Path) -> Result<(String, Estimate), String> {
+    let benchmark = json(&dir.join("benchmark.json"))?;
+    let id = benchmark.get("full_id").and_then(Value::as_str);
+    let id = id.ok_or_else(|| format!("{}: benchmark.json has no full_id", dir.display()))?;
+    let estimates = json(&dir.join("estimates.json"))?;
+    let number = |pointer: &str| estimates.pointer(pointer).and_then(Value::as_f64).filter(|x| *x >= 0.0);
+    let median = number("/median/point_estimate");
+    let low = number("/median/confidence_interval/lower_bound");
+    let high = number("/median/confidence_interval/upper_bound");
+    let (Some(median), Some(low), Some(high)) = (median, low, high) else {
+        return Err(format!("{}: estimates.json has no median with its interval", dir.display()));
+    };
+    if !(low <= median && median <= high && high <= 1e15) {
+        return Err(format!("{}: {median} is not a median between {low} and {high}", dir.display()));
+    }
+    // Without the samples, the estimate is still good.
+    let samples = json(&dir.join("sample.json")).ok().and_then(|sample| {
+        let numbers = |key: &str| {
+            let all = sample.get(key)?.as_array()?.iter().take(10_000);
+            all.map(Value::as_f64).collect::<Option<Vec<f64>>>()
+        };
+        let (iters, times) = (numbers("iters")?, numbers("times")?);
+        let each: Vec<f64> = times.iter().zip(&iters).map(|(time, n)| time / n).collect();
+        Rounds::of(&each)
+    });
+    Ok((clean(id, 200), Estimate { median, low, high, samples }))
+}

@@ -1,0 +1,150 @@
+//! The report as one HTML file that needs nothing else: no script, no font, no network.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::model::{Cell, Finding, Kind, Part, Plot, Report, Section, Table};
+use super::number::{count, interval, ratio};
+use super::plot::{self, NARROW, WIDE};
+
+/// The colours and letters of plots, on a page or alone.
+pub(crate) const PLOT_STYLE: &str = include_str!("plot.css");
+const PAGE_STYLE: &str = include_str!("page.css");
+
+/// Nothing is loaded and nothing runs, whatever a measured file may hold.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+
+pub(crate) fn page(report: &Report) -> String {
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (report.title) }
+                link rel="icon" href="data:,";
+                style { (PreEscaped(PLOT_STYLE)) (PreEscaped(PAGE_STYLE)) }
+            }
+            body {
+                header {
+                    h1 { (report.title) }
+                    p class="summary" { (report.summary) }
+                    @if !report.about.is_empty() { p class="about" { (report.about) } }
+                    ul class="findings" { @for finding in &report.findings { (card(finding)) } }
+                    (warnings(&report.warnings))
+                    nav { @for section in &report.sections { a href=(format!("#{}", section.id)) { (section.title) } } }
+                }
+                main { @for section in &report.sections { (draw(section)) } }
+            }
+        }
+    };
+    markup.into_string()
+}
+
+fn card(finding: &Finding) -> Markup {
+    html! {
+        li {
+            span { (finding.what) }
+            b { (finding.value.as_deref().unwrap_or("not measured")) }
+            @for beside in &finding.beside { span { (beside) } }
+        }
+    }
+}
+
+fn warnings(all: &[String]) -> Markup {
+    html! {
+        @if !all.is_empty() {
+            details class="warnings" open[all.len() <= 4] {
+                summary { @if all.len() == 1 { "One warning" } @else { (all.len()) " warnings" } }
+                ul { @for warning in all { li { (warning) } } }
+            }
+        }
+    }
+}
+
+fn draw(section: &Section) -> Markup {
+    html! {
+        section id=(section.id) {
+            h2 { (section.title) }
+            @for text in &section.text { p { (text) } }
+            @for part in &section.parts { (part_of(part)) }
+        }
+    }
+}
+
+fn part_of(part: &Part) -> Markup {
+    match part {
+        Part::Table(table) => draw_table(table),
+        Part::Plot(plot) => figure(plot),
+        Part::Folded(summary, parts) => html! {
+            details class="rows" { summary { (summary) } @for part in parts { (part_of(part)) } }
+        },
+    }
+}
+
+fn figure(plot: &Plot) -> Markup {
+    let kind = match plot.kind {
+        Kind::Dots => "dots",
+        Kind::Ladder => "ladder",
+        Kind::Differences => "differences",
+        Kind::Rounds => "rounds",
+    };
+    html! {
+        figure id=(format!("plot-{}", plot.id)) data-plot=(kind) {
+            h3 { (plot.title) }
+            (plot::svg(plot, WIDE))
+            (plot::svg(plot, NARROW))
+            @if !plot.caption.is_empty() { figcaption { (plot.caption) } }
+        }
+    }
+}
+
+fn draw_table(table: &Table) -> Markup {
+    html! {
+        @if !table.title.is_empty() { h3 { (table.title) } }
+        div class="scroll" tabindex="0" role="region" aria-label=(table.title) {
+            table {
+                thead { tr { @for column in &table.columns { th scope="col" { (column) } } } }
+                tbody { @for row in &table.rows { tr { @for cell in row { (draw_cell(cell)) } } } }
+            }
+        }
+        @if !table.note.is_empty() { p class="note" { (table.note) } }
+    }
+}
+
+fn draw_cell(cell: &Cell) -> Markup {
+    match cell {
+        Cell::Empty => html! { td {} },
+        Cell::Missing => html! { td class="missing" { "missing" } },
+        Cell::Text(text) => html! { td class="text" { (text) } },
+        Cell::Name(name) => html! { td { code { (name) } } },
+        Cell::List(all) => html! {
+            td class="text" { @for (of, cell) in all { div { (inline(cell)) " " (of) } } }
+        },
+        Cell::Value(value) => {
+            let class = match (value.noisy, value.own) {
+                (true, _) => "noisy",
+                (false, true) => "own",
+                _ => "",
+            };
+            let (median, range, unit) = interval(value.median, value.low, value.high, &value.unit);
+            html! {
+                td class=(class) {
+                    b { (median) } @if unit != "ns" && unit != "instructions" { " " (unit) }
+                    @if value.noisy { small { "noisy: " (range) } }
+                    @else if value.low < value.high { small { (range) } }
+                }
+            }
+        }
+        Cell::Ratio(r, bounds) => html! {
+            td { (ratio(*r)) @if let Some((low, high)) = bounds { small { (ratio(*low)) "–" (ratio(*high)) } } }
+        },
+        Cell::Count(n) => html! { td { (count(*n)) } },
+    }
+}
+
+/// A cell within another.
+fn inline(cell: &Cell) -> String {
+    super::markdown::cell(cell)
+}

@@ -1,0 +1,291 @@
+//! What the benches have left, read by someone who trusts none of it.
+//!
+//! A run may have been cut short, a disk full, a file edited or written by another version. Whatever can be used
+//! is; the rest is named in a problem and left out. No number that comes out of here is infinite, and every
+//! interval holds its median.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::criterion::{self, Estimate};
+use crate::environment::{self, Environment};
+use crate::row::{PERCENTS, Row, Versus};
+
+/// No file of ours is a hundredth of this.
+const MAX_FILE: u64 = 16 << 20;
+/// Nor has so many rows.
+const MAX_ROWS: usize = 5_000;
+/// Nor ids this long.
+const MAX_ID: usize = 200;
+/// A number beyond this, in nanoseconds eleven days, was not measured.
+const MAX_NUMBER: f64 = 1e15;
+/// The most problems that are told one by one.
+const MAX_PROBLEMS: usize = 50;
+const MAX_DEVICES: usize = 50;
+
+/// Everything that was measured, on this machine and on devices.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    pub(crate) here: Place,
+    pub(crate) devices: BTreeMap<String, Place>,
+    pub(crate) problems: Problems,
+    /// Whether something that was measured could not be read.
+    pub(crate) is_damaged: bool,
+}
+
+/// What was measured in one place.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    /// By the name of the bench.
+    pub(crate) benches: BTreeMap<String, Bench>,
+    /// What `device.json` says.
+    pub(crate) device: BTreeMap<String, String>,
+    /// Criterion's estimates, by its full id.
+    pub(crate) criterion: BTreeMap<String, Estimate>,
+}
+
+/// What one bench has left.
+#[derive(Debug, Default)]
+pub(crate) struct Bench {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) environment: Option<Environment>,
+}
+
+impl Place {
+    /// Returns the row `id` of a bench.
+    pub(crate) fn row(&self, bench: &str, id: &str) -> Option<&Row> {
+        self.benches.get(bench)?.rows.iter().find(|row| row.id == id)
+    }
+}
+
+/// What could not be used, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    all: Vec<String>,
+    more: usize,
+}
+
+impl Problems {
+    pub(crate) fn add(&mut self, problem: impl Into<String>) {
+        match self.all.len() < MAX_PROBLEMS {
+            true => self.all.push(clean(&problem.into(), 500)),
+            false => self.more += 1,
+        }
+    }
+
+    pub(crate) fn into_vec(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.all.push(format!("and {} more", self.more));
+        }
+        self.all
+    }
+}
+
+impl Input {
+    /// Reads the directory of rows and that of Criterion.
+    pub(crate) fn read(measured: &Path, criterion: &Path) -> Self {
+        let mut input = Self::default();
+        input.here = place(measured, &mut input.problems);
+        for (name, path) in directories(measured, &mut input.problems) {
+            let record = path.join("device.json");
+            if !record.exists() {
+                continue;
+            }
+            if input.devices.len() == MAX_DEVICES {
+                input.problems.add(format!("{}: more than {MAX_DEVICES} devices", measured.display()));
+                break;
+            }
+            let mut device = place(&path, &mut input.problems);
+            match json(&record) {
+                Ok(Value::Object(fields)) => {
+                    let text = |value: &Value| match value {
+                        Value::String(s) => s.clone(),
+                        other => other.to_string(),
+                    };
+                    device.device = fields
+                        .iter()
+                        .take(50)
+                        .map(|(key, value)| (clean(key, 50), clean(&text(value), 300)))
+                        .collect();
+                }
+                Ok(_) => input.problems.add(format!("{}: not an object", record.display())),
+                Err(e) => input.problems.add(e),
+            }
+            input.devices.insert(clean(&name, 100), device);
+        }
+        input.is_damaged = !input.problems.all.is_empty();
+        for (id, estimate, first) in criterion::read(criterion, &mut input.problems) {
+            let place = first.and_then(|first| input.devices.get_mut(&first));
+            place.unwrap_or(&mut input.here).criterion.insert(id, estimate);
+        }
+        input
+    }
+}
+
+/// Reads the measured files right in `dir`, with their environments.
+pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Place {
+    let mut place = Place::default();
+    for (name, path) in entries(dir, problems) {
+        let Some(bench) = name.strip_suffix(".json").filter(|_| name != "device.json") else { continue };
+        if path.is_dir() {
+            continue;
+        }
+        let rows = match json(&path) {
+            Ok(value) => rows(value, &path, problems),
+            Err(e) => {
+                problems.add(e);
+                continue;
+            }
+        };
+        let environment = dir.join(environment::DIRECTORY).join(&name);
+        let environment = match environment.exists().then(|| json(&environment)) {
+            None => None,
+            Some(Ok(value)) => match Environment::deserialize(value) {
+                Ok(environment) => Some(tidy(environment)),
+                Err(e) => {
+                    problems.add(format!("{}: {e}", environment.display()));
+                    None
+                }
+            },
+            Some(Err(e)) => {
+                problems.add(e);
+                None
+            }
+        };
+        place.benches.insert(clean(bench, 100), Bench { rows, environment });
+    }
+    place
+}
+
+/// Reads the rows of one file, each by itself.
+fn rows(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
+    let Value::Array(values) = value else {
+        problems.add(format!("{}: not an array of rows", path.display()));
+        return Vec::new();
+    };
+    if values.len() > MAX_ROWS {
+        problems.add(format!(
+            "{}: {} rows, of which the first {MAX_ROWS} are read",
+            path.display(),
+            values.len()
+        ));
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    for (index, value) in values.into_iter().take(MAX_ROWS).enumerate() {
+        let name = match value.get("id").and_then(Value::as_str) {
+            Some(id) => format!("{:?}", clean(id, 60)),
+            None => format!("{}", index + 1),
+        };
+        match Row::deserialize(value).map_err(|e| e.to_string()).and_then(checked) {
+            Ok(row) if rows.iter().any(|other| other.id == row.id) => {
+                problems.add(format!("{}: row {name} is there twice; the first counts", path.display()));
+            }
+            Ok(row) => rows.push(row),
+            Err(e) => problems.add(format!("{}: row {name} is left out: {e}", path.display())),
+        }
+    }
+    rows
+}
+
+/// Returns the row without what makes no sense, or why it makes none.
+fn checked(mut row: Row) -> Result<Row, String> {
+    if row.id.is_empty() || row.id.len() > MAX_ID {
+        return Err(format!("an id has 1 to {MAX_ID} bytes, not {}", row.id.len()));
+    }
+    row.id = clean(&row.id, MAX_ID);
+    row.unit = clean(&row.unit, 20);
+    if !holds(row.low, row.median, row.high) {
+        return Err(format!("{} is not a median between {} and {}", row.median, row.low, row.high));
+    }
+    let counted = |x: &f64| (0.0..=MAX_NUMBER).contains(x);
+    row.allocs = row.allocs.filter(counted);
+    row.bytes = row.bytes.filter(counted);
+    let sensible = |v: &Versus| v.low > 0.0 && holds(v.low, v.ratio, v.high);
+    for all in [&mut row.vs, &mut row.vs_process] {
+        all.retain(|base, versus| base.len() <= MAX_ID && sensible(versus));
+        *all = std::mem::take(all).into_iter().map(|(base, v)| (clean(&base, MAX_ID), v)).collect();
+    }
+    row.rounds = row.rounds.filter(|rounds| {
+        let ascending = rounds.at.windows(2).all(|pair| pair[0] <= pair[1]);
+        rounds.at.len() == PERCENTS.len() && ascending && rounds.at.iter().all(|x| x.abs() <= MAX_NUMBER)
+    });
+    Ok(row)
+}
+
+/// Whether these are a median and its interval. Written with five digits each, they may overlap in the last.
+fn holds(low: f64, median: f64, high: f64) -> bool {
+    let slack = 1e-3 * median.abs();
+    [low, median, high].iter().all(|x| x.abs() <= MAX_NUMBER)
+        && low <= median + slack
+        && median <= high + slack
+}
+
+fn tidy(mut environment: Environment) -> Environment {
+    let Environment { cpu, arch, system, kernel, returns, rustc, cxx, commit, sink, governors, .. } =
+        &mut environment;
+    for text in [cpu, arch, system, kernel, returns, rustc, cxx, commit, sink].into_iter().chain(governors) {
+        *text = clean(text, 200);
+    }
+    environment.governors.truncate(16);
+    environment
+}
+
+/// Returns `text` without what could change how the text around it is read: control characters, and those that
+/// turn the direction of writing; and no longer than `max` characters.
+pub(crate) fn clean(text: &str, max: usize) -> String {
+    let bad = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut chars = text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c });
+    let mut out: String = chars.by_ref().take(max).collect();
+    if chars.next().is_some() {
+        out.push('…');
+    }
+    out
+}
+
+/// Reads a file of JSON that is not too large.
+pub(crate) fn json(path: &Path) -> Result<Value, String> {
+    let read = || -> io::Result<Value> {
+        // Nothing that blocks or never ends.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("not a file"));
+        }
+        let mut text = Vec::new();
+        File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_FILE {
+            return Err(io::Error::other(format!("larger than {} MiB", MAX_FILE >> 20)));
+        }
+        Ok(serde_json::from_slice(&text)?)
+    };
+    read().map_err(|e| format!("{} can't be read: {e}", path.display()))
+}
+
+/// Returns what is in a directory, by name. One that does not exist is empty.
+pub(crate) fn entries(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => entries
+            .filter_map(Result::ok)
+            .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+            .filter(|(name, _)| !name.starts_with('.'))
+            .take(10_000)
+            .collect(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+        Err(e) => {
+            problems.add(format!("{} can't be read: {e}", dir.display()));
+            BTreeMap::new()
+        }
+    }
+}
+
+fn directories(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {
+    let mut all = entries(dir, problems);
+    all.retain(|_, path| path.is_dir());
+    all
+}

@@ -1,0 +1,98 @@
+//! Numbers as people read them: three digits, and a unit that fits.
+
+/// A time, with its unit.
+pub(crate) fn time(ns: f64) -> String {
+    let (scaled, unit) = scale(ns);
+    format!("{} {unit}", digits(scaled))
+}
+
+/// A time between two others, in the unit of the first: the time and the range, without the unit.
+pub(crate) fn interval(median: f64, low: f64, high: f64, unit: &str) -> (String, String, String) {
+    let (divisor, unit) = if unit == "ns" {
+        let (scaled, unit) = scale(median);
+        (if scaled == 0.0 { 1.0 } else { median / scaled }, unit.to_owned())
+    } else {
+        (1.0, unit.to_owned())
+    };
+    let places = if unit == "instructions" && median >= 10.0 { 0 } else { places(median / divisor) };
+    let f = |x: f64| format!("{:.places$}", x / divisor);
+    (f(median), format!("{}–{}", f(low), f(high)), unit)
+}
+
+/// A number with three digits that matter.
+pub(crate) fn digits(x: f64) -> String {
+    let places = places(x);
+    format!("{x:.places$}")
+}
+
+fn places(x: f64) -> usize {
+    match x.abs() {
+        a if a < 9.995 => 2,
+        a if a < 99.95 => 1,
+        _ => 0,
+    }
+}
+
+fn scale(ns: f64) -> (f64, &'static str) {
+    match ns.abs() {
+        a if a < 9_999.5 => (ns, "ns"),
+        a if a < 9_999_500.0 => (ns / 1e3, "µs"),
+        a if a < 9_999_500_000.0 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    }
+}
+
+/// A ratio.
+pub(crate) fn ratio(r: f64) -> String {
+    match r {
+        r if r < 0.1 => format!("{r:.3}"),
+        r if r < 100.0 => format!("{r:.2}"),
+        r => format!("{r:.0}"),
+    }
+}
+
+/// A count: whole if it is.
+pub(crate) fn count(x: f64) -> String {
+    match x {
+        x if x.fract() == 0.0 => format!("{x:.0}"),
+        x if x < 0.01 => format!("{x:.4}"),
+        x => format!("{x:.2}"),
+    }
+}
+
+/// A part, in percent.
+pub(crate) fn percent(part: f64) -> String {
+    let percent = part * 100.0;
+    if percent.abs() < 9.95 && percent.fract().abs() > 0.05 {
+        format!("{percent:.1} %")
+    } else {
+        format!("{percent:.0} %")
+    }
+}
+
+/// Where it is on an axis, for an attribute of an SVG.
+pub(crate) fn coordinate(x: f64) -> String {
+    let text = format!("{x:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_and_a_unit() {
+        let all = [0.541, 9.994, 9.996, 386.4, 9_999.4, 12_345.0, 2.5e7, 4e10, -386.4];
+        let texts = all.map(time);
+        let expected =
+            ["0.54 ns", "9.99 ns", "10.0 ns", "386 ns", "9999 ns", "12.3 µs", "25.0 ms", "40.0 s", "-386 ns"];
+        assert_eq!(texts, expected);
+        assert_eq!(interval(12_345.0, 12_000.0, 13_000.0, "ns").1, "12.0–13.0");
+        assert_eq!(interval(0.0, -1.0, 1.0, "ns").1, "-1.00–1.00");
+        assert_eq!(interval(12.25, 12.25, 12.25, "instructions").0, "12");
+        assert_eq!([0.0667, 0.617, 11.66, 123.4].map(ratio), ["0.067", "0.62", "11.66", "123"]);
+        assert_eq!([0.0, 2.0, 0.0025, 1.5].map(count), ["0", "2", "0.0025", "1.50"]);
+        assert_eq!([0.05, 0.123, 0.013].map(percent), ["5 %", "12 %", "1.3 %"]);
+        assert_eq!([1.0, 1.25].map(coordinate), ["1", "1.2"]);
+    }
+}

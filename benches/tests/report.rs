@@ -1,0 +1,504 @@
+//! The report says what was measured, whatever it finds, and its comparison fails when it should and only then.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use atrace_benches::row::{self, Row, Sink, Versus};
+use atrace_benches::seed;
+use atrace_benches::stats::Interval;
+
+/// A directory of measured files, and what the report makes of it.
+struct Ground {
+    dir: tempfile::TempDir,
+}
+
+/// What a run of `report` said and left.
+#[derive(Debug)]
+struct Ran {
+    status: Option<i32>,
+    out: String,
+    err: String,
+    html: String,
+    markdown: String,
+    json: String,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let this = Self { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(this.measured()).unwrap();
+        this
+    }
+
+    fn measured(&self) -> PathBuf {
+        self.dir.path().join("overhead")
+    }
+
+    fn write(&self, bench: &str, rows: &[Row]) {
+        row::write_to(&self.measured(), bench, rows).unwrap();
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn run(&self, args: &str) -> Ran {
+        let out = self.dir.path().join("report");
+        let output = Command::new(env!("CARGO_BIN_EXE_report"))
+            .arg("--measured")
+            .arg(self.measured())
+            .arg("--criterion")
+            .arg(self.dir.path().join("criterion"))
+            .arg("--out")
+            .arg(&out)
+            .args(args.split_whitespace())
+            .output()
+            .unwrap();
+        let read = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_default();
+        Ran {
+            status: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+            html: read("report.html"),
+            markdown: read("report.md"),
+            json: read("report.json"),
+        }
+    }
+
+    /// Runs it with what was found, and expects this status and these words in what it prints.
+    #[track_caller]
+    fn expect(&self, args: &str, status: i32, words: &[&str]) -> Ran {
+        let ran = self.run(args);
+        assert_eq!(ran.status, Some(status), "{}{}", ran.out, ran.err);
+        for word in words {
+            assert!(
+                ran.out.contains(word) || ran.err.contains(word),
+                "no {word:?} in {}{}",
+                ran.out,
+                ran.err
+            );
+        }
+        ran
+    }
+}
+
+fn row(id: &str, ns: f64) -> Row {
+    let ns = Interval { median: ns, low: ns * 0.99, high: ns * 1.01, sure: true };
+    let rounds: Vec<f64> = (0..100).map(|i| ns.median * (0.95 + f64::from(i) / 1000.0)).collect();
+    Row { allocs: Some(0.0), bytes: Some(0.0), ..Row::new(id, ns, Sink::Tracefs).with_rounds(&rounds) }
+}
+
+fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
+    let mut row = row(id, ns);
+    row.vs.insert(base.to_owned(), Versus { ratio, low: ratio * (1.0 - half), high: ratio * (1.0 + half) });
+    row
+}
+
+/// A run as it should be.
+fn full() -> Ground {
+    let ground = Ground::new();
+    let mut rows = vec![row("limit/load_and_test", 0.3)];
+    for case in seed::WRAPPER {
+        let on = case.name.contains("_on_");
+        let (cc, rust) = if on { (600.0, 400.0) } else { (4.0, 0.6) };
+        let base = format!("cc/{}", case.name);
+        let mut own = compared(&format!("rust/{}", case.name), rust, &base, rust / cc, 0.01);
+        if on {
+            let raw = case.name.replacen("tracing_on", "limit/raw_write", 1);
+            own.vs.insert(raw.clone(), Versus { ratio: 0.8, low: 0.79, high: 0.81 });
+            rows.push(row(&raw, 500.0));
+        }
+        rows.extend([own, row(&base, cc), compared(&format!("ffi/{}", case.name), cc, &base, 1.0, 0.01)]);
+    }
+    ground.write("atrace", &rows);
+    let twelve = seed::SUBSCRIBER.map(|case| {
+        let ns = if case.name.contains("_on_") { 500.0 } else { 6.0 };
+        compared(&format!("rust/{}", case.name), ns, "limit/x", 1.0, 0.01)
+    });
+    ground.write("subscriber", &twelve);
+    ground
+}
+
+const PLOTS: [&str; 3] = ["plot-costs", "plot-ladder", "plot-rounds"];
+
+#[test]
+fn a_run_is_told() {
+    let ground = full();
+    let ran = ground.expect("", 0, &["15 % of what C++ pays", "80 % of a bare write(2)", "report.html"]);
+    for plot in PLOTS {
+        assert!(ran.html.contains(&format!("id=\"{plot}\"")), "no {plot}");
+    }
+    for case in seed::WRAPPER.map(|case| case.name).iter().chain(&seed::SUBSCRIBER.map(|case| case.name)) {
+        assert!(ran.html.contains(case) && ran.markdown.contains(case), "no {case}");
+    }
+    // The original's own numbers stand beside.
+    assert!(
+        ran.markdown.contains(
+            "| tracing_on_begin/10 | 1119 | 1293 (1285–1304) | 1.16 | 600 (594–606) | 400 (396–404)"
+        ),
+        "{}",
+        ran.markdown
+    );
+    // Nothing but this file is needed, and nothing in it runs.
+    assert!(!ran.html.contains("<script") && !ran.html.contains("src=") && !ran.html.contains("@import"));
+    assert!(!ran.html.replace("http://www.w3.org/2000/svg", "").contains("http:"));
+    let json: serde_json::Value = serde_json::from_str(&ran.json).unwrap();
+    assert_eq!(json["measured"][""]["subscriber"]["rows"].as_array().unwrap().len(), 12);
+    let svg = fs::read_to_string(ground.dir.path().join("report/costs.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains("xmlns=\"http://www.w3.org/2000/svg\""));
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let ground = Ground::new();
+    let ran = ground.expect("", 0, &["Nothing was measured yet"]);
+    assert!(ran.html.contains("the bench atrace has left nothing: run `cargo bench"), "{}", ran.html);
+    assert!(ran.markdown.contains("not measured"));
+    let ground = full();
+    let ran = ground.expect("", 0, &["warnings"]);
+    assert!(
+        ran.markdown.contains("the bench atrace has left no row rust/tracing_off_scoped"),
+        "{}",
+        ran.markdown
+    );
+    assert!(ran.markdown.contains("the bench instructions has left nothing"));
+    fs::remove_file(ground.measured().join("subscriber.json")).unwrap();
+    let ran = ground.expect("", 0, &[]);
+    assert!(ran.markdown.contains("the bench subscriber has left nothing"));
+    ground.expect("--measured /nowhere/at/all", 2, &["/nowhere/at/all: no directory"]);
+}
+
+#[test]
+fn doubts_are_told() {
+    let ground = full();
+    let mut rows = row::read(&ground.measured().join("atrace.json")).unwrap();
+    let find = |rows: &mut Vec<Row>, id: &str| rows.iter().position(|row| row.id == id).unwrap();
+    let index = find(&mut rows, "rust/tracing_on_end");
+    rows[index] = row("rust/tracing_on_end", 0.9);
+    let index = find(&mut rows, "cc/tracing_on_end");
+    rows[index].noisy = true;
+    rows[0].sink = Sink::Null;
+    ground.write("atrace", &rows);
+    ground.file(
+        "overhead/environment/atrace.json",
+        r#"{"cpu": "A", "kernel": "6.1", "commit": "abc", "changed": true, "quick": true, "load": {"others": 0.3, "stolen": 0.1, "before": 2}}"#,
+    );
+    ground.file("overhead/environment/subscriber.json", r#"{"cpu": "B", "kernel": "6.1", "commit": "abc"}"#);
+    let ran = ground.expect("", 0, &[]);
+    for doubt in [
+        "perhaps nothing was switched on: rust/tracing_on_end (0.90 ns and 0.60 ns)",
+        "rows of atrace are too uncertain and count as not measured: cc/tracing_on_end",
+        "atrace was not measured into the kernel's marker",
+        "atrace was measured with --quick",
+        "sources changed since commit abc",
+        "other programs took 30 % of the CPUs",
+        "the host took 10 % of the CPUs away",
+        "different CPUs (atrace: A, subscriber: B)",
+    ] {
+        assert!(ran.markdown.contains(doubt), "no {doubt:?} in {}", ran.markdown);
+    }
+    assert!(!ran.markdown.contains("different kernels"));
+}
+
+#[test]
+fn a_file_cut_anywhere_is_survived() {
+    let ground = full();
+    let path = ground.measured().join("atrace.json");
+    let whole = fs::read(&path).unwrap();
+    for length in (0..whole.len() - 2).step_by(whole.len() / 40) {
+        fs::write(&path, &whole[..length]).unwrap();
+        let ran = ground.expect("", 0, &[]);
+        assert!(ran.markdown.contains("atrace.json can't be read"), "{length}: {}", ran.markdown);
+        // The other is still there.
+        assert!(ran.markdown.contains("| tracing_on_span_args | 3699"), "{length}");
+    }
+    ground.expect("--save x", 2, &["nothing is saved as x"]);
+    assert!(!ground.measured().join("saved/x").exists());
+}
+
+#[test]
+fn hostile_files_do_nothing() {
+    const EVIL: &str = "<script>alert(1)</script>\\\"'><img src=x onerror=alert(1)>|\\u202e]]>-->{{7*7}}";
+    let ground = full();
+    let id = format!("rust/{EVIL}");
+    let row = |id: &str, numbers: &str| {
+        format!(
+            r#"{{"id": "{id}", "unit": "{EVIL}", {numbers}, "sink": "{EVIL}", "noisy": false, "vs": {{"{EVIL}": {{"ratio": 2, "low": 1, "high": 3}}}}}}"#
+        )
+    };
+    let good = r#""median": 1, "low": 1, "high": 1"#;
+    let bad = [
+        r#""median": 1e999, "low": 1, "high": 1"#,
+        r#""median": 1e300, "low": 1e300, "high": 1e301"#,
+        r#""median": 5, "low": 9, "high": 1"#,
+        r#""median": -1e16, "low": -1e17, "high": 1"#,
+        r#""median": "<u>", "low": 1, "high": 1"#,
+        r#""median": null, "low": 1, "high": 1"#,
+    ];
+    let mut rows =
+        vec![row(&id, good), row(&id, good), "7".into(), "null".into(), "[[[[]]]]".into(), row("", good)];
+    rows.push(row(&"x".repeat(100_000), good));
+    rows.push(row("rust/rounds", &format!(r#"{good}, "rounds": {{"n": 3, "at": [1e300, null]}}"#)));
+    rows.push(row("rust/zero", r#""median": 0, "low": 0, "high": 0"#));
+    rows.push(row("rust/negative", r#""median": -5, "low": -6, "high": -4"#));
+    ground.file("overhead/evil.json", format!("[{}]", rows.join(",")));
+    // Not all are JSON, so each is by itself.
+    for (index, numbers) in bad.iter().enumerate() {
+        ground.file(&format!("overhead/bad{index}.json"), format!("[{}]", row("rust/bad", numbers)));
+    }
+    ground.file("overhead/<img src=x>.json", format!("[{}]", row("rust/name", good)));
+    ground.file("overhead/object.json", r#"{"a": [1, 2]}"#);
+    ground.file("overhead/bytes.json", b"[\"\xff\xfe\"]");
+    ground.file("overhead/deep.json", "[".repeat(1_000_000));
+    ground.file("overhead/large.json", vec![b' '; 20 << 20]);
+    fs::create_dir(ground.measured().join("directory.json")).unwrap();
+    let fifo = Command::new("mkfifo").arg(ground.measured().join("fifo.json")).status().unwrap();
+    assert!(fifo.success());
+    std::os::unix::fs::symlink("/dev/zero", ground.measured().join("zero.json")).unwrap();
+    std::os::unix::fs::symlink("loop.json", ground.measured().join("loop.json")).unwrap();
+    ground.file(
+        "overhead/environment/atrace.json",
+        format!(
+            r#"{{"cpu": "{EVIL}", "time": 18446744073709551615, "seconds": -1e300, "governors": ["{EVIL}"]}}"#
+        ),
+    );
+    ground.file("overhead/environment/evil.json", r#"{"cpu": 7}"#);
+    ground.file("overhead/phone/device.json", format!(r#"{{"model": "{EVIL}", "{EVIL}": [1]}}"#));
+    ground.file("overhead/phone/atrace.json", format!("[{}]", row(&id, good)));
+    ground.file("criterion/a/new/benchmark.json", format!(r#"{{"full_id": "{EVIL}"}}"#));
+    ground.file("criterion/a/new/estimates.json", r#"{"median": {"point_estimate": -1}}"#);
+    ground.file("criterion/a/new/sample.json", r#"{"iters": [0], "times": [1]}"#);
+    ground.file("criterion/b/new/benchmark.json", "[]");
+    std::os::unix::fs::symlink(".", ground.dir.path().join("criterion/again")).unwrap();
+
+    let start = Instant::now();
+    let ran = ground.expect("", 0, &["warnings"]);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(!ran.err.contains("panicked"), "{}", ran.err);
+    for tag in ["<script", "<img", "<u>"] {
+        assert!(!ran.html.contains(tag), "{tag} in the page");
+        assert!(!ran.markdown.contains(tag), "{tag} in the text");
+    }
+    assert!(ran.html.contains("&lt;script&gt;alert(1)"), "it is shown, as text");
+    assert!(!ran.html.contains('\u{202e}') && !ran.markdown.contains('\u{202e}'));
+    assert!(!ran.html.contains("NaN") && !ran.html.contains("inf\""));
+    serde_json::from_str::<serde_json::Value>(&ran.json).unwrap();
+    for (file, why) in [
+        ("evil.json", "is there twice"),
+        ("evil.json", "1 to 200 bytes"),
+        ("bad0.json", "out of range"),
+        ("bad1.json", "is not a median between"),
+        ("bad2.json", "is not a median between"),
+        ("object.json", "not an array of rows"),
+        ("bytes.json", "can't be read"),
+        ("deep.json", "can't be read: recursion limit"),
+        ("large.json", "larger than"),
+        ("fifo.json", "not a file"),
+        ("zero.json", "not a file"),
+        ("estimates.json", "no median"),
+    ] {
+        let told = ran.markdown.lines().any(|line| line.contains(file) && line.contains(why));
+        assert!(told, "nothing is said of {file}: {why}: {}", ran.markdown.split("## One").next().unwrap());
+    }
+    // All that is good is still there.
+    assert!(ran.markdown.contains("| tracing_on_span_args | 3699"));
+}
+
+#[test]
+fn a_device_is_shown() {
+    let ground = full();
+    fs::create_dir(ground.measured().join("Pixel")).unwrap();
+    fs::copy(ground.measured().join("atrace.json"), ground.measured().join("Pixel/atrace.json")).unwrap();
+    ground.file("overhead/Pixel/device.json", r#"{"model": "Pixel 6", "api_level": 34}"#);
+    let ran = ground.expect("", 0, &[]);
+    assert!(
+        ran.markdown.contains("## Device: Pixel") && ran.markdown.contains("| api_level | 34 |"),
+        "{}",
+        ran.markdown
+    );
+    // What is saved has the device's rows too, and is no device itself.
+    ground.expect("--save a", 0, &["saved as a"]);
+    ground.expect("--compare a", 0, &["no row is more than 5 % worse"]);
+    fs::remove_file(ground.measured().join("Pixel/atrace.json")).unwrap();
+    let ran = ground.expect("--compare a", 1, &["MISSING  Pixel: atrace: rust/tracing_on_end"]);
+    assert_eq!(ran.markdown.matches("## Device: ").count(), 1);
+}
+
+#[test]
+fn a_full_run_is_small_and_fast() {
+    let ground = full();
+    // Several times what the benches leave.
+    let base = "limit/base";
+    for bench in ["suspension", "coroutines", "threads", "live", "subscriber", "atrace"] {
+        let known = row::read(&ground.measured().join(format!("{bench}.json"))).unwrap_or_default();
+        let more = (0..200)
+            .map(|i| compared(&format!("rust/{bench}_case_{i}"), 100.0 + f64::from(i), base, 1.1, 0.02));
+        ground.write(bench, &known.into_iter().chain(more).collect::<Vec<_>>());
+    }
+    let samples = (1..=40).map(|i| (i * 1000).to_string()).collect::<Vec<_>>().join(",");
+    for i in 0..100 {
+        ground.file(
+            &format!("criterion/c{i}/new/benchmark.json"),
+            format!(r#"{{"full_id": "atrace_case_{i}"}}"#),
+        );
+        ground.file(
+            &format!("criterion/c{i}/new/estimates.json"),
+            r#"{"median": {"point_estimate": 2, "confidence_interval": {"lower_bound": 1, "upper_bound": 3}}}"#,
+        );
+        ground.file(
+            &format!("criterion/c{i}/new/sample.json"),
+            format!(r#"{{"iters": [{samples}], "times": [{samples}]}}"#),
+        );
+    }
+    let start = Instant::now();
+    let ran = ground.expect("", 0, &[]);
+    let took = start.elapsed();
+    assert!(ran.markdown.contains("What Criterion says"));
+    let sizes = [ran.html.len(), ran.markdown.len(), ran.json.len()];
+    println!("{took:?}, {sizes:?} bytes");
+    assert!(sizes.iter().all(|&size| size <= 2 << 20), "{sizes:?}");
+    // Ten times what it takes on a quiet machine.
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+/// Saves a run of one row, replaces it with another, and compares.
+#[track_caller]
+fn change(then: Vec<Row>, now: Vec<Row>, status: i32, words: &[&str]) -> Ran {
+    let ground = Ground::new();
+    ground.write("atrace", &then);
+    ground.expect("--save old", 0, &["saved as old"]);
+    ground.write("atrace", &now);
+    ground.expect("--compare old --max-regression 5%", status, words)
+}
+
+fn pair(ns: f64, ratio: f64, half: f64) -> Vec<Row> {
+    vec![compared("rust/a", ns, "cc/a", ratio, half), row("cc/a", ns / ratio)]
+}
+
+#[test]
+fn the_same_passes() {
+    change(
+        pair(400.0, 0.6, 0.01),
+        pair(400.0, 0.6, 0.01),
+        0,
+        &["no row is more than 5 % worse than in old (1 comparisons)"],
+    );
+}
+
+#[test]
+fn worse_for_sure_fails_and_is_named() {
+    let ran = change(
+        pair(400.0, 0.6, 0.01),
+        pair(440.0, 0.66, 0.01),
+        1,
+        &[
+            "WORSE    atrace: rust/a, ratio to cc/a: 0.60 → 0.66, × 1.10 (1.08–1.12)",
+            "FAILED: against old, 1 rows",
+        ],
+    );
+    assert!(
+        ran.markdown.contains("## Compared with old")
+            && ran.markdown.contains("| atrace: rust/a | ratio to cc/a |")
+    );
+    // The same below what is allowed.
+    change(pair(400.0, 0.6, 0.001), pair(416.0, 0.624, 0.001), 0, &[]);
+    // And better is no failure.
+    change(pair(400.0, 0.6, 0.01), pair(300.0, 0.45, 0.01), 0, &["better   atrace: rust/a"]);
+}
+
+#[test]
+fn noise_does_not_fail() {
+    // A tenth more, in intervals of 4 %: they explain it.
+    change(pair(400.0, 0.6, 0.04), pair(440.0, 0.66, 0.04), 0, &["no row is more"]);
+    let mut noisy = pair(900.0, 1.4, 0.01);
+    noisy[0].noisy = true;
+    noisy.push(compared("rust/b", 10.0, "cc/a", 0.1, 0.01));
+    let then = pair(400.0, 0.6, 0.01).into_iter().chain([compared("rust/b", 10.0, "cc/a", 0.1, 0.01)]);
+    change(then.collect(), noisy.clone(), 0, &["noisy    atrace: rust/a: not judged"]);
+    // Nothing but noise is no pass.
+    noisy.truncate(1);
+    change(noisy.clone(), noisy, 1, &["FAILED: no row can be judged"]);
+}
+
+#[test]
+fn what_moves_with_the_machine_does_not_fail() {
+    let run = |factor: f64, own: f64| {
+        vec![
+            row("limit/x", 10.0 * factor),
+            row("cc/x", 40.0 * factor),
+            row("rust/alone", 30.0 * factor * own),
+        ]
+    };
+    change(run(1.0, 1.0), run(2.0, 1.0), 0, &["no row is more"]);
+    change(
+        run(1.0, 1.0),
+        run(2.0, 1.2),
+        1,
+        &["WORSE    atrace: rust/alone, time, by 2.00 of the machine: 30.0 ns → 72.0 ns"],
+    );
+    // The others may be as slow as they like.
+    change(run(1.0, 1.0), vec![row("limit/x", 90.0), row("cc/x", 40.0), row("rust/alone", 30.0)], 0, &[]);
+}
+
+#[test]
+fn less_than_half_a_nanosecond_does_not_fail() {
+    change(pair(0.5, 0.12, 0.01), pair(0.9, 0.22, 0.01), 0, &["no row is more"]);
+    change(pair(0.5, 0.12, 0.01), pair(1.5, 0.36, 0.01), 1, &["WORSE"]);
+}
+
+#[test]
+fn allocations_and_missing_rows_fail() {
+    let mut more = pair(400.0, 0.6, 0.01);
+    more[0].allocs = Some(1.0);
+    change(pair(400.0, 0.6, 0.01), more, 1, &["WORSE    atrace: rust/a, allocations: 0 → 1"]);
+    change(pair(400.0, 0.6, 0.01), pair(400.0, 0.6, 0.01)[1..].to_vec(), 1, &["MISSING  atrace: rust/a"]);
+    let mut without = pair(400.0, 0.6, 0.01);
+    without[0].vs.clear();
+    change(pair(400.0, 0.6, 0.01), without, 1, &["MISSING  atrace: rust/a: the ratio to cc/a"]);
+}
+
+#[test]
+fn instructions_are_exact() {
+    let count = |n: f64| {
+        let mut row = Row::new("rust/a", Interval { median: n, low: n, high: n, sure: true }, Sink::File);
+        row.unit = "instructions".to_owned();
+        vec![row]
+    };
+    change(count(100.0), count(104.0), 0, &["no row is more"]);
+    change(
+        count(100.0),
+        count(106.0),
+        1,
+        &["WORSE    atrace: rust/a, instructions: 100 instructions → 106 instructions"],
+    );
+    change(count(4.0), count(5.0), 1, &["WORSE"]);
+}
+
+#[test]
+fn what_was_saved_is_kept_and_found() {
+    let ground = full();
+    ground.expect("--compare gone", 2, &["nothing was saved yet", "`--save gone` makes it"]);
+    ground.expect("--save one", 0, &[]);
+    ground.expect("--save one", 0, &[]);
+    ground.expect("--compare two", 2, &["saved: one"]);
+    ground.expect("--save ../two", 2, &["a name is made of"]);
+    // What fails is not what the next is compared with.
+    ground.write("atrace", &[row("rust/x", 1.0)]);
+    ground.expect("--compare one --save one", 1, &["not saved as one"]);
+    assert!(row::read(&ground.measured().join("saved/one/atrace.json")).unwrap().len() > 10);
+    fs::write(ground.measured().join("saved/one/subscriber.json"), "[").unwrap();
+    ground.expect("--compare one", 1, &["PROBLEM", "subscriber.json"]);
+    let left: Vec<_> = fs::read_dir(ground.measured().join("saved")).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn a_place_that_takes_no_report_is_an_error() {
+    let ground = full();
+    ground.file("report", "a file where the directory should be");
+    ground.expect("", 2, &["error: writing", "report.md"]);
+}
