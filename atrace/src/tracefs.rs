@@ -33,6 +33,12 @@ use std::time::Duration;
 /// Where tracefs is mounted, the usual place first.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
+/// The option of an instance to get a copy of what is written to the top-level marker (Linux 6.16).
+pub const COPY: &str = "copy_trace_marker";
+
+/// What the kernel answers about an instance that is being removed, in every architecture.
+const ENODEV: i32 = 19;
+
 /// How often, and how far apart, a busy instance is tried again before it is left to [`sweep`].
 const RMDIR_TRIES: u32 = 40;
 const RMDIR_PAUSE: Duration = Duration::from_millis(5);
@@ -213,24 +219,33 @@ impl Instance {
     ///
     /// What the kernel answered, or `InvalidData` where it can't be understood.
     pub fn stats(&self) -> io::Result<Stats> {
-        let dir = self.path.join("per_cpu");
         let mut sum = Stats::default();
-        let mut cpus = 0;
+        self.cpu_stats()?.iter().for_each(|cpu| sum.add(cpu));
+        Ok(sum)
+    }
+
+    /// Reads the statistics of the ring buffer, one for each CPU, in no order: each has a part of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`stats`](Self::stats).
+    pub fn cpu_stats(&self) -> io::Result<Vec<Stats>> {
+        let dir = self.path.join("per_cpu");
+        let mut cpus = Vec::new();
         for entry in fs::read_dir(&dir).map_err(|e| context(e, "listing", &dir))? {
             let path = entry.map_err(|e| context(e, "listing", &dir))?.path().join("stats");
             let text = fs::read_to_string(&path).map_err(|e| context(e, "reading", &path))?;
-            sum.add(&text).ok_or_else(|| {
+            cpus.push(Stats::parse(&text).ok_or_else(|| {
                 io::Error::new(
                     ErrorKind::InvalidData,
                     format!("{} is not understood: {text:?}", path.display()),
                 )
-            })?;
-            cpus += 1;
+            })?);
         }
-        if cpus == 0 {
+        if cpus.is_empty() {
             return Err(io::Error::new(ErrorKind::InvalidData, format!("{} lists no CPU", dir.display())));
         }
-        Ok(sum)
+        Ok(cpus)
     }
 
     /// Removes the instance now, and tells whether that worked. An attached one is left alone.
@@ -240,6 +255,12 @@ impl Instance {
     /// `ResourceBusy` while a process still holds one of its files open; it is then left to [`sweep`].
     pub fn remove(mut self) -> io::Result<()> {
         self.remove_if_owned()
+    }
+
+    /// Leaves the instance where it is, and returns its directory.
+    pub fn keep(mut self) -> PathBuf {
+        self.owner = None;
+        std::mem::take(&mut self.path)
     }
 
     fn remove_if_owned(&mut self) -> io::Result<()> {
@@ -256,7 +277,12 @@ impl Instance {
         fs::remove_dir(&self.path).map_err(|e| context(e, "removing", &self.path))
     }
 
-    fn control(&self, file: &str, value: &str) -> io::Result<()> {
+    /// Writes to one of this instance's files, such as `events/sched/sched_switch/enable`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel answered.
+    pub fn control(&self, file: &str, value: &str) -> io::Result<()> {
         let path = self.path.join(file);
         OpenOptions::new()
             .write(true)
@@ -294,6 +320,15 @@ pub struct Swept {
 ///
 /// What [`root`] says, or what the kernel answered.
 pub fn sweep(prefix: &str) -> io::Result<Swept> {
+    sweep_where(prefix, |_| true)
+}
+
+/// [`sweep`], of those instances only that `removable` says may go.
+///
+/// # Errors
+///
+/// As [`sweep`].
+pub fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path) -> bool) -> io::Result<Swept> {
     let instances = root()?.join("instances");
     let mut swept = Swept::default();
     for entry in fs::read_dir(&instances).map_err(|e| context(e, "listing", &instances))? {
@@ -305,11 +340,14 @@ pub fn sweep(prefix: &str) -> io::Result<Swept> {
             continue;
         }
         let path = entry.path();
+        if !removable(&path) {
+            continue;
+        }
         match fs::remove_dir(&path) {
             Ok(()) => swept.removed.push(path),
             Err(e) if e.kind() == ErrorKind::ResourceBusy => swept.busy.push(path),
-            // Another sweep was faster.
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            // Another sweep was faster, or is at it.
+            Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(ENODEV) => {}
             Err(e) => return Err(context(e, "removing", &path)),
         }
     }
@@ -323,7 +361,7 @@ fn maker(name: &str, prefix: &str) -> Option<u32> {
     if digits(pid) && digits(n) { pid.parse().ok() } else { None }
 }
 
-/// The state of a ring buffer, summed over all CPUs.
+/// The state of a ring buffer: of one CPU's part, or summed over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -353,18 +391,27 @@ impl Stats {
         self.overrun + self.dropped
     }
 
-    /// Adds one CPU's `stats` file; `None` where a line that is needed is missing.
-    fn add(&mut self, text: &str) -> Option<()> {
+    fn add(&mut self, other: &Self) {
+        self.entries += other.entries;
+        self.overrun += other.overrun;
+        self.dropped += other.dropped;
+        self.read += other.read;
+        self.bytes += other.bytes;
+    }
+
+    /// Parses one CPU's `stats` file; `None` where a line that is needed is missing.
+    fn parse(text: &str) -> Option<Self> {
         let field = |name: &str| {
             text.lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u64>().ok())
         };
-        self.entries += field("entries")?;
-        self.overrun += field("overrun")?;
-        self.dropped += field("dropped events")? + field("commit overrun")?;
-        self.read += field("read events").unwrap_or(0);
-        self.bytes += field("bytes")?;
-        Some(())
+        Some(Self {
+            entries: field("entries")?,
+            overrun: field("overrun")?,
+            dropped: field("dropped events")? + field("commit overrun")?,
+            read: field("read events").unwrap_or(0),
+            bytes: field("bytes")?,
+        })
     }
 }
 
@@ -650,11 +697,12 @@ mod tests {
         let text = "entries: 3\noverrun: 2\ncommit overrun: 1\nbytes: 148\noldest event ts:   811.025064\n\
                     now ts:   811.028539\ndropped events: 4\nread events: 5\n";
         let mut sum = Stats::default();
-        sum.add(text).unwrap();
-        sum.add(text).unwrap();
+        let cpu = Stats::parse(text).unwrap();
+        sum.add(&cpu);
+        sum.add(&cpu);
         assert_eq!(sum, Stats { entries: 6, overrun: 4, dropped: 10, read: 10, bytes: 296 });
         assert_eq!((sum.written(), sum.lost()), (30, 14));
-        assert!(sum.add("entries: 3\n").is_none());
+        assert!(Stats::parse("entries: 3\n").is_none());
     }
 
     #[test]

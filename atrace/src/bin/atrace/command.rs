@@ -1,0 +1,57 @@
+//! The command line.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::say;
+use crate::{record, run, stage, switch};
+
+/// Records what programs trace with ATrace, for ui.perfetto.dev
+#[derive(Debug, Parser)]
+#[command(name = "atrace", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program, trace it and save the recording
+    Run(run::Args),
+    /// Record programs that are running, or the kernel, for a while
+    Record(record::Args),
+    /// Switch tracing on in programs, until it is switched off
+    On(switch::Args),
+    /// Switch off what `on` switched on
+    Off(switch::Args),
+    /// Show what is switched on, and in which processes
+    Status,
+    #[command(name = "__become", hide = true)]
+    Become(stage::Args),
+}
+
+pub(crate) fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(e) => {
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let done = match &arguments.command {
+        Command::Run(args) => run::main(args),
+        Command::Record(args) => record::main(args).map(|()| 0),
+        Command::On(args) => switch::on(args).map(|()| 0),
+        Command::Off(args) => switch::off(args).map(|()| 0),
+        Command::Status => switch::status().map(|()| 0),
+        Command::Become(args) => return stage::main(args),
+    };
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(e) => {
+            say(&e);
+            ExitCode::from(e.status)
+        }
+    }
+}

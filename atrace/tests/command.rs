@@ -1,0 +1,635 @@
+//! The command `atrace` from its start to the file it leaves: as root on the kernel's own buffers, and as a
+//! plain user for what it says then.
+
+mod common;
+
+#[allow(unsafe_code, reason = "a disk is mounted and processes are signalled as a C program would")]
+mod cases {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::process::CommandExt as _;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use atrace::control::Control;
+    use atrace::*;
+
+    use crate::common::{self, Ran, case, is_root, until};
+
+    const TAG: AtraceTag = AtraceTag::App;
+    const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
+    /// `nobody`.
+    const USER: u32 = 65534;
+
+    /// A directory that every user may enter, with the command and this program in it.
+    struct Here(tempfile::TempDir);
+
+    impl Here {
+        fn new() -> Self {
+            let here = Self(tempfile::Builder::new().prefix("atrace-command").tempdir().unwrap());
+            fs::set_permissions(here.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
+            fs::copy(COMMAND, here.path("atrace")).unwrap();
+            fs::copy(std::env::current_exe().unwrap(), here.path("program")).unwrap();
+            here
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        /// The command, not started yet, and the variables that make this program the case.
+        fn atrace(&self, case: &str) -> Command {
+            self.cleared(&self.path("atrace"), case)
+        }
+
+        fn cleared(&self, program: &Path, case: &str) -> Command {
+            let mut command = Command::new(program);
+            for (name, _) in std::env::vars_os() {
+                if name.as_encoded_bytes().starts_with(b"ATRACE_")
+                    || name.as_encoded_bytes().starts_with(b"SUDO_")
+                {
+                    command.env_remove(name);
+                }
+            }
+            command.env("ATRACE_TEST_CASE", case).current_dir(self.0.path());
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        }
+
+        /// `atrace run -o out … -- program case`.
+        fn run(&self, case: &str, options: &[&str]) -> Command {
+            self.run_to("out", case, options)
+        }
+
+        fn run_to(&self, output: &str, case: &str, options: &[&str]) -> Command {
+            let mut command = self.atrace(case);
+            command.args(["run", "-o", output]).args(options).arg("--").arg(self.path("program"));
+            command.args([case, "--exact", "--nocapture", "--test-threads=1"]);
+            command
+        }
+
+        /// A script in a mount namespace of its own.
+        fn apart(&self, script: &str) -> Command {
+            let mut command = Command::new("unshare");
+            command.args(["-m", "sh", "-c", script]).current_dir(self.0.path());
+            command.env_remove("SUDO_UID").env_remove("ATRACE_PROPERTIES");
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        }
+
+        fn saved(&self) -> String {
+            fs::read_to_string(self.path("out")).unwrap()
+        }
+
+        /// What is in the directory beside the two programs.
+        fn files(&self) -> Vec<String> {
+            let mut names: Vec<_> = fs::read_dir(self.0.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .filter(|name| name != "atrace" && name != "program")
+                .collect();
+            names.sort();
+            names
+        }
+    }
+
+    fn end(command: &mut Command) -> Ran {
+        common::end_of(command.spawn().unwrap())
+    }
+
+    fn signal(child: &Child, number: i32) {
+        // SAFETY: a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(i32::try_from(child.id()).unwrap(), number) }, 0);
+    }
+
+    /// The instances and stores that the process with this number made and left.
+    fn left_by(pid: u32) -> Vec<PathBuf> {
+        let instances = tracefs::root().unwrap().join("instances");
+        let entries = [instances, "/dev/shm".into()].into_iter().flat_map(|path| fs::read_dir(path).unwrap());
+        let is_its = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with(&format!("atrace-recording-{pid}-")) || name == format!("atrace-run-{pid}")
+        };
+        entries.map(|entry| entry.unwrap().path()).filter(is_its).collect()
+    }
+
+    /// The lines of events in the file: what a process wrote.
+    fn messages(saved: &str, pid: u32) -> Vec<&str> {
+        let of_it = |line: &&str| line.contains(&format!("({pid:>7})"));
+        saved
+            .lines()
+            .filter(of_it)
+            .filter_map(|line| Some(line.split_once(": tracing_mark_write: ")?.1))
+            .collect()
+    }
+
+    #[test]
+    fn a_program_and_its_children_are_recorded() {
+        let name = case!({
+            assert!(atrace_is_tag_enabled(TAG) && atrace_is_tag_enabled(AtraceTag::Camera));
+            atrace_begin(TAG, "parent");
+            if std::env::var_os("CHILD").is_none() {
+                let mut again = Command::new(std::env::current_exe().unwrap());
+                again.arg0("another name").args(std::env::args_os().skip(1)).env("CHILD", "1");
+                let child = again.stdout(Stdio::null()).spawn().unwrap();
+                println!("CHILD {}", child.id());
+                println!("PARENT {}", common::pid());
+                assert_eq!(common::end_of(child).status.code(), Some(7));
+            }
+            std::thread::Builder::new()
+                .name("a thread".to_owned())
+                .spawn(|| drop(begin_scoped_event(TAG, "in a thread")))
+                .unwrap()
+                .join()
+                .unwrap();
+            atrace_end(TAG);
+            eprintln!("said on stderr");
+            std::process::exit(7);
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let own = Control::open_path(&here.path("properties")).unwrap();
+        own.enable("nobody").unwrap().keep();
+        let before = fs::read(here.path("properties")).unwrap();
+        let mut command = here.run(&name, &[]);
+        let ran = end(command.env("ATRACE_PROPERTIES", here.path("properties")));
+        assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+        assert!(ran.stderr.contains("said on stderr\n"), "{ran:?}");
+        // Four of each of the two.
+        assert!(ran.stderr.contains("8 events written, none lost\n"), "{ran:?}");
+        assert!(ran.stderr.contains("saved out: open it at https://ui.perfetto.dev"), "{ran:?}");
+        let saved = here.saved();
+        for word in ["PARENT", "CHILD"] {
+            let pid: u32 = ran.said(word)[0].parse().unwrap();
+            let expected = ["B|{}|parent", "B|{}|in a thread", "E|{}", "E|{}"]
+                .map(|it| it.replace("{}", &pid.to_string()));
+            assert_eq!(messages(&saved, pid), expected);
+            assert!(saved.contains(&format!("- {pid} 0 0 0 - - - program")), "{saved}");
+        }
+        assert!(saved.contains("        a thread-"), "{saved}");
+        let last = saved.lines().rfind(|line| line.contains("tracing_mark_write")).unwrap();
+        let seconds: f64 =
+            last.split(": tracing_mark_write").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((boot_time() - seconds).abs() < 60.0, "not the clock that counts from the start: {last}");
+        assert_eq!(
+            fs::read(here.path("properties")).unwrap(),
+            before,
+            "the user's own properties were touched"
+        );
+        assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
+        assert_eq!(here.files(), ["out", "properties"]);
+    }
+
+    fn boot_time() -> f64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a writable timespec.
+        unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    }
+
+    #[test]
+    fn signals_reach_the_program_and_its_end_is_told() {
+        let name = case!({
+            atrace_instant(TAG, "ready");
+            match std::env::var("HOW").unwrap().as_str() {
+                "kill" => {
+                    // SAFETY: no preconditions.
+                    unsafe { libc::raise(libc::SIGKILL) };
+                }
+                _ => std::thread::sleep(Duration::from_secs(100)),
+            }
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let ran = end(here.run(&name, &[]).env("HOW", "kill"));
+        assert_eq!(ran.status.code(), Some(128 + libc::SIGKILL), "{ran:?}");
+        assert!(here.saved().contains("|ready\n"));
+        for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            let child = here.run(&name, &["--force"]).env("HOW", "sleep").spawn().unwrap();
+            let written = || {
+                let instances =
+                    left_by(child.id()).into_iter().filter_map(|it| tracefs::Instance::attach(it).ok());
+                instances.filter_map(|it| it.markers().ok()).any(|mut markers| markers.next().is_some())
+            };
+            until("the program is ready", written);
+            signal(&child, number);
+            let ran = common::end_of(child);
+            assert_eq!(ran.status.code(), Some(128 + number), "{ran:?}");
+            assert!(here.saved().contains("|ready\n") && left_by(ran.pid).is_empty());
+        }
+    }
+
+    #[test]
+    fn under_sudo_the_program_is_the_callers() {
+        let name = case!({
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            for line in status.lines().filter(|line| line.starts_with("CapEff") || line.starts_with("Groups"))
+            {
+                println!("STATUS {}", line.split_whitespace().collect::<Vec<_>>().join(" "));
+            }
+            // SAFETY: no preconditions.
+            println!("IDS {} {} {}", unsafe { libc::getuid() }, unsafe { libc::geteuid() }, unsafe {
+                libc::getgid()
+            });
+            println!("ENV {:?} {:?}", std::env::var("USER"), std::env::var("SUDO_UID"));
+            println!("DENIED {}", fs::File::open("/sys/kernel/tracing/trace").is_err());
+            // SAFETY: the sets are writable.
+            let blocked = unsafe {
+                let mut set = std::mem::zeroed();
+                libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+                (1..32).filter(|&number| libc::sigismember(&set, number) == 1).count()
+            };
+            println!("BLOCKED {blocked}");
+            atrace_instant(TAG, "written");
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let mut command = here.run(&name, &[]);
+        let ran = end(command.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()));
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(ran.said("IDS"), ["65534 65534 65534"]);
+        assert_eq!(ran.said("STATUS"), ["Groups: 65534", "CapEff: 0000000000000000"]);
+        assert_eq!(ran.said("ENV"), ["Ok(\"nobody\") Err(NotPresent)"]);
+        assert_eq!((ran.said("DENIED"), ran.said("BLOCKED")), (vec!["true"], vec!["0"]));
+        assert!(here.saved().contains("|written\n"));
+        let data = fs::metadata(here.path("out")).unwrap();
+        assert_eq!((data.uid(), data.gid()), (USER, USER));
+        // Unless asked otherwise.
+        let mut command = here.run(&name, &["--root", "-f"]);
+        let ran = end(command.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()));
+        assert_eq!((ran.said("IDS"), ran.said("DENIED")), (vec!["0 0 0"], vec!["false"]), "{ran:?}");
+        let ran = end(here.run(&name, &["-f"]).env("SUDO_UID", "somebody"));
+        assert_eq!(ran.status.code(), Some(125));
+        assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is no user"), "{ran:?}");
+    }
+
+    fn refused(ran: &Ran, status: i32, texts: &[&str]) {
+        assert_eq!(ran.status.code(), Some(status), "{ran:?}");
+        for text in texts {
+            assert!(ran.stderr.contains(text), "{text:?} is not said: {ran:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_done_is_said_and_changes_nothing() {
+        let name = case!({ println!("STARTED") });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let of = |args: &[&str]| end(here.atrace(&name).args(args));
+        refused(
+            &of(&["run", "-o", "out", "--", "/nonexistent/program"]),
+            127,
+            &["/nonexistent/program: No such file"],
+        );
+        refused(&of(&["run", "-o", "out", "--", "/etc/passwd"]), 126, &["/etc/passwd: Permission denied"]);
+        refused(&of(&["run", "-o", "no/out", "--", "true"]), 125, &["can't write to no/out", "-o"]);
+        refused(
+            &of(&["run", "-b", "999999999999", "--", "true"]),
+            125,
+            &["--buffer 999999999999", "at most"],
+        );
+        refused(&of(&["run"]), 2, &["Usage: atrace run"]);
+        refused(&of(&["run", "-b", "0", "--", "true"]), 2, &["0 is not in"]);
+        assert_eq!(here.files(), [""; 0]);
+        fs::write(here.path("out"), "mine").unwrap();
+        let ran = end(&mut here.run(&name, &[]));
+        refused(&ran, 125, &["out exists already", "-o", "--force"]);
+        assert!(!ran.stdout.contains("STARTED"));
+        assert_eq!((here.saved().as_str(), left_by(ran.pid).len()), ("mine", 0));
+
+        let plain = |args: &[&str]| end(here.atrace(&name).args(args).uid(USER).gid(USER));
+        let root_only = ["no permission to use /sys/kernel/tracing", "sudo"];
+        refused(&plain(&["run", "-o", "out2", "--", "true"]), 125, &root_only);
+        refused(&plain(&["record", "-t", "1s", "-c", "sched", "-o", "out2"]), 1, &root_only);
+        assert_eq!(here.files(), ["out"]);
+    }
+
+    /// Without tracefs, in a mount namespace of its own.
+    #[test]
+    fn without_tracefs_its_mounting_is_told() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let ran = end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace run -- true"));
+        refused(&ran, 125, &["tracefs is not mounted", "mount -t tracefs nodev /sys/kernel/tracing"]);
+    }
+
+    #[test]
+    fn the_advised_buffer_keeps_a_million_events() {
+        let name = case!({
+            for number in 0..1_000_000 {
+                atrace_int(TAG, "number", number);
+            }
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let ran = end(&mut here.run(&name, &["--buffer", "512"]));
+        assert!(ran.status.success(), "{ran:?}");
+        let line =
+            ran.stderr.lines().find(|line| line.contains("1,000,000 events written")).expect("a report");
+        assert!(line.contains("lost 9") && line.ends_with(" would have kept them"), "{line}");
+        let advised = line.split_once("--buffer ").unwrap().1.split(' ').next().unwrap();
+        let ran = end(&mut here.run(&name, &["--force", "--buffer", advised]));
+        assert!(ran.stderr.contains("1,000,000 events written, none lost\n"), "{advised}: {ran:?}");
+        let saved = here.saved();
+        assert_eq!(saved.matches("tracing_mark_write: C|").count(), 1_000_000);
+        assert!(saved.contains("|number|0\n") && saved.contains("|number|999999\n"));
+    }
+
+    /// Unmounts what a test mounted, also when it fails.
+    struct Mounted(std::ffi::CString);
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            // SAFETY: a C string.
+            unsafe { libc::umount2(self.0.as_ptr(), libc::MNT_DETACH) };
+        }
+    }
+
+    #[test]
+    fn a_full_disk_loses_nothing() {
+        let name = case!({
+            for number in 0..5000 {
+                atrace_int(TAG, "number", number);
+            }
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let disk = here.path("disk");
+        fs::create_dir(&disk).unwrap();
+        let target = std::ffi::CString::new(disk.to_str().unwrap()).unwrap();
+        // SAFETY: C strings.
+        let mounted = unsafe {
+            libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast())
+        };
+        if mounted != 0 {
+            common::skipped(&name, "can't mount a small tmpfs");
+            return;
+        }
+        let _mounted = Mounted(target);
+        let ran = end(&mut here.run_to("disk/out", &name, &[]));
+        refused(&ran, 125, &["can't save disk/out: No space left on device", "nothing is lost yet"]);
+        assert_eq!(fs::read_dir(&disk).unwrap().count(), 0, "half a file was left");
+        let rescue = ran.stderr.lines().find_map(|line| line.split_once("make room and run: ")).unwrap().1;
+        // The next recording leaves it alone and says so.
+        let other = end(here.atrace(&name).args(["run", "-o", "other", "--", "true"]));
+        assert!(other.stderr.contains("still holds a recording that could not be saved"), "{other:?}");
+        let kept = here.path("kept");
+        let rescued =
+            Command::new("sh").args(["-ec", &rescue.replace("FILE", kept.to_str().unwrap())]).status();
+        assert!(rescued.unwrap().success(), "{rescue}");
+        assert_eq!(fs::read_to_string(kept).unwrap().matches("|number|").count(), 5000);
+        assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_child_that_stays_is_named_and_swept_later() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let started = Instant::now();
+        let mut command = here.atrace(&name);
+        // Not to be waited for through the pipes.
+        let ran =
+            end(command.args(["run", "-o", "out", "--", "sh", "-c", "sleep 4 >/dev/null 2>&1 & exit 5"]));
+        assert_eq!(ran.status.code(), Some(5), "{ran:?}");
+        assert!(ran.stderr.contains("is still held open by") && ran.stderr.contains("(sleep)"), "{ran:?}");
+        assert!(started.elapsed() < Duration::from_secs(4), "it waited for the child");
+        let left = left_by(ran.pid);
+        assert_eq!(left.len(), 1, "{left:?}");
+        until("the child is gone", || {
+            std::thread::sleep(Duration::from_millis(100));
+            let path = left[0].join("trace_marker");
+            let others = fs::read_dir("/proc")
+                .unwrap()
+                .flatten()
+                .filter_map(|entry| fs::read_dir(entry.path().join("fd")).ok());
+            !others.flatten().flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == path))
+        });
+        // Another recording of this moment may have been faster.
+        let next = end(here.atrace(&name).args(["run", "-fo", "out", "--", "true"]));
+        assert!(next.status.success() && !left[0].exists(), "{next:?}");
+    }
+
+    /// A program that traces until it is told to end, started under a name of its own.
+    struct Running {
+        child: Child,
+        pattern: String,
+    }
+
+    impl Running {
+        fn start(here: &Here, case: &str, name: &str) -> Self {
+            let path = here.path(name);
+            fs::copy(here.path("program"), &path).unwrap();
+            let mut program = here.cleared(&path, case);
+            program.args([case, "--exact", "--nocapture", "--test-threads=1"]);
+            program.env("ATRACE_PROPERTIES", here.path("properties"));
+            let child = program.stdout(Stdio::null()).spawn().unwrap();
+            Self { child, pattern: format!("*/{name}") }
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    fn traces_on() {
+        let start = Instant::now();
+        let mut number = 0;
+        while start.elapsed() < Duration::from_secs(100) {
+            atrace_int(TAG, "ticks", number);
+            number += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What the kernel's top-level buffer is set to.
+    fn top() -> Vec<String> {
+        let files =
+            ["tracing_on", "trace_clock", "options/record-tgid", "set_event", "options/copy_trace_marker"];
+        let read = |file: &str| fs::read_to_string(tracefs::root().unwrap().join(file)).unwrap_or_default();
+        files.map(read).to_vec()
+    }
+
+    #[test]
+    fn running_programs_are_recorded_for_a_while() {
+        let name = case!({ traces_on() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let mut running = Running::start(&here, &name, "recorded-program");
+        let pid = running.child.id();
+        let control = Control::open_path(&here.path("properties")).unwrap();
+        let before = top();
+        let record = |options: &[&str]| {
+            let mut command = here.atrace(&name);
+            command.args(["record", "-f", "-o", "out", "-a", &running.pattern]).args(options);
+            command.env("ATRACE_PROPERTIES", here.path("properties"));
+            command
+        };
+        for options in [&["-t", "1200ms"][..], &["-t", "1200ms", "-c", "sched", "--top", "--discard"]] {
+            let ran = end(&mut record(options));
+            assert!(ran.status.success(), "{ran:?}");
+            assert!(
+                ran.stderr.contains("1 s of 1.2 s, ") && ran.stderr.contains("saved out"),
+                "no progress: {ran:?}"
+            );
+            let saved = here.saved();
+            let ticks = messages(&saved, pid).into_iter().filter(|it| it.contains("|ticks|")).count();
+            assert!(ticks > 100, "{ticks} of {options:?}: {}", ran.stderr);
+            assert!(saved.contains(&format!("- {pid} 0 0 0 - - - recorded-program ")), "its name is missing");
+            assert_eq!(saved.contains(": sched_switch: "), options.contains(&"sched"), "{options:?}");
+            assert_eq!((top(), control.patterns()), (before.clone(), vec![]), "{options:?}");
+            assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
+        }
+        // Until Ctrl-C, which saves.
+        let child = record(&[]).spawn().unwrap();
+        until("it is switched on", || !control.patterns().is_empty());
+        std::thread::sleep(Duration::from_millis(50));
+        signal(&child, libc::SIGINT);
+        let ran = common::end_of(child);
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(here.saved().contains("|ticks|") && control.patterns().is_empty());
+        assert!(running.child.try_wait().unwrap().is_none(), "the program was ended");
+        assert_eq!((top(), left_by(ran.pid)), (before, vec![]));
+    }
+
+    #[test]
+    fn a_recording_of_nothing_is_refused() {
+        let name = case!({ traces_on() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let _running = Running::start(&here, &name, "similar-program");
+        let of = |args: &[&str]| {
+            let mut command = here.atrace(&name);
+            end(command.args(args).env("ATRACE_PROPERTIES", here.path("properties")))
+        };
+        refused(&of(&["record", "-t", "1s"]), 1, &["nothing to record", "-a PATTERN", "-c sched"]);
+        let ran = of(&["record", "-t", "1s", "-a", "similar-program"]);
+        refused(&ran, 1, &["no running process matches similar-program", "/similar-program)", "--wait"]);
+        refused(&of(&["record", "-t", "1s", "-a", ""]), 1, &["empty pattern"]);
+        let long = format!("/long/{}/name", "x".repeat(90));
+        let end = "x".repeat(85) + "/name";
+        refused(
+            &of(&["record", "-t", "1s", "-a", &long]),
+            1,
+            &["at most 91 bytes, this has 101", &format!("'*{end}'")],
+        );
+        refused(&of(&["record", "-t", "1s", "-c", "shed"]), 1, &["\"shed\" is no category", "sched", "irq"]);
+        refused(&of(&["record", "-t", "1s", "-c", "../sched"]), 1, &["no category"]);
+        refused(&of(&["record", "-t", "soon", "-c", "sched"]), 2, &["none of ms, s, m, h"]);
+        fs::write(here.path("out"), "mine").unwrap();
+        refused(&of(&["record", "-t", "1s", "-c", "sched", "-o", "out"]), 1, &["exists already"]);
+        assert_eq!(here.saved(), "mine");
+        assert_eq!(here.files(), ["out", "properties", "similar-program"]);
+    }
+
+    #[test]
+    fn patterns_are_switched_and_shown() {
+        let name = case!({ traces_on() });
+        if cfg!(target_os = "android") {
+            return;
+        }
+        let here = Here::new();
+        let running = Running::start(&here, &name, "switched-program");
+        let pid = running.child.id();
+        let of = |args: &[&str]| {
+            let mut command = here.atrace(&name);
+            end(command.args(args).env("ATRACE_PROPERTIES", here.path("properties")))
+        };
+        let ran = of(&["on", &running.pattern]);
+        assert!(ran.status.success() && ran.stdout.contains(&format!("on: {pid} (")), "{ran:?}");
+        // Once more is not twice.
+        assert!(of(&["on", &running.pattern]).status.success());
+        let control = Control::open_path(&here.path("properties")).unwrap();
+        assert_eq!(control.patterns(), std::slice::from_ref(&running.pattern));
+        let ran = of(&["status"]);
+        assert!(
+            ran.stdout.contains("pattern */switched-program\n")
+                && ran.stdout.contains(&format!("    {pid} (")),
+            "{ran:?}"
+        );
+        let ran = of(&["on", "*/not-there"]);
+        assert!(
+            ran.status.success() && ran.stderr.contains("no running process matches */not-there"),
+            "{ran:?}"
+        );
+        let ran = of(&["off", "*/not-there", "other"]);
+        refused(&ran, 1, &["\"other\" is not switched on; what is: \"*/switched-program\""]);
+        assert!(of(&["off", &running.pattern]).status.success());
+        assert_eq!(control.patterns(), [""; 0]);
+        refused(&of(&["off", &running.pattern]), 1, &["what is: nothing"]);
+        refused(&of(&["on", ""]), 1, &["empty pattern"]);
+    }
+
+    /// As root, all users' programs are reached; in a `/dev/shm` that nobody else has.
+    #[test]
+    fn root_switches_the_programs_of_every_user() {
+        let name = case!({ traces_on() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let script = r#"
+            set -e
+            mount -t tmpfs -o mode=1777 none /dev/shm
+            setpriv --reuid 65534 --regid 65534 --clear-groups sleep 20 & user=$!
+            setpriv --reuid 1 --regid 1 --clear-groups ./atrace status >/dev/null
+            sleep 0.3
+            ./atrace on 'sleep'
+            ./atrace status
+            stat -c '%u %a %n' /dev/shm/atrace-*/properties /dev/shm/atrace-*
+            setpriv --reuid 65534 --regid 65534 --clear-groups ./atrace status | sed 's/^/NOBODY /'
+            ./atrace off 'sleep'
+            setpriv --reuid 65534 --regid 65534 --clear-groups ./atrace status | sed 's/^/AFTER /'
+            kill $user
+        "#;
+        let ran = end(&mut here.apart(script));
+        assert!(ran.status.success(), "{ran:?}");
+        for uid in ["0", "1", "65534"] {
+            let (file, directory) = (
+                format!("{uid} 600 /dev/shm/atrace-{uid}/properties\n"),
+                format!("{uid} 700 /dev/shm/atrace-{uid}\n"),
+            );
+            assert!(ran.stdout.contains(&file) && ran.stdout.contains(&directory), "{ran:?}");
+        }
+        assert!(ran.stdout.contains("on: ") && ran.stdout.contains("NOBODY   pattern sleep\n"), "{ran:?}");
+        assert!(ran.stdout.contains("AFTER   patterns: none\n"), "{ran:?}");
+    }
+
+    #[test]
+    fn help_names_the_commands() {
+        let name = case!({});
+        let here = Here::new();
+        let ran = end(here.atrace(&name).arg("--help"));
+        assert!(ran.status.success(), "{ran:?}");
+        for command in ["run", "record", "on", "off", "status"] {
+            assert!(ran.stdout.contains(&format!("\n  {command} ")), "{}", ran.stdout);
+        }
+        assert!(!ran.stdout.contains("__become"));
+        assert_eq!(end(here.atrace(&name).arg("rum")).status.code(), Some(2));
+    }
+}
