@@ -80,7 +80,7 @@
 //!
 //! The form of the text is read off AOSP's `libatrace_tracing_subscriber`; what the reader accepts off
 //! Perfetto's systrace importer.
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "live"), forbid(unsafe_code))]
 
 mod callsites;
 mod entered;
@@ -89,6 +89,8 @@ mod filter;
 mod follow;
 mod kept;
 mod layer;
+#[cfg(feature = "live")]
+pub mod live;
 mod recorder;
 mod span;
 mod subscriber;

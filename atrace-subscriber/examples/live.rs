@@ -1,0 +1,57 @@
+//! Prints what a program is doing: a tree of its spans, with where each was made.
+//!
+//! ```sh
+//! RUSTFLAGS="-C force-frame-pointers=yes" cargo run -p atrace-subscriber --example live --features live
+//! ```
+//!
+//! The program serves three requests; two of them wait for a third that has what they need, and never gives
+//! it back. A second later it says so. Without the flag it does the same, and a backtrace costs microseconds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atrace_subscriber::live::{self, LiveLayer};
+use tokio::sync::Mutex;
+use tracing::{Instrument as _, info_span, instrument};
+use tracing_subscriber::prelude::*;
+
+type Database = Arc<Mutex<Vec<u32>>>;
+
+#[instrument(skip(database))]
+async fn transaction(database: Database, request: u32) {
+    let mut rows = database.lock().instrument(info_span!("lock")).await;
+    rows.push(request);
+    if request == 1 {
+        // What it waits for, holding the lock, will not come.
+        reply().await;
+    }
+}
+
+#[instrument]
+async fn reply() {
+    std::future::pending().await
+}
+
+async fn serve(database: Database) {
+    for id in 1..=3 {
+        tokio::spawn(transaction(Arc::clone(&database), id).instrument(info_span!("request", id)));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    std::future::pending().await
+}
+
+#[tokio::main]
+async fn main() {
+    let live = LiveLayer::new().with_backtraces(true).with_sanitised(true);
+    if let Some(walk) = live.handle().walk() {
+        println!("backtraces by {walk:?}");
+    }
+    tracing_subscriber::registry().with(live).init();
+
+    let served = serve(Database::default()).instrument(info_span!("serve"));
+    if tokio::time::timeout(Duration::from_secs(1), served).await.is_err() {
+        println!("nothing happens any more");
+    }
+    // The server is gone by now, but not its requests.
+    print!("{}", live::dump());
+}

@@ -1,0 +1,275 @@
+//! What was alive at one moment.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing_core::Metadata;
+
+use super::layer::Live;
+use super::rules::Rules;
+use super::store::Record;
+use super::symbols::{self, Frame};
+use super::thread::Thread;
+
+/// The spans that were alive when it was made: a copy, which holds nobody up.
+///
+/// Printed it is a tree, the oldest first, with backtraces where they were kept; `{:#}` leaves those out. To
+/// print backtraces, and to ask for their [frames](Backtrace::frames), looks symbols up; making the dump does
+/// not.
+#[derive(Debug)]
+pub struct Dump {
+    at: Instant,
+    records: Vec<Record>,
+    addresses: Vec<usize>,
+    /// Of one layer after the other: where its records end, and what it shows of backtraces.
+    layers: Vec<(usize, Arc<Rules>)>,
+}
+
+impl Dump {
+    pub(super) fn of(all: &[Arc<Live>]) -> Self {
+        let mut dump =
+            Self { at: Instant::now(), records: Vec::new(), addresses: Vec::new(), layers: Vec::new() };
+        for live in all {
+            live.store.copy(&mut dump.records, &mut dump.addresses);
+            dump.layers.push((dump.records.len(), Arc::clone(&live.rules)));
+        }
+        dump
+    }
+
+    /// Returns the number of spans.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Tells whether no span was alive.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Returns the spans, in no order.
+    pub fn spans(&self) -> impl ExactSizeIterator<Item = Span<'_>> + Clone {
+        (0..self.records.len()).map(|index| self.span(index))
+    }
+
+    fn span(&self, index: usize) -> Span<'_> {
+        let layer = self.layers.partition_point(|(end, _)| *end <= index);
+        Span { dump: self, record: &self.records[index], rules: &self.layers[layer].1 }
+    }
+
+    /// The indices of one layer's spans as a tree: the roots, and the children of each, oldest first.
+    fn tree(&self, range: std::ops::Range<usize>) -> (Vec<usize>, HashMap<u64, Vec<usize>>) {
+        let mut order: Vec<usize> = range.collect();
+        order.sort_by_key(|index| self.records[*index].made.at);
+        let ids: HashMap<u64, usize> =
+            order.iter().map(|index| (self.records[*index].made.id, *index)).collect();
+        let mut roots = Vec::new();
+        let mut children: HashMap<u64, Vec<usize>> = HashMap::new();
+        for index in order {
+            let made = &self.records[index].made;
+            match made.parent.filter(|parent| *parent != made.id && ids.contains_key(parent)) {
+                Some(parent) => children.entry(parent).or_default().push(index),
+                None => roots.push(index),
+            }
+        }
+        (roots, children)
+    }
+}
+
+/// A span of a [`Dump`].
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    dump: &'a Dump,
+    record: &'a Record,
+    rules: &'a Arc<Rules>,
+}
+
+impl<'a> Span<'a> {
+    /// Returns the number of its `tracing_core::span::Id`. Once it is closed, another may get that.
+    pub fn id(&self) -> u64 {
+        self.record.made.id
+    }
+
+    /// Returns the id of the span that it was made within, or made a child of; None for a root.
+    pub fn parent(&self) -> Option<u64> {
+        self.record.made.parent
+    }
+
+    /// Returns what its callsite says of it: name, target, level, file and line.
+    pub fn metadata(&self) -> &'static Metadata<'static> {
+        self.record.made.metadata
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &'static str {
+        self.metadata().name()
+    }
+
+    /// Returns its target, the module's path if none was named.
+    pub fn target(&self) -> &'static str {
+        self.metadata().target()
+    }
+
+    /// Returns its fields, with those recorded up to now, as they are in traces: `key = value, …`, strings in
+    /// quotes. At most 1023 bytes.
+    pub fn fields(&self) -> &'a str {
+        self.record.made.fields.as_deref().unwrap_or_default()
+    }
+
+    /// Returns for how long it had been alive.
+    pub fn age(&self) -> Duration {
+        self.dump.at.saturating_duration_since(self.record.made.at)
+    }
+
+    /// Returns the threads that were inside: none of a task that waits, one as a rule, several if they entered
+    /// the same span.
+    pub fn threads(&self) -> impl ExactSizeIterator<Item = &'a Thread> + Clone {
+        self.record.threads.iter().map(|thread| &**thread)
+    }
+
+    /// Returns where it was made, if that was kept.
+    pub fn backtrace(&self) -> Option<Backtrace<'a>> {
+        let addresses = &self.dump.addresses[self.record.addresses.clone()];
+        (!addresses.is_empty()).then_some(Backtrace { addresses, record: self.record, rules: self.rules })
+    }
+}
+
+/// The stack that made a span.
+#[derive(Clone, Copy, Debug)]
+pub struct Backtrace<'a> {
+    addresses: &'a [usize],
+    record: &'a Record,
+    rules: &'a Arc<Rules>,
+}
+
+impl<'a> Backtrace<'a> {
+    /// Returns the return addresses, the innermost first, with those of this crate and of `tracing`.
+    pub fn addresses(&self) -> &'a [usize] {
+        self.addresses
+    }
+
+    /// Returns the functions, the innermost first, without those that the layer leaves out.
+    ///
+    /// Looks up those that nobody asked for yet, unless that was done when the span was made: microseconds each, and
+    /// more for the first of a binary, whose debug information is read.
+    pub fn frames(&self) -> Arc<[Arc<Frame>]> {
+        match &self.record.made.frames {
+            Some(frames) => Arc::clone(frames),
+            None => symbols::frames(self.addresses, self.rules),
+        }
+    }
+}
+
+impl fmt::Display for Backtrace<'_> {
+    /// Writes a line for each of the [`frames`](Self::frames).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.frames().iter().try_for_each(|frame| writeln!(f, "{frame}"))
+    }
+}
+
+impl fmt::Display for Span<'_> {
+    /// Writes `name{fields}  target  age, in thread, …`, on one line whatever is in them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = Line(f);
+        line.write_str(self.name())?;
+        if !self.fields().is_empty() {
+            write!(line, "{{{}}}", self.fields())?;
+        }
+        write!(line, "  {}  {:.1?}", self.target(), self.age())?;
+        for (at, thread) in self.threads().enumerate() {
+            write!(line, "{}{thread}", if at == 0 { ", in " } else { " and " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes to one line: what would leave it becomes `?`.
+struct Line<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for Line<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for (at, part) in text.split(char::is_control).enumerate() {
+            if at > 0 {
+                self.0.write_str("?")?;
+            }
+            self.0.write_str(part)?;
+        }
+        Ok(())
+    }
+}
+
+/// Beyond this many ancestors a span is not indented any further.
+const INDENTED: usize = 48;
+
+impl fmt::Display for Dump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.len() {
+            0 => return writeln!(f, "no span is alive"),
+            1 => writeln!(f, "1 span is alive")?,
+            spans => writeln!(f, "{spans} spans are alive")?,
+        }
+        let mut start = 0;
+        for (end, _) in &self.layers {
+            self.write_layer(f, start..*end)?;
+            start = *end;
+        }
+        Ok(())
+    }
+}
+
+impl Dump {
+    fn write_layer(&self, f: &mut fmt::Formatter<'_>, range: std::ops::Range<usize>) -> fmt::Result {
+        let first = range.start;
+        let mut written = vec![false; range.len()];
+        let (mut roots, children) = self.tree(range);
+        while !roots.is_empty() {
+            self.write_trees(f, &roots, &children, |index| {
+                std::mem::replace(&mut written[index - first], true)
+            })?;
+            // Ids are used again, and a dump is not of one moment: it might show two spans within each other.
+            roots.clear();
+            roots.extend(written.iter().position(|written| !written).map(|at| first + at));
+        }
+        Ok(())
+    }
+
+    /// Writes these and what is below, but what was `written` already.
+    fn write_trees(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        roots: &[usize],
+        children: &HashMap<u64, Vec<usize>>,
+        mut written: impl FnMut(usize) -> bool,
+    ) -> fmt::Result {
+        // To be written, the next one last: what stands before, how deep, and whether siblings follow.
+        let mut left: Vec<(usize, Rc<str>, usize, bool)> = Vec::new();
+        let push = |left: &mut Vec<_>, spans: &[usize], before: &Rc<str>, depth| {
+            for (at, index) in spans.iter().enumerate().rev() {
+                left.push((*index, Rc::clone(before), depth, at + 1 < spans.len()));
+            }
+        };
+        push(&mut left, roots, &"".into(), 0);
+        while let Some((index, before, depth, more)) = left.pop() {
+            if written(index) {
+                continue;
+            }
+            let span = self.span(index);
+            writeln!(f, "{before}{} {span}", if more { "├─" } else { "└─" })?;
+            let below: Rc<str> = match depth {
+                INDENTED.. => Rc::clone(&before),
+                _ => format!("{before}{}  ", if more { "│" } else { " " }).into(),
+            };
+            let children = children.get(&span.id()).map_or(&[][..], |children| children);
+            if let Some(backtrace) = span.backtrace().filter(|_| !f.alternate()) {
+                let rule = if children.is_empty() { " " } else { "│" };
+                for frame in backtrace.frames().iter() {
+                    writeln!(f, "{below}{rule}  {frame}")?;
+                }
+            }
+            push(&mut left, children, &below, depth + 1);
+        }
+        Ok(())
+    }
+}

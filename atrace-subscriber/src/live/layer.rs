@@ -1,0 +1,336 @@
+//! The layer that notices spans come and go.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+use tracing_core::field::Visit;
+use tracing_core::span::{Attributes, Id, Record};
+use tracing_core::{Dispatch, Subscriber};
+use tracing_subscriber::layer::{Context, Layer};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::dump::Dump;
+use super::rules::Rules;
+use super::stack::{self, DEEPEST, Walk};
+use super::store::{Made, Store};
+use super::symbols;
+use crate::fields::{FIELDS_MAX, SpanText, TRACK};
+
+/// When the functions of a backtrace are looked up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Symbols {
+    /// When someone asks for them, each address once.
+    #[default]
+    Lazy,
+    /// When the span is made, each time afresh: tens of microseconds, and an allocation for each name.
+    ///
+    /// For programs that unload libraries, where an address may later mean something else.
+    Eager,
+}
+
+/// Knows the spans that are alive, as a layer over a `Registry`.
+///
+/// See [`live`](self::super) for what it is for and what it costs.
+///
+/// ```
+/// use atrace_subscriber::live::LiveLayer;
+/// use atrace_subscriber::{AtraceFilter, AtraceLayer};
+/// use tracing_subscriber::prelude::*;
+///
+/// let live = LiveLayer::new().with_backtraces(true).with_sanitised(true);
+/// let handle = live.handle();
+/// tracing_subscriber::registry()
+///     .with(live)
+///     .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+///     .init();
+///
+/// let _span = tracing::info_span!("work").entered();
+/// eprintln!("{}", handle.dump());
+/// ```
+#[derive(Debug)]
+pub struct LiveLayer {
+    backtraces: bool,
+    symbols: Symbols,
+    sanitised: bool,
+    hidden: Vec<Cow<'static, str>>,
+    depth: usize,
+    /// None until it matters.
+    walk: Option<Walk>,
+    live: OnceLock<Arc<Live>>,
+}
+
+/// What layer and handles share.
+pub(super) struct Live {
+    pub(super) store: Store,
+    pub(super) rules: Arc<Rules>,
+    /// How the return addresses of a creation are found, if they are.
+    creation: Option<(Walk, Symbols)>,
+    depth: usize,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("creation", &self.creation).finish_non_exhaustive()
+    }
+}
+
+/// Those of this process, for [`dump`].
+static ALL: Mutex<Vec<Weak<Live>>> = Mutex::new(Vec::new());
+
+/// Returns what is alive now, of all [`LiveLayer`]s of this process.
+///
+/// A span that two layers know is in it twice. A layer counts from when it becomes part of a dispatcher, or
+/// has a [handle](LiveLayer::handle).
+pub fn dump() -> Dump {
+    let all: Vec<_> =
+        ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    Dump::of(&all)
+}
+
+impl Default for LiveLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LiveLayer {
+    /// Makes a layer that keeps no backtraces.
+    pub fn new() -> Self {
+        Self {
+            backtraces: false,
+            symbols: Symbols::Lazy,
+            sanitised: false,
+            hidden: Vec::new(),
+            depth: 64,
+            walk: None,
+            live: OnceLock::new(),
+        }
+    }
+
+    /// Keeps with each span the backtrace of its creation.
+    #[must_use]
+    pub fn with_backtraces(mut self, yes: bool) -> Self {
+        self.backtraces = yes;
+        self.changed()
+    }
+
+    /// Says when their functions are looked up. Without backtraces it means nothing.
+    #[must_use]
+    pub fn with_symbols(mut self, when: Symbols) -> Self {
+        self.symbols = when;
+        self.changed()
+    }
+
+    /// Leaves the frames of the runtime and of tracing out of backtraces. Without backtraces it means nothing.
+    ///
+    /// These are the functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing` and its
+    /// parts, `tokio`, `tokio_util`, `futures` and its parts, `async_executor`, `async_task`, `atrace` and
+    /// this one, and those that start threads and programs (`_start`, `__libc_start_main`, `start_thread`,
+    /// `clone`, C's `main`); and functions without a name, unless none has. A method counts to the crate
+    /// of its type, `<my_app::Task as core::future::Future>::poll` to `my_app`; if its type is not named (`<F as
+    /// core::ops::FnOnce>::call_once`) to that of its trait.
+    #[must_use]
+    pub fn with_sanitised(mut self, yes: bool) -> Self {
+        self.sanitised = yes;
+        self.changed()
+    }
+
+    /// Has sanitising leave out more: functions whose path begins with one of these, such as `"axum::"`.
+    #[must_use]
+    pub fn with_hidden<T: Into<Cow<'static, str>>>(mut self, paths: impl IntoIterator<Item = T>) -> Self {
+        self.hidden.extend(paths.into_iter().map(Into::into));
+        self.changed()
+    }
+
+    /// Keeps at most this many return addresses of a creation, the innermost; 64 if this is not called, and 256
+    /// at most.
+    ///
+    /// Their room stays with the layer, eight bytes each for every span.
+    #[must_use]
+    pub fn with_depth(mut self, addresses: usize) -> Self {
+        self.depth = addresses.clamp(1, DEEPEST);
+        self.changed()
+    }
+
+    /// Says how return addresses are found; [`Walk::of_this_program`] if this is not called.
+    #[must_use]
+    pub fn with_walk(mut self, walk: Walk) -> Self {
+        self.walk = Some(walk);
+        self.changed()
+    }
+
+    /// Returns what dumps the spans of this layer, now and once it is part of a subscriber.
+    pub fn handle(&self) -> Handle {
+        Handle { live: Arc::clone(self.live()) }
+    }
+
+    /// Handles that were taken before are of a layer that never was.
+    fn changed(mut self) -> Self {
+        self.live = OnceLock::new();
+        self
+    }
+
+    #[inline]
+    fn live(&self) -> &Arc<Live> {
+        self.live.get_or_init(|| {
+            let creation =
+                self.backtraces.then(|| (self.walk.unwrap_or_else(Walk::of_this_program), self.symbols));
+            let depth = if self.backtraces { self.depth } else { 0 };
+            let live = Arc::new(Live {
+                store: Store::new(depth),
+                rules: Arc::new(Rules::new(self.sanitised, self.hidden.clone())),
+                creation,
+                depth,
+            });
+            let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|other| other.strong_count() > 0);
+            all.push(Arc::downgrade(&live));
+            live
+        })
+    }
+}
+
+/// Dumps the spans of one layer. Its clones are of the same layer.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    live: Arc<Live>,
+}
+
+impl Handle {
+    /// Returns what is alive now.
+    pub fn dump(&self) -> Dump {
+        Dump::of(std::slice::from_ref(&self.live))
+    }
+
+    /// Returns how this layer finds the return addresses of creations; None if it keeps no backtraces.
+    pub fn walk(&self) -> Option<Walk> {
+        self.live.creation.map(|(walk, _)| walk)
+    }
+}
+
+impl Live {
+    #[inline]
+    fn insert(&self, mut made: Made) {
+        let id = made.id;
+        match self.creation {
+            None => {
+                self.store.insert(made, |_| Some(0));
+            }
+            Some((Walk::FramePointers, Symbols::Lazy)) => {
+                // Straight to where they are kept.
+                if !self.store.insert(made, stack::by_frame_pointers) {
+                    self.add_addresses(id);
+                }
+            }
+            Some((walk, symbols)) => {
+                let mut addresses = [0; DEEPEST];
+                let found = stack::return_addresses(walk, &mut addresses[..self.depth]);
+                let addresses = &addresses[..found];
+                if symbols == Symbols::Eager {
+                    made.frames = Some(symbols::look_up_afresh(addresses, &self.rules));
+                }
+                self.store.insert(made, |room| {
+                    room[..found].copy_from_slice(addresses);
+                    Some(found)
+                });
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_addresses(&self, id: u64) {
+        let mut addresses = [0; DEEPEST];
+        let found = stack::return_addresses(Walk::FramePointers, &mut addresses[..self.depth]);
+        self.store.set_addresses(id, &addresses[..found]);
+    }
+}
+
+thread_local! {
+    static SCRATCH: Cell<String> = const { Cell::new(String::new()) };
+}
+
+/// The fields as text, `key = value, …`; None if there are none to be shown.
+fn text(record: impl FnOnce(&mut dyn Visit)) -> Option<Arc<str>> {
+    // What is formatted may come back here, and then finds none.
+    let mut text = SCRATCH.try_with(Cell::take).unwrap_or_default();
+    let mut track = String::new();
+    text.clear();
+    SpanText::write(Some(&mut text), &mut track, record);
+    if !track.is_empty() {
+        SpanText::append(&mut text, &format!("{SEPARATOR}{TRACK} = \"{track}\""));
+    }
+    let fields = text.strip_prefix(SEPARATOR).map(Arc::from);
+    let _ = SCRATCH.try_with(|scratch| scratch.set(text));
+    fields
+}
+
+const SEPARATOR: &str = ", ";
+
+/// Both, as far as they fit.
+fn join(before: &str, new: &str) -> Arc<str> {
+    let mut all = String::with_capacity(before.len() + SEPARATOR.len() + new.len());
+    all.push_str(before);
+    if before.len() + SEPARATOR.len() < FIELDS_MAX {
+        all.push_str(SEPARATOR);
+        SpanText::append(&mut all, new);
+    }
+    all.into()
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
+    fn on_register_dispatch(&self, _: &Dispatch) {
+        // Whatever has to be found out is found out before the first span.
+        self.live();
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let fields = if attributes.is_empty() { None } else { text(|visit| attributes.record(visit)) };
+        let parent = if attributes.is_root() {
+            None
+        } else {
+            context.span(id).and_then(|span| span.parent()).map(|parent| parent.id().into_u64())
+        };
+        self.live().insert(Made {
+            id: id.into_u64(),
+            parent,
+            metadata: attributes.metadata(),
+            at: Instant::now(),
+            fields,
+            frames: None,
+        });
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
+        if values.is_empty() {
+            return;
+        }
+        let (store, id) = (&self.live().store, id.into_u64());
+        let Some(new) = text(|visit| values.record(visit)) else { return };
+        loop {
+            let before = store.fields(id);
+            let all = match &before {
+                Some(before) => join(before, &new),
+                None => Arc::clone(&new),
+            };
+            // Unless another thread recorded something meanwhile.
+            if store.set_fields(id, before.as_ref(), all) {
+                return;
+            }
+        }
+    }
+
+    fn on_enter(&self, id: &Id, _: Context<'_, S>) {
+        self.live().store.enter(id.into_u64());
+    }
+
+    fn on_exit(&self, id: &Id, _: Context<'_, S>) {
+        self.live().store.exit(id.into_u64());
+    }
+
+    fn on_close(&self, id: Id, _: Context<'_, S>) {
+        self.live().store.remove(id.into_u64());
+    }
+}

@@ -1,0 +1,345 @@
+//! The spans alive now, by their ids.
+//!
+//! A table in some dozen parts, each behind a lock of its own that is held for some nanoseconds, or for as long
+//! as a dump takes to copy that part. An id's hash says which part. Nothing of the program runs below a lock.
+//!
+//! A part has slots, in pages that never move and stay: nothing is allocated once there are as many as spans
+//! are alive at a time. A slot's return addresses lie beside it, in room for the most that are kept, so that a
+//! walk writes them where they belong and a dump copies them in one go.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use tracing_core::Metadata;
+
+use super::stack::{count_forks, forks};
+use super::symbols::Frames;
+use super::thread::{self, Busy, Thread};
+
+const PARTS: usize = 32;
+/// Slots of a page.
+const PAGE: usize = 32;
+const NO_SLOT: u32 = u32::MAX;
+
+/// What is known of a span when it is made.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    pub(super) id: u64,
+    pub(super) parent: Option<u64>,
+    pub(super) metadata: &'static Metadata<'static>,
+    pub(super) at: Instant,
+    pub(super) fields: Option<Arc<str>>,
+    /// Of the backtrace, if its symbols were looked up already.
+    pub(super) frames: Option<Frames>,
+}
+
+struct Slot {
+    /// None in a slot that is free.
+    made: Option<Made>,
+    inside: Inside,
+    /// How many return addresses it has.
+    addresses: u32,
+    next_free: u32,
+}
+
+/// The threads inside, as often as each has entered: hardly ever more than one.
+#[derive(Default)]
+struct Inside {
+    one: Option<Arc<Thread>>,
+    others: Vec<Arc<Thread>>,
+}
+
+impl Inside {
+    fn enter(&mut self, thread: Arc<Thread>) {
+        match &self.one {
+            None => self.one = Some(thread),
+            Some(_) => self.others.push(thread),
+        }
+    }
+
+    fn exit(&mut self, thread: &Arc<Thread>) -> Option<Arc<Thread>> {
+        if let Some(at) = self.others.iter().rposition(|other| Arc::ptr_eq(other, thread)) {
+            return Some(self.others.swap_remove(at));
+        }
+        if self.one.as_ref().is_some_and(|one| Arc::ptr_eq(one, thread)) {
+            return mem::replace(&mut self.one, self.others.pop());
+        }
+        None
+    }
+
+    /// Each of them once.
+    fn threads(&self) -> Vec<Arc<Thread>> {
+        let mut threads: Vec<Arc<Thread>> = Vec::new();
+        for thread in self.one.iter().chain(&self.others) {
+            if !threads.iter().any(|other| Arc::ptr_eq(other, thread)) {
+                threads.push(Arc::clone(thread));
+            }
+        }
+        threads
+    }
+}
+
+struct Page {
+    slots: Box<[Slot]>,
+    addresses: Box<[usize]>,
+}
+
+#[derive(Default)]
+struct Part {
+    by_id: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
+    pages: Vec<Page>,
+    /// The slot that was freed last, plus one; 0 if all are in use.
+    free: u32,
+}
+
+impl Part {
+    fn take_slot(&mut self, depth: usize) -> Option<u32> {
+        if self.free == 0 {
+            let first = u32::try_from(self.pages.len() * PAGE).ok().filter(|first| *first < NO_SLOT - 64)?;
+            let slot = |at: usize| Slot {
+                made: None,
+                inside: Inside::default(),
+                addresses: 0,
+                // The next one of this page; behind the last there is none.
+                next_free: if at + 1 < PAGE { first + at as u32 + 2 } else { 0 },
+            };
+            self.pages.push(Page {
+                slots: (0..PAGE).map(slot).collect(),
+                addresses: vec![0; PAGE * depth].into_boxed_slice(),
+            });
+            self.free = first + 1;
+        }
+        let index = self.free - 1;
+        self.free = self.slot(index).next_free;
+        Some(index)
+    }
+
+    fn slot(&mut self, index: u32) -> &mut Slot {
+        &mut self.pages[index as usize / PAGE].slots[index as usize % PAGE]
+    }
+
+    fn slot_and_addresses(&mut self, index: u32, depth: usize) -> (&mut Slot, &mut [usize]) {
+        let page = &mut self.pages[index as usize / PAGE];
+        let at = index as usize % PAGE;
+        (&mut page.slots[at], &mut page.addresses[at * depth..][..depth])
+    }
+
+    fn find(&mut self, id: u64) -> Option<&mut Slot> {
+        let index = *self.by_id.get(&id)?;
+        Some(self.slot(index))
+    }
+
+    /// Frees the slot; what was in it is to be dropped once the lock is not held.
+    fn release(&mut self, index: u32) -> (Option<Made>, Inside) {
+        let next = mem::replace(&mut self.free, index + 1);
+        let slot = self.slot(index);
+        slot.next_free = next;
+        slot.addresses = 0;
+        (slot.made.take(), mem::take(&mut slot.inside))
+    }
+}
+
+/// Spreads ids, which are small numbers in the one half and generations in the other.
+#[derive(Default)]
+struct IdHasher(u64);
+
+fn hash(id: u64) -> u64 {
+    let product = u128::from(id) * 0x9e37_79b9_7f4a_7c15;
+    (product as u64) ^ (product >> 64) as u64
+}
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = hash(id);
+    }
+}
+
+/// A part on cache lines of its own (processors fetch pairs of them).
+#[repr(align(128))]
+#[derive(Default)]
+struct Locked(Mutex<Part>);
+
+impl Locked {
+    fn lock(&self) -> MutexGuard<'_, Part> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The parts of one process: a forked child, in which a lock may be held by a thread that does not exist there,
+/// takes the next.
+struct Parts {
+    forks: u32,
+    parts: Box<[Locked]>,
+    of_child: OnceLock<Box<Parts>>,
+}
+
+impl Parts {
+    fn new(forks: u32) -> Self {
+        Self { forks, parts: (0..PARTS).map(|_| Locked::default()).collect(), of_child: OnceLock::new() }
+    }
+}
+
+pub(super) struct Store {
+    first: Parts,
+    /// The most return addresses that are kept of a span.
+    depth: usize,
+    /// How many spans, and how many return addresses, the last dump had: the next will not have many more.
+    expected: [AtomicUsize; 2],
+}
+
+/// What a dump takes from the store.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) made: Made,
+    pub(super) threads: Vec<Arc<Thread>>,
+    /// Which of the addresses are its own.
+    pub(super) addresses: std::ops::Range<usize>,
+}
+
+impl Store {
+    pub(super) fn new(depth: usize) -> Self {
+        count_forks();
+        Self { first: Parts::new(forks()), depth, expected: Default::default() }
+    }
+
+    /// The parts of this process.
+    #[inline]
+    fn parts(&self) -> &Parts {
+        let forks = forks();
+        let mut parts = &self.first;
+        while parts.forks != forks {
+            parts = parts.of_child.get_or_init(|| Box::new(Parts::new(forks)));
+        }
+        parts
+    }
+
+    #[inline]
+    fn part(&self, id: u64) -> &Locked {
+        &self.parts().parts[(hash(id) >> 32) as usize % PARTS]
+    }
+
+    /// Adds a span. `walk` writes its return addresses to where they are kept, and says how many; or None if it
+    /// can't, and is not asked again.
+    ///
+    /// Returns whether the addresses are there.
+    pub(super) fn insert(&self, made: Made, walk: impl FnOnce(&mut [usize]) -> Option<usize>) -> bool {
+        let Some(_busy) = Busy::new() else { return true };
+        let id = made.id;
+        let mut part = self.part(id).lock();
+        let Some(index) = part.take_slot(self.depth) else { return true };
+        let (slot, room) = part.slot_and_addresses(index, self.depth);
+        slot.made = Some(made);
+        let found = walk(room);
+        slot.addresses = found.unwrap_or(0) as u32;
+        let before = part.by_id.insert(id, index);
+        // One that was closed without our hearing of it, as an id is not given twice.
+        let gone = before.map(|index| part.release(index));
+        drop(part);
+        drop(gone);
+        found.is_some()
+    }
+
+    /// Gives the span the return addresses that it was made without.
+    pub(super) fn set_addresses(&self, id: u64, addresses: &[usize]) {
+        let Some(_busy) = Busy::new() else { return };
+        let mut part = self.part(id).lock();
+        if let Some(index) = part.by_id.get(&id).copied() {
+            let (slot, room) = part.slot_and_addresses(index, self.depth);
+            let found = addresses.len().min(room.len());
+            room[..found].copy_from_slice(&addresses[..found]);
+            slot.addresses = found as u32;
+        }
+    }
+
+    /// Returns the fields of a span.
+    pub(super) fn fields(&self, id: u64) -> Option<Arc<str>> {
+        let _busy = Busy::new()?;
+        self.part(id).lock().find(id)?.made.as_ref()?.fields.clone()
+    }
+
+    /// Replaces the fields of a span, if they are still `before`; tells whether they were.
+    pub(super) fn set_fields(&self, id: u64, before: Option<&Arc<str>>, fields: Arc<str>) -> bool {
+        let Some(_busy) = Busy::new() else { return true };
+        let mut part = self.part(id).lock();
+        let Some(made) = part.find(id).and_then(|slot| slot.made.as_mut()) else { return true };
+        let same = match (before, &made.fields) {
+            (None, None) => true,
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            _ => false,
+        };
+        if same {
+            let gone = made.fields.replace(fields);
+            drop(part);
+            drop(gone);
+        }
+        same
+    }
+
+    pub(super) fn enter(&self, id: u64) {
+        let Some(_busy) = Busy::new() else { return };
+        let thread = thread::this(forks());
+        if let Some(slot) = self.part(id).lock().find(id) {
+            slot.inside.enter(thread);
+        }
+    }
+
+    pub(super) fn exit(&self, id: u64) {
+        let Some(_busy) = Busy::new() else { return };
+        let thread = thread::this(forks());
+        let mut part = self.part(id).lock();
+        let gone = part.find(id).map(|slot| slot.inside.exit(&thread));
+        drop(part);
+        drop(gone);
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        let Some(_busy) = Busy::new() else { return };
+        let mut part = self.part(id).lock();
+        let gone = part.by_id.remove(&id).map(|index| part.release(index));
+        drop(part);
+        drop(gone);
+    }
+
+    /// Copies what is alive to the end of both.
+    pub(super) fn copy(&self, records: &mut Vec<Record>, addresses: &mut Vec<usize>) {
+        let Some(_busy) = Busy::new() else { return };
+        let [spans, frames] = [0, 1].map(|at| self.expected[at].load(Ordering::Relaxed));
+        let before = [records.len(), addresses.len()];
+        records.reserve(spans + spans / 8);
+        addresses.reserve(frames + frames / 8);
+        for part in &self.parts().parts {
+            let part = part.lock();
+            let mut left = part.by_id.len();
+            for page in &part.pages {
+                if left == 0 {
+                    break;
+                }
+                for (at, slot) in page.slots.iter().enumerate() {
+                    let Some(made) = &slot.made else { continue };
+                    left -= 1;
+                    let first = addresses.len();
+                    addresses
+                        .extend_from_slice(&page.addresses[at * self.depth..][..slot.addresses as usize]);
+                    let threads = if slot.inside.one.is_none() { Vec::new() } else { slot.inside.threads() };
+                    records.push(Record { made: made.clone(), threads, addresses: first..addresses.len() });
+                }
+            }
+        }
+        self.expected[0].store(records.len() - before[0], Ordering::Relaxed);
+        self.expected[1].store(addresses.len() - before[1], Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,81 @@
+//! What a dump says of the threads that are inside a span.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::sync::Arc;
+
+use super::stack;
+
+/// A thread that is inside a span.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    number: Option<u32>,
+    name: Option<Box<str>>,
+}
+
+impl Thread {
+    /// Returns the kernel's number of the thread, as traces and `/proc/self/task` have it; None where the
+    /// system has none (neither Linux nor Android).
+    pub fn number(&self) -> Option<u32> {
+        self.number
+    }
+
+    /// Returns the name that the thread had when it entered a span for the first time.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn new() -> Arc<Self> {
+        let name = std::thread::current().name().map(Into::into);
+        Arc::new(Self { number: stack::thread_number(), name })
+    }
+}
+
+impl fmt::Display for Thread {
+    /// Writes `name (number)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name().unwrap_or("a thread"))?;
+        match self.number {
+            Some(number) => write!(f, " ({number})"),
+            None => Ok(()),
+        }
+    }
+}
+
+thread_local! {
+    /// Of the process with so many forks behind it: a child's thread has another number.
+    static THIS: RefCell<Option<(u32, Arc<Thread>)>> = const { RefCell::new(None) };
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread. While it ends, what it is called is asked each time.
+pub(super) fn this(forks: u32) -> Arc<Thread> {
+    let known = THIS.try_with(|this| {
+        let mut this = this.try_borrow_mut().ok()?;
+        match &mut *this {
+            Some((of, thread)) if *of == forks => Some(Arc::clone(thread)),
+            other => {
+                let thread = Thread::new();
+                *other = Some((forks, Arc::clone(&thread)));
+                Some(thread)
+            }
+        }
+    });
+    known.ok().flatten().unwrap_or_else(Thread::new)
+}
+
+/// The calling thread is at the store: whatever interrupts it (a signal handler, an allocator that traces) must
+/// not go there, where it would wait for itself.
+pub(super) struct Busy(());
+
+impl Busy {
+    pub(super) fn new() -> Option<Self> {
+        (!BUSY.replace(true)).then_some(Self(()))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.set(false);
+    }
+}

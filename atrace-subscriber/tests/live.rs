@@ -1,0 +1,843 @@
+//! What is alive, where it was made, and who is inside; while it is looked at from everywhere.
+
+#![allow(unsafe_code, reason = "a global allocator that counts, and processes that fork")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use atrace_subscriber::live::{self, Dump, Handle, LiveLayer, Symbols, Walk, return_addresses};
+use atrace_subscriber::{AtraceFilter, AtraceLayer};
+use tracing::dispatcher::with_default;
+use tracing::field::Empty;
+use tracing::{Dispatch, Instrument as _, Span, info_span, span};
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{Layer, Registry};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is the system's allocator's; the count is a thread-local word without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A subscriber with this layer, and what dumps it.
+fn with(layer: LiveLayer) -> (Dispatch, Handle) {
+    let handle = layer.handle();
+    (tracing_subscriber::registry().with(layer).into(), handle)
+}
+
+fn plain() -> (Dispatch, Handle) {
+    with(LiveLayer::new())
+}
+
+fn backtraces() -> LiveLayer {
+    LiveLayer::new().with_backtraces(true)
+}
+
+fn names(dump: &Dump) -> Vec<&'static str> {
+    let mut names: Vec<_> = dump.spans().map(|span| span.name()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn named<'a>(dump: &'a Dump, name: &str) -> live::Span<'a> {
+    let mut found = dump.spans().filter(|span| span.name() == name);
+    let span = found.next().unwrap_or_else(|| panic!("{name} is not in {dump:#}"));
+    assert!(found.next().is_none(), "{name} is twice in {dump:#}");
+    span
+}
+
+/// The paths of the functions that made the span.
+fn functions(span: &live::Span<'_>) -> Vec<String> {
+    let backtrace = span.backtrace().expect("it has a backtrace");
+    backtrace.frames().iter().map(|frame| frame.function().unwrap_or("?").to_owned()).collect()
+}
+
+/// The tree without targets, ages and threads.
+fn drawn(dump: &Dump) -> String {
+    let text = format!("{dump:#}");
+    text.lines().map(|line| line.split("  live  ").next().unwrap()).collect::<Vec<_>>().join("\n")
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_span_is_there_from_its_making_to_its_close() {
+    let (dispatch, live) = plain();
+    with_default(&dispatch, || {
+        assert!(live.dump().is_empty());
+        assert_eq!(live.dump().to_string(), "no span is alive\n");
+        let before = Instant::now();
+        let span = info_span!(target: "some::where", "first", number = 7, text = "a|b", yes = true);
+        let after = Instant::now();
+        std::thread::sleep(Duration::from_millis(3));
+
+        let early = after.elapsed();
+        let dump = live.dump();
+        let late = before.elapsed();
+        assert_eq!(dump.len(), 1);
+        let first = named(&dump, "first");
+        assert_eq!(first.fields(), r#"number = 7, text = "a|b", yes = true"#);
+        assert_eq!((first.target(), first.parent()), ("some::where", None));
+        assert_eq!(first.metadata().level(), &tracing::Level::INFO);
+        assert_eq!(Some(first.id()), span.id().map(|id| id.into_u64()));
+        assert!(first.age() >= early && first.age() <= late, "{early:?} {:?} {late:?}", first.age());
+        assert_eq!(first.threads().len(), 0);
+        assert!(first.backtrace().is_none());
+
+        let clone = span.clone();
+        drop(span);
+        assert_eq!(live.dump().len(), 1, "its clone is alive");
+        drop(clone);
+        assert!(live.dump().is_empty());
+        // What was copied stays.
+        assert_eq!(named(&dump, "first").name(), "first");
+    });
+}
+
+#[test]
+fn the_tree_shows_parents_and_the_oldest_first() {
+    let (dispatch, live) = plain();
+    with_default(&dispatch, || {
+        let root = info_span!("root");
+        let child = info_span!(parent: &root, "child", n = 1);
+        let grandchild = child.in_scope(|| info_span!("grandchild"));
+        let other = info_span!(parent: None, "other root");
+        let second = root.in_scope(|| info_span!("second"));
+        let unrelated = root.in_scope(|| info_span!(parent: None, "unrelated"));
+
+        let dump = live.dump();
+        assert_eq!(named(&dump, "child").parent(), Some(named(&dump, "root").id()));
+        assert_eq!(named(&dump, "grandchild").parent(), Some(named(&dump, "child").id()));
+        assert_eq!(named(&dump, "unrelated").parent(), None);
+        assert_eq!(
+            drawn(&dump),
+            "6 spans are alive\n\
+             ├─ root\n\
+             │  ├─ child{n = 1}\n\
+             │  │  └─ grandchild\n\
+             │  └─ second\n\
+             ├─ other root\n\
+             └─ unrelated"
+        );
+        // A child keeps its parent alive.
+        drop(root);
+        drop(other);
+        drop((second, unrelated, child));
+        assert_eq!(names(&live.dump()), ["child", "grandchild", "root"]);
+        drop(grandchild);
+        assert!(live.dump().is_empty());
+    });
+}
+
+#[test]
+fn a_deep_tree_is_printed_too() {
+    let (dispatch, live) = plain();
+    with_default(&dispatch, || {
+        let mut spans: Vec<Span> = vec![info_span!("deep")];
+        for _ in 1..20_000 {
+            let parent = spans.last().and_then(Span::id);
+            spans.push(info_span!(parent: parent, "deep"));
+        }
+        let text = format!("{:#}", live.dump());
+        assert_eq!(text.lines().count(), 20_001);
+        assert!(text.lines().all(|line| line.len() < 400));
+        while spans.pop().is_some() {}
+        assert!(live.dump().is_empty());
+    });
+}
+
+#[test]
+fn fields_that_are_recorded_later_are_added() {
+    let (dispatch, live) = plain();
+    with_default(&dispatch, || {
+        let fields = || named(&live.dump(), "late").fields().to_owned();
+        let span = info_span!("late", first = 1, second = Empty, third = Empty, atrace.track = Empty);
+        assert_eq!(fields(), "first = 1");
+        span.record("second", "two");
+        assert_eq!(fields(), r#"first = 1, second = "two""#);
+        let before = live.dump();
+        span.record("third", tracing::field::debug(vec![3]));
+        assert_eq!(fields(), r#"first = 1, second = "two", third = [3]"#);
+        span.record("atrace.track", "net");
+        assert_eq!(fields(), r#"first = 1, second = "two", third = [3], atrace.track = "net""#);
+        assert_eq!(named(&before, "late").fields(), r#"first = 1, second = "two""#);
+        drop(span);
+
+        let empty = info_span!("late", first = Empty);
+        assert_eq!(fields(), "");
+        empty.record("first", 1);
+        assert_eq!(fields(), "first = 1");
+        for _ in 0..1000 {
+            empty.record("first", "some more");
+        }
+        assert!(fields().len() <= 1025 && fields().len() > 1000, "{}", fields().len());
+    });
+}
+
+#[test]
+fn fields_recorded_by_many_threads_are_all_there() {
+    let (dispatch, live) = plain();
+    let span = with_default(&dispatch, || info_span!("all", n = Empty));
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let span = &span;
+            scope.spawn(move || {
+                for n in 0..10 {
+                    span.record("n", 1000 + thread * 10 + n);
+                }
+            });
+        }
+    });
+    let dump = live.dump();
+    let numbers: HashSet<_> = named(&dump, "all").fields().split(", ").map(str::to_owned).collect();
+    assert_eq!(numbers.len(), 80, "{numbers:?}");
+}
+
+#[test]
+fn threads_are_shown_while_they_are_inside() {
+    let (dispatch, live) = plain();
+    let span = with_default(&dispatch, || info_span!("shared"));
+    let inside = Barrier::new(3);
+    let leave = Barrier::new(3);
+    std::thread::scope(|scope| {
+        for name in ["one", "two"] {
+            let (span, inside, leave) = (&span, &inside, &leave);
+            let work = move || {
+                let entered = span.enter();
+                let again = span.enter();
+                drop(again);
+                inside.wait();
+                leave.wait();
+                drop(entered);
+            };
+            std::thread::Builder::new().name(name.into()).spawn_scoped(scope, work).unwrap();
+        }
+        inside.wait();
+        let dump = live.dump();
+        let shared = named(&dump, "shared");
+        let mut threads: Vec<_> = shared.threads().map(|thread| thread.name().unwrap().to_owned()).collect();
+        threads.sort_unstable();
+        assert_eq!(threads, ["one", "two"]);
+        let numbers: HashSet<_> = shared.threads().map(|thread| thread.number()).collect();
+        assert_eq!(numbers.len(), 2);
+        let tasks: HashSet<_> = std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .map(|task| task.unwrap().file_name().into_string().unwrap().parse().ok())
+            .collect();
+        assert!(numbers.is_subset(&tasks), "{numbers:?} {tasks:?}");
+        assert!(shared.to_string().contains(" and "), "{shared}");
+        leave.wait();
+    });
+    assert_eq!(named(&live.dump(), "shared").threads().len(), 0);
+    // Twice by one thread: until it has left as often.
+    let first = span.enter();
+    let second = span.enter();
+    assert_eq!(named(&live.dump(), "shared").threads().len(), 1);
+    drop(first);
+    assert_eq!(named(&live.dump(), "shared").threads().len(), 1);
+    drop(second);
+    assert_eq!(named(&live.dump(), "shared").threads().len(), 0);
+}
+
+#[test]
+fn spans_of_other_filters_are_skipped_over() {
+    let layer = LiveLayer::new();
+    let live = layer.handle();
+    let registry = tracing_subscriber::registry()
+        .with(
+            layer.with_filter(tracing_subscriber::filter::filter_fn(|metadata| metadata.name() != "hidden")),
+        )
+        .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+        .with(tracing_subscriber::fmt::layer().with_writer(std::io::sink));
+    with_default(&registry.into(), || {
+        let outer = info_span!("outer").entered();
+        let hidden = info_span!("hidden").entered();
+        let inner = info_span!("inner").entered();
+        let dump = live.dump();
+        assert_eq!(names(&dump), ["inner", "outer"]);
+        assert_eq!(named(&dump, "inner").parent(), Some(named(&dump, "outer").id()));
+        drop(inner);
+        drop(hidden);
+        drop(outer);
+        assert!(live.dump().is_empty());
+    });
+}
+
+#[test]
+fn each_layer_has_its_own_and_the_process_all() {
+    let (one, of_one) = plain();
+    let (two, of_two) = plain();
+    let a = with_default(&one, || info_span!("own a"));
+    let b = with_default(&two, || info_span!("own b"));
+    assert_eq!(names(&of_one.dump()), ["own a"]);
+    assert_eq!(names(&of_two.dump()), ["own b"]);
+    let own =
+        |dump: &Dump| names(dump).into_iter().filter(|name| name.starts_with("own")).collect::<Vec<_>>();
+    // Other tests of this process have theirs.
+    assert_eq!(own(&live::dump()), ["own a", "own b"]);
+    let text = format!("{:#}", live::dump());
+    assert!(text.contains("─ own a") && text.contains("─ own b"), "{text}");
+    drop((a, b));
+    assert_eq!(own(&live::dump()), [""; 0]);
+}
+
+#[test]
+fn a_line_is_a_line_whatever_is_in_it() {
+    let (dispatch, live) = plain();
+    with_default(&dispatch, || {
+        let _span = info_span!("two\nlines", text = %"a\nb\r\u{1b}[31m");
+        let text = live.dump().to_string();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains("two?lines{text = a?b??[31m}"), "{text}");
+    });
+}
+
+/// Dumps in each callback, above or below the layer that is dumped.
+struct Dumps {
+    live: Handle,
+    seen: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Dumps {
+    fn dump(&self) {
+        let dump = self.live.dump();
+        let _ = dump.to_string();
+        self.seen.lock().unwrap().push(dump.len());
+    }
+}
+
+impl Layer<Registry> for Dumps {
+    fn on_new_span(&self, _: &span::Attributes<'_>, _: &span::Id, _: Context<'_, Registry>) {
+        self.dump();
+    }
+
+    fn on_record(&self, _: &span::Id, _: &span::Record<'_>, _: Context<'_, Registry>) {
+        self.dump();
+    }
+
+    fn on_enter(&self, _: &span::Id, _: Context<'_, Registry>) {
+        self.dump();
+    }
+
+    fn on_exit(&self, _: &span::Id, _: Context<'_, Registry>) {
+        self.dump();
+    }
+
+    fn on_close(&self, _: span::Id, _: Context<'_, Registry>) {
+        self.dump();
+    }
+}
+
+#[test]
+fn a_dump_within_a_callback_waits_for_nobody() {
+    let layer = backtraces();
+    let live = layer.handle();
+    let seen = Arc::default();
+    let dumps = || Dumps { live: live.clone(), seen: Arc::clone(&seen) };
+    let both: Vec<Box<dyn Layer<Registry> + Send + Sync>> =
+        vec![Box::new(dumps()), Box::new(layer), Box::new(dumps())];
+    with_default(&tracing_subscriber::registry().with(both).into(), || {
+        let span = info_span!("seen", later = Empty);
+        span.in_scope(|| span.record("later", 1));
+        drop(span);
+    });
+    // By layers that hear of it before and after: made, entered, recorded, left, closed.
+    assert_eq!(*seen.lock().unwrap(), [0, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+}
+
+/// A value whose formatting does something.
+struct Does<F>(F);
+
+impl<F: Fn()> fmt::Debug for Does<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("before")?;
+        (self.0)();
+        f.write_str(" after")
+    }
+}
+
+#[test]
+fn formatting_may_do_anything() {
+    let (dispatch, live) = plain();
+    with_default(&dispatch, || {
+        let dumped = AtomicUsize::new(usize::MAX);
+        let dumps = Does(|| dumped.store(live.dump().len(), Ordering::Relaxed));
+        let span = info_span!("dumps", value = ?dumps);
+        assert_eq!(dumped.load(Ordering::Relaxed), 0, "it is not made yet");
+        assert_eq!(named(&live.dump(), "dumps").fields(), "value = before after");
+        drop(span);
+
+        let panics = Does(|| panic!("on purpose"));
+        let span = info_span!("panics", first = 1, value = ?panics, last = 2);
+        assert_eq!(named(&live.dump(), "panics").fields(), "first = 1, value = before<panicked>");
+        drop(span);
+
+        let later = info_span!("recorded", value = Empty);
+        later.record("value", tracing::field::debug(Does(|| panic!("on purpose"))));
+        assert_eq!(named(&live.dump(), "recorded").fields(), "value = before<panicked>");
+        drop(later);
+        assert!(live.dump().is_empty());
+    });
+}
+
+#[test]
+fn a_thread_that_ends_may_still_enter_and_close() {
+    struct AtTheEnd(Span, Handle, bool);
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            self.0.record("later", 1);
+            assert_eq!(named(&self.1.dump(), "at the end").fields(), "later = 1");
+            // After its own memory of the thread is gone, the registry can't be told of an enter.
+            if !self.2 {
+                self.0.in_scope(|| {
+                    let dump = self.1.dump();
+                    assert_eq!(named(&dump, "at the end").threads().len(), 1);
+                });
+            }
+            self.0 = Span::none();
+            assert!(self.1.dump().is_empty());
+            SEEN.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    static SEEN: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static FIRST: Cell<Option<AtTheEnd>> = const { Cell::new(None) };
+        static LAST: Cell<Option<AtTheEnd>> = const { Cell::new(None) };
+    }
+    // Set before and after whatever the layer keeps for a thread.
+    for first in [true, false] {
+        let (dispatch, live) = with(backtraces());
+        let work = move || {
+            let make = || with_default(&dispatch, || info_span!("at the end", later = Empty));
+            if first {
+                FIRST.set(Some(AtTheEnd(make(), live, first)));
+                with_default(&dispatch, || info_span!("used", n = 1).in_scope(|| ()));
+            } else {
+                with_default(&dispatch, || info_span!("used", n = 1).in_scope(|| ()));
+                LAST.set(Some(AtTheEnd(make(), live, first)));
+            }
+        };
+        std::thread::spawn(work).join().unwrap();
+    }
+    assert_eq!(SEEN.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn no_memory_is_asked_for_again() {
+    fn counted(work: impl Fn()) -> u64 {
+        // What is set up once: of the registry too.
+        (0..200).for_each(|_| work());
+        let before = ALLOCATIONS.get();
+        (0..100).for_each(|_| work());
+        ALLOCATIONS.get() - before
+    }
+    for layer in [LiveLayer::new(), backtraces().with_walk(Walk::FramePointers)] {
+        let is_plain = layer.handle().walk().is_none();
+        let (dispatch, live) = with(layer);
+        with_default(&dispatch, || {
+            if is_plain || Walk::of_this_program() == Walk::FramePointers {
+                assert_eq!(counted(|| drop(info_span!("nothing").entered())), 0);
+                assert_eq!(counted(|| drop([(); 20].map(|()| info_span!("nothing").entered()))), 0);
+                // Its text.
+                assert_eq!(counted(|| drop(info_span!("text", n = 1).entered())), 100);
+            }
+            let _some = [(); 50].map(|()| info_span!("text", n = 1));
+            // The two lists of a dump, and that of its layers.
+            let allocations = counted(|| assert_eq!(live.dump().len(), 50)) / 100;
+            assert!(allocations <= 3, "{allocations}");
+        });
+    }
+}
+
+/// Eight threads make, enter, record and close; someone looks all the time.
+#[test]
+fn a_dump_is_right_while_eight_threads_trace() {
+    static OVER: AtomicBool = AtomicBool::new(false);
+    let (dispatch, live) = with(backtraces().with_depth(16));
+    let made = AtomicU64::new(0);
+    let mut most = 0;
+    let mut records = 0;
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let (dispatch, made) = (dispatch.clone(), &made);
+            let work = move || {
+                let mut kept = Vec::new();
+                let mut n = 0;
+                while !OVER.load(Ordering::Relaxed) {
+                    n += 1;
+                    let outer = info_span!("outer", thread, n, twice = 2 * n);
+                    let inner =
+                        outer.in_scope(|| info_span!("inner", thread, n, twice = 2 * n, later = Empty));
+                    inner.record("later", n);
+                    kept.push(inner);
+                    if kept.len() > 50 {
+                        let at = (n as usize * 7) % kept.len();
+                        drop(kept.swap_remove(at));
+                        kept.truncate(40);
+                    }
+                    made.fetch_add(2, Ordering::Relaxed);
+                }
+            };
+            scope.spawn(move || with_default(&dispatch, work));
+        }
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(1500) {
+            let dump = live.dump();
+            most = most.max(dump.len());
+            let mut ids = HashMap::new();
+            for span in dump.spans() {
+                assert!(ids.insert(span.id(), span.name()).is_none(), "an id is there twice");
+            }
+            for span in dump.spans() {
+                records += 1;
+                let value = |name: &str| -> Option<u64> {
+                    let (_, value) = span
+                        .fields()
+                        .split(", ")
+                        .find_map(|field| field.split_once(" = ").filter(|(key, _)| *key == name))?;
+                    value.parse().ok()
+                };
+                // Its parts belong together.
+                let n = value("n").unwrap();
+                assert_eq!(value("twice"), Some(2 * n), "{span}");
+                assert!(value("later").is_none_or(|later| later == n), "{span}");
+                assert!(value("thread").unwrap() < 8);
+                assert!(span.threads().len() <= 1);
+                let addresses = span.backtrace().expect("each has one").addresses();
+                assert!(
+                    addresses.len() > 2 && addresses.iter().all(|address| *address > 4096),
+                    "{addresses:x?}"
+                );
+                match span.name() {
+                    "outer" => assert_eq!(span.parent(), None),
+                    _ => assert!(ids.get(&span.parent().unwrap()).is_none_or(|name| *name == "outer")),
+                }
+            }
+            if dump.len().is_multiple_of(7) {
+                assert!(dump.to_string().lines().count() > dump.len());
+            }
+        }
+        OVER.store(true, Ordering::Relaxed);
+    });
+    eprintln!("{} spans made, {records} seen, {most} at a time", made.load(Ordering::Relaxed));
+    assert!(made.load(Ordering::Relaxed) > 1000 && records > 1000 && most > 200);
+    assert!(live.dump().is_empty());
+}
+
+#[test]
+fn tasks_are_alive_while_they_wait() {
+    async fn work(n: u32, gate: Arc<tokio::sync::Semaphore>) {
+        drop(gate.acquire().instrument(info_span!("wait", n)).await.unwrap());
+        tokio::task::yield_now().await;
+    }
+    let (dispatch, live) = with(backtraces().with_sanitised(true));
+    let set = dispatch.clone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .on_thread_start(move || std::mem::forget(tracing::dispatcher::set_default(&set)))
+        .build()
+        .unwrap();
+    with_default(&dispatch, || {
+        runtime.block_on(async {
+            let gate = Arc::new(tokio::sync::Semaphore::new(0));
+            let tasks: Vec<_> = (0..100)
+                .map(|n| tokio::spawn(work(n, Arc::clone(&gate)).instrument(info_span!("task", n))))
+                .collect();
+            until("all wait", || {
+                let dump = live.dump();
+                dump.len() == 200 && dump.spans().all(|span| span.threads().len() == 0)
+            });
+            let dump = live.dump();
+            let ids: HashMap<_, _> = dump.spans().map(|span| (span.id(), span)).collect();
+            for wait in dump.spans().filter(|span| span.name() == "wait") {
+                let task = ids[&wait.parent().unwrap()];
+                assert_eq!((task.name(), task.fields()), ("task", wait.fields()));
+                assert!(task.age() >= wait.age());
+                let frames = wait.backtrace().unwrap().frames();
+                let files: Vec<_> = frames.iter().map(|frame| frame.file().unwrap()).collect();
+                assert!(!files.is_empty() && files.iter().all(|file| file.ends_with("live.rs")), "{files:?}");
+            }
+            gate.add_permits(100);
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+    });
+    assert!(live.dump().is_empty());
+}
+
+#[inline(never)]
+fn outer_function<T>(make: impl FnOnce() -> T) -> T {
+    std::hint::black_box(inner_function(make))
+}
+
+#[inline(never)]
+fn inner_function<T>(make: impl FnOnce() -> T) -> T {
+    std::hint::black_box(make())
+}
+
+fn position(functions: &[String], name: &str) -> usize {
+    functions
+        .iter()
+        .position(|function| function.contains(name))
+        .unwrap_or_else(|| panic!("{name}: {functions:#?}"))
+}
+
+#[test]
+fn a_backtrace_says_who_made_it() {
+    let (dispatch, live) = with(backtraces());
+    with_default(&dispatch, || {
+        let _span = outer_function(|| info_span!("made"));
+        let dump = live.dump();
+        let backtrace = named(&dump, "made").backtrace().unwrap();
+        let functions = functions(&named(&dump, "made"));
+        assert!(position(&functions, "inner_function") < position(&functions, "outer_function"));
+        assert!(
+            position(&functions, "outer_function") < position(&functions, "a_backtrace_says_who_made_it")
+        );
+        position(&functions, "std");
+        let text = dump.to_string();
+        assert!(text.contains("outer_function") && !format!("{dump:#}").contains("outer_function"));
+        assert_eq!(backtrace.to_string().lines().count(), functions.len());
+        let frames = backtrace.frames();
+        let frame = frames.iter().find(|frame| frame.function().unwrap().contains("outer_function")).unwrap();
+        assert!(frame.file().unwrap().ends_with("live.rs") && frame.line().is_some(), "{frame}");
+        assert!(frame.to_string().contains("live.rs:"), "{frame}");
+        assert!(backtrace.addresses().contains(&frame.address()));
+        // What was looked up is shared.
+        assert!(Arc::ptr_eq(&frames, &named(&live.dump(), "made").backtrace().unwrap().frames()));
+    });
+}
+
+#[test]
+fn sanitised_only_the_program_is_left() {
+    let made = |layer: LiveLayer| {
+        let (dispatch, live) = with(layer);
+        with_default(&dispatch, || {
+            let _span = outer_function(|| info_span!("made"));
+            functions(&named(&live.dump(), "made"))
+        })
+    };
+    let whole = made(backtraces());
+    let sanitised = made(backtraces().with_sanitised(true));
+    let eager = made(backtraces().with_sanitised(true).with_symbols(Symbols::Eager));
+    assert!(sanitised.len() + 10 < whole.len(), "{sanitised:?} {whole:?}");
+    assert!(
+        sanitised.iter().all(|function| function.contains("live::") || !function.contains("::")),
+        "{sanitised:?}"
+    );
+    for function in ["inner_function", "outer_function", "sanitised_only_the_program_is_left"] {
+        position(&sanitised, function);
+        position(&eager, function);
+    }
+    assert_eq!(sanitised, eager);
+    let hidden = made(backtraces().with_sanitised(true).with_hidden(["live::outer_f"]));
+    assert!(hidden.iter().all(|function| !function.contains("outer_function")), "{hidden:?}");
+    position(&hidden, "inner_function");
+    // Not sanitised, nothing is hidden.
+    position(&made(backtraces().with_hidden(["live::outer_f"])), "outer_function");
+}
+
+#[test]
+fn lazy_or_eager_by_pointers_or_unwinding_the_frames_are_the_same() {
+    let layers = [Symbols::Lazy, Symbols::Eager].map(|symbols| {
+        [Walk::FramePointers, Walk::Unwinding]
+            .map(|walk| with(backtraces().with_symbols(symbols).with_walk(walk)))
+    });
+    let mut all = Vec::new();
+    for (dispatch, live) in layers.iter().flatten() {
+        with_default(dispatch, || {
+            // Twice: the first time on a thread is by unwinding.
+            for _ in 0..2 {
+                let _span = outer_function(|| info_span!("made"));
+                all.push(functions(&named(&live.dump(), "made")));
+            }
+        });
+    }
+    // Below `tracing` they were called from different places of this crate; and the outermost, of the C
+    // library, have no frame pointers.
+    let of_program = |functions: &[String]| {
+        let first = position(functions, "inner_function");
+        let last = functions.iter().rposition(|function| function.contains("std::")).unwrap();
+        functions[first..=last].to_vec()
+    };
+    let first = of_program(&all[0]);
+    assert!(first.len() > 5, "{first:?}");
+    for other in &all {
+        assert_eq!(of_program(other), first);
+    }
+}
+
+#[inline(never)]
+fn recurse<T>(calls: u32, last: &mut dyn FnMut() -> T) -> T {
+    let result = if calls == 0 { last() } else { recurse(calls - 1, last) };
+    std::hint::black_box(result)
+}
+
+#[test]
+fn of_a_deep_stack_the_innermost_frames_are_kept() {
+    for walk in [Walk::FramePointers, Walk::Unwinding] {
+        for (depth, kept) in [(0, 1), (20, 20), (64, 64), (1000, 256)] {
+            let (dispatch, live) = with(backtraces().with_walk(walk).with_depth(depth));
+            let work = move || {
+                with_default(&dispatch, || {
+                    // Shallow first or not: it makes no difference.
+                    let _shallow = (depth == 20).then(|| info_span!("shallow"));
+                    recurse(20_000, &mut || {
+                        let _deep = [(); 3].map(|()| info_span!("deep"));
+                        let dump = live.dump();
+                        let mut deep = dump.spans().filter(|span| span.name() == "deep");
+                        assert!(deep.all(|span| span.backtrace().unwrap().addresses().len() == kept));
+                        if kept > 20 {
+                            let span = dump.spans().find(|span| span.name() == "deep").unwrap();
+                            let functions = functions(&span);
+                            assert!(
+                                functions[functions.len() - 10..].iter().all(|name| name.contains("recurse"))
+                            );
+                        }
+                    });
+                });
+            };
+            std::thread::Builder::new().stack_size(32 << 20).spawn(work).unwrap().join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_small_stack_is_enough() {
+    for walk in [Walk::FramePointers, Walk::Unwinding] {
+        let (dispatch, live) = with(backtraces().with_walk(walk));
+        let work = move || {
+            with_default(&dispatch, || {
+                for _ in 0..3 {
+                    let _span = info_span!("small", n = 1).entered();
+                    assert!(named(&live.dump(), "small").backtrace().unwrap().addresses().len() > 3);
+                }
+            });
+        };
+        std::thread::Builder::new().stack_size(64 << 10).spawn(work).unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn return_addresses_are_of_the_caller() {
+    for walk in [Walk::FramePointers, Walk::Unwinding] {
+        for _ in 0..2 {
+            let mut addresses = [0; 64];
+            let found = outer_function(|| return_addresses(walk, &mut addresses));
+            assert!(found > 5 && found < 64);
+            let (found, rest) = addresses.split_at(found);
+            assert!(found.iter().all(|address| *address > 4096) && rest.iter().all(|address| *address == 0));
+        }
+        let mut few = [0; 3];
+        assert_eq!(return_addresses(walk, &mut few), 3);
+        assert_eq!(return_addresses(walk, &mut []), 0);
+    }
+}
+
+/// Says whether this run has shown anything about frame pointers.
+#[test]
+fn frame_pointers_are_used_where_there_are_some() {
+    let found = Walk::of_this_program();
+    let wanted = option_env!("LIVE_TEST_FRAME_POINTERS").is_some() || cfg!(target_arch = "aarch64");
+    eprintln!("this program's stacks are walked by {found:?}");
+    assert!(!wanted || found == Walk::FramePointers);
+    assert_eq!(backtraces().handle().walk(), Some(found));
+    assert_eq!(LiveLayer::new().handle().walk(), None);
+    assert_eq!(backtraces().with_walk(Walk::Unwinding).handle().walk(), Some(Walk::Unwinding));
+}
+
+mod fork {
+    use super::*;
+
+    fn in_fork(body: impl FnOnce()) {
+        // SAFETY: the child does what this test is about, and ends without returning from here.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: a child that hangs ends by this signal.
+            unsafe { libc::alarm(60) };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if done { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!((ended, status), (child, 0), "the child failed, or hung until its alarm");
+    }
+
+    #[test]
+    fn a_child_begins_with_none() {
+        let (dispatch, live) = plain();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Threads that hold locks at any moment.
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    with_default(&dispatch, || {
+                        while !over.load(Ordering::Relaxed) {
+                            drop([(); 10].map(|()| info_span!("parent's")));
+                        }
+                    });
+                });
+            }
+            with_default(&dispatch, || {
+                let outer = info_span!("outer").entered();
+                for round in 0..50 {
+                    in_fork(|| {
+                        assert!(live.dump().is_empty());
+                        let spans = [(); 100].map(|()| info_span!("child's"));
+                        spans[0].in_scope(|| {
+                            let dump = live.dump();
+                            assert_eq!(dump.len(), 100);
+                            let number = dump.spans().find_map(|span| span.threads().next().cloned());
+                            assert_eq!(number.unwrap().number(), Some(std::process::id()));
+                        });
+                        if round == 0 {
+                            in_fork(|| {
+                                let _span = info_span!("grandchild's");
+                                assert_eq!(names(&live.dump()), ["grandchild's"]);
+                            });
+                        }
+                        drop(spans);
+                        assert!(live.dump().is_empty());
+                    });
+                }
+                assert!(names(&live.dump()).contains(&"outer"));
+                drop(outer);
+            });
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(live.dump().is_empty());
+    }
+}

@@ -1,0 +1,41 @@
+//! The process' own dispatcher, which also spans that are made while another is formatted go to. One test, as there
+//! is one such dispatcher.
+
+use std::fmt;
+
+use atrace_subscriber::live::{self, LiveLayer};
+use tracing::info_span;
+use tracing_subscriber::prelude::*;
+
+/// A value whose formatting does something.
+struct Does<F>(F);
+
+impl<F: Fn()> fmt::Debug for Does<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("before")?;
+        (self.0)();
+        f.write_str(" after")
+    }
+}
+
+fn fields(name: &str) -> String {
+    let dump = live::dump();
+    let span = dump.spans().find(|span| span.name() == name);
+    span.unwrap_or_else(|| panic!("{name} is not in {dump}")).fields().to_owned()
+}
+
+#[test]
+fn what_formatting_makes_is_there_too() {
+    tracing_subscriber::registry().with(LiveLayer::new().with_backtraces(true)).init();
+    let deepest = Does(|| assert_eq!(live::dump().len(), 1));
+    let spans = Does(|| {
+        let span = info_span!("within", a = 1, b = tracing::field::Empty).entered();
+        span.record("b", tracing::field::debug(Does(|| drop(info_span!("deeper", c = 2, d = ?deepest)))));
+        assert_eq!(fields("within"), "a = 1, b = before after");
+    });
+    let span = info_span!("spans", value = ?spans, last = "text");
+    assert_eq!(fields("spans"), r#"value = before after, last = "text""#);
+    assert_eq!(live::dump().len(), 1);
+    drop(span);
+    assert!(live::dump().is_empty());
+}
