@@ -7,6 +7,9 @@
 //! The account lies in the thread's own memory and has nothing to drop: it works as well while the thread
 //! ends, whatever else was destroyed before. Only beyond a depth that no stack of spans has is it on the
 //! heap.
+//!
+//! On Android, where the standard library keeps such memory by keys, all of it goes when the thread ends, in
+//! an order of its own: there the account ends, as it goes, the slices that are still open.
 
 use std::cell::{Cell, RefCell};
 
@@ -110,6 +113,16 @@ pub(crate) fn current(owner: Owner) -> Option<u64> {
 #[inline(never)]
 fn begin_again(span: Span, tag: AtraceTag) -> Slice {
     glance(tag).and_then(Glance::enabled).map_or(Slice::none(), |enabled| span.begin(enabled))
+}
+
+// Elsewhere it would have each first use on a thread register a destructor.
+#[cfg(target_os = "android")]
+impl Drop for Entered {
+    fn drop(&mut self) {
+        for at in (0..self.len.get()).rev() {
+            self.entry(at, Entry::take_slice).unwrap_or(Slice::none()).end();
+        }
+    }
 }
 
 impl Entered {

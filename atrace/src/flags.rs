@@ -205,7 +205,6 @@ mod tests {
 
     /// What the C library makes of a random text, and what libcutils makes of that.
     #[test]
-    #[cfg_attr(target_os = "android", ignore = "old bionics read `0x` otherwise")]
     #[cfg_attr(miri, ignore = "the C library's functions are what it is about")]
     #[allow(unsafe_code, reason = "C's functions are called")]
     fn numbers_are_read_as_the_c_library_reads_them() {
@@ -242,6 +241,13 @@ mod tests {
             let value = unsafe { strtoimax(text.as_ptr(), &mut end, 0) };
             let range = errno() == libc::ERANGE;
             (!std::ptr::eq(end, text.as_ptr()) && !range).then(|| i32::try_from(value).ok())?
+        }
+
+        /// Whether no digit stands behind a `0x`, which old bionics do not take for the number 0.
+        fn has_bare_prefix(text: &str) -> bool {
+            let text = text.to_ascii_lowercase();
+            text.match_indices("0x")
+                .any(|(at, it)| !text[at + it.len()..].starts_with(|c: char| c.is_ascii_hexdigit()))
         }
 
         const PARTS: [&str; 40] = [
@@ -296,6 +302,9 @@ mod tests {
         let mut numbers = 0;
         for _ in 0..300_000 {
             let text: String = (0..below(6)).map(|_| PARTS[below(PARTS.len())]).collect();
+            if cfg!(target_os = "android") && has_bare_prefix(&text) {
+                continue;
+            }
             let c = CString::new(text.as_str()).unwrap();
             assert_eq!(parse_flags(text.as_bytes()), c_flags(&c), "{text:?}");
             assert_eq!(parse_i32(text.as_bytes()), c_i32(&c), "{text:?}");

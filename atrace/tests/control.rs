@@ -172,7 +172,6 @@ fn a_panic_puts_back_too() {
 }
 
 #[test]
-#[cfg_attr(target_os = "android", ignore = "others have properties there, too")]
 fn bad_patterns_are_refused_and_change_nothing() {
     let name = case!({
         let before = properties();
@@ -189,19 +188,22 @@ fn bad_patterns_are_refused_and_change_nothing() {
         assert!(Control::open_path("/nonexistent/directory/store".as_ref()).is_err());
         assert!(std::error::Error::source(&control().enable(&"x".repeat(92)).unwrap_err()).is_some());
 
-        // As many as a store holds, then a clear no, and still all is put back.
-        let mut all = Vec::new();
-        let error = loop {
-            match control().enable(&format!("p{}", all.len())) {
-                Ok(switched) => all.push(switched),
-                Err(error) => break error.to_string(),
-            }
-            assert!(all.len() < 2000);
-        };
-        assert!(all.len() > 200 && error.contains("no room"), "{} {error}", all.len());
-        assert_eq!(patterns().len(), all.len());
-        drop(all);
-        assert_eq!(patterns(), [""; 0]);
+        // Android's store is not for us to fill.
+        if cfg!(not(target_os = "android")) {
+            // As many as a store holds, then a clear no, and still all is put back.
+            let mut all = Vec::new();
+            let error = loop {
+                match control().enable(&format!("p{}", all.len())) {
+                    Ok(switched) => all.push(switched),
+                    Err(error) => break error.to_string(),
+                }
+                assert!(all.len() < 2000);
+            };
+            assert!(all.len() > 200 && error.contains("no room"), "{} {error}", all.len());
+            assert_eq!(patterns().len(), all.len());
+            drop(all);
+            assert_eq!(patterns(), [""; 0]);
+        }
         // Numbers of others, damaged.
         let store = atrace_sys::properties::Properties::open().unwrap();
         for number in ["-3", "many", "99999999999999"] {
@@ -300,7 +302,6 @@ fn another_process_switches_this_one() {
 }
 
 #[test]
-#[cfg_attr(target_os = "android", ignore = "others have properties there, too")]
 fn threads_that_switch_at_once_lose_nothing() {
     let name = case!({
         let before = properties();
@@ -317,11 +318,10 @@ fn threads_that_switch_at_once_lose_nothing() {
             }
         });
         assert_eq!((patterns(), is_on()), (vec![], false));
-        assert!(
-            before.is_empty() && properties().iter().all(|(_, value)| value == "0"),
-            "{:?}",
-            properties()
-        );
+        let (same, new): (Vec<_>, Vec<_>) =
+            properties().into_iter().partition(|property| before.contains(property));
+        assert_eq!(same, before);
+        assert!(new.iter().all(|(_, value)| value == "0"), "{new:?}");
     });
     Place::file().run(&name);
 }

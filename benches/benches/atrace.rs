@@ -5,6 +5,7 @@
 //! as a process has one sink). Each is compared in interleaved rounds, then given to Criterion. The rows are
 //! left in `target/overhead/atrace.json`.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
@@ -70,6 +71,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
         None => {}
     }
     println!("sink: {}; switched by the properties, verified by what arrived there", atrace::sink());
+    say_what_is_missing(session);
     let mut rows = Vec::new();
     let mut section = |title: &str, part: Vec<Row>| {
         println!("\n{}", Table::new(title, &part).labels(&label));
@@ -97,9 +99,14 @@ struct Operation {
     /// How many events it writes.
     events: u64,
     rust: Box<dyn FnMut(u64)>,
-    /// None where C++ has nothing like it.
+    /// None where C++ has nothing like it, or not on this device.
     cc: Option<Box<dyn FnMut(u64)>>,
+    /// Why not on this device.
+    missing: Option<&'static str>,
 }
+
+/// The function of libcutils that C++ calls, and its loop.
+type Cc = (&'static str, Box<dyn FnMut(u64)>);
 
 fn text(length: usize) -> String {
     "0123456789".chars().cycle().take(length).collect()
@@ -111,8 +118,10 @@ fn c_text(text: &str) -> CString {
 
 fn operations() -> Vec<Operation> {
     let mut all = Vec::new();
-    let mut add = |name, events, rust: Box<dyn FnMut(u64)>, cc: Option<Box<dyn FnMut(u64)>>| {
-        all.push(Operation { name, events, rust, cc });
+    let mut add = |name, events, rust: Box<dyn FnMut(u64)>, cc: Option<Cc>| {
+        let missing = cc.as_ref().and_then(|(function, _)| cc_bench::missing(function));
+        let cc = cc.filter(|_| missing.is_none()).map(|(_, run)| run);
+        all.push(Operation { name, events, rust, cc, missing });
     };
     for (name, length) in [("begin/10", 10), ("begin/1000", 1000)] {
         let (rust, cc) = (text(length), c_text(&text(length)));
@@ -120,72 +129,86 @@ fn operations() -> Vec<Operation> {
             name,
             1,
             Box::new(move |n| (0..n).for_each(|_| atrace_begin(TAG, &rust))),
-            Some(Box::new(move |n| cc_bench::begin(&cc, n))),
+            Some(("atrace_begin_body", Box::new(move |n| cc_bench::begin(&cc, n)))),
         );
     }
-    add("end", 1, Box::new(|n| (0..n).for_each(|_| atrace_end(TAG))), Some(Box::new(cc_bench::end)));
+    add(
+        "end",
+        1,
+        Box::new(|n| (0..n).for_each(|_| atrace_end(TAG))),
+        Some(("atrace_end_body", Box::new(cc_bench::end))),
+    );
     let (rust, cc) = (text(10), c_text(&text(10)));
     add(
         "scoped",
         2,
         Box::new(move |n| (0..n).for_each(|_| drop(begin_scoped_event(TAG, &rust)))),
-        Some(Box::new(move |n| cc_bench::scoped(&cc, n))),
+        Some(("atrace_end_body", Box::new(move |n| cc_bench::scoped(&cc, n)))),
     );
     let (rust, cc) = (text(10), c_text(&text(10)));
     add(
         "instant",
         1,
         Box::new(move |n| (0..n).for_each(|_| atrace_instant(TAG, &rust))),
-        Some(Box::new(move |n| cc_bench::instant(&cc, n))),
+        Some(("atrace_instant_body", Box::new(move |n| cc_bench::instant(&cc, n)))),
     );
     let (rust, cc) = (text(10), c_text(&text(10)));
     add(
         "int",
         1,
         Box::new(move |n| (0..n).for_each(|i| atrace_int(TAG, &rust, i as i32))),
-        Some(Box::new(move |n| cc_bench::counter_int(&cc, n))),
+        Some(("atrace_int_body", Box::new(move |n| cc_bench::counter_int(&cc, n)))),
     );
     let (rust, cc) = (text(10), c_text(&text(10)));
     add(
         "int64",
         1,
         Box::new(move |n| (0..n).for_each(|i| atrace_int64(TAG, &rust, i as i64))),
-        Some(Box::new(move |n| cc_bench::counter_int64(&cc, n))),
+        Some(("atrace_int64_body", Box::new(move |n| cc_bench::counter_int64(&cc, n)))),
     );
     let (rust, cc) = (text(10), c_text(&text(10)));
     add(
         "async_begin",
         1,
         Box::new(move |n| (0..n).for_each(|i| atrace_async_begin(TAG, &rust, i as i32))),
-        Some(Box::new(move |n| cc_bench::async_begin(&cc, n))),
+        Some(("atrace_async_begin_body", Box::new(move |n| cc_bench::async_begin(&cc, n)))),
     );
     let (rust, cc) = (text(10), c_text(&text(10)));
     add(
         "async_end",
         1,
         Box::new(move |n| (0..n).for_each(|i| atrace_async_end(TAG, &rust, i as i32))),
-        Some(Box::new(move |n| cc_bench::async_end(&cc, n))),
+        Some(("atrace_async_end_body", Box::new(move |n| cc_bench::async_end(&cc, n)))),
     );
     let (rust, cc, track) = (text(10), c_text(&text(10)), c_text(TRACK));
     add(
         "track_begin",
         1,
         Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_begin(TAG, TRACK, &rust, i as i32))),
-        Some(Box::new(move |n| cc_bench::async_for_track_begin(&track, &cc, n))),
+        Some((
+            "atrace_async_for_track_begin_body",
+            Box::new(move |n| cc_bench::async_for_track_begin(&track, &cc, n)),
+        )),
     );
     let track = c_text(TRACK);
     add(
         "track_end",
         1,
         Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_end(TAG, TRACK, i as i32))),
-        Some(Box::new(move |n| cc_bench::async_for_track_end(&track, n))),
+        Some((
+            "atrace_async_for_track_end_body",
+            Box::new(move |n| cc_bench::async_for_track_end(&track, n)),
+        )),
     );
     let (rust, cc, track) = (text(10), c_text(&text(10)), c_text(TRACK));
     add(
         "track_instant",
         1,
         Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(TAG, TRACK, &rust))),
-        Some(Box::new(move |n| cc_bench::instant_for_track(&track, &cc, n))),
+        Some((
+            "atrace_instant_for_track_body",
+            Box::new(move |n| cc_bench::instant_for_track(&track, &cc, n)),
+        )),
     );
     add(
         "begin_fmt",
@@ -195,6 +218,25 @@ fn operations() -> Vec<Operation> {
     );
     add("method", 2, Box::new(|n| (0..n).for_each(|_| traced())), None);
     all
+}
+
+/// Says which rows there are not, and why, a line for each reason.
+fn say_what_is_missing(session: &Session) {
+    let mut missing = BTreeMap::<_, Vec<_>>::new();
+    for Operation { name, missing: why, .. } in operations() {
+        if let Some(why) = why {
+            missing.entry(why).or_default().push(name);
+        }
+    }
+    for (why, names) in missing {
+        println!("no C++ rows of {}: {why}", names.join(", "));
+    }
+    if !session.is_where_libcutils_writes() {
+        println!(
+            "no C++ rows and none through libcutils with tracing on: libcutils writes to the kernel alone, which this \
+             process may not"
+        );
+    }
 }
 
 fn traced() {
@@ -227,8 +269,12 @@ impl Switch {
     }
 
     fn check(&self, on: bool) -> io::Result<()> {
-        let (rust, cc) =
-            (atrace_get_enabled_tags().contains(TAG), cc_bench::enabled_tags() & TAG.bits() != 0);
+        let cc = match cc_bench::missing("atrace_get_enabled_tags") {
+            // Then there are no C++ rows.
+            Some(_) => on,
+            None => cc_bench::enabled_tags() & TAG.bits() != 0,
+        };
+        let rust = atrace_get_enabled_tags().contains(TAG);
         if (rust, cc) == (on, on) {
             return Ok(());
         }
@@ -263,13 +309,13 @@ fn compare(
 ) -> io::Result<Vec<Row>> {
     let mut counted = Vec::new();
     let mut paired = Paired::new(config(session));
-    for Operation { name, events, mut rust, cc } in operations() {
+    for Operation { name, events, mut rust, cc, .. } in operations() {
         let events = if state == "on" { events } else { 0 };
         let rust_id = id(who, state, name);
         verify(session, &rust_id, &mut rust, events)?;
         counted.push((rust_id.clone(), per_op(COUNTED, &mut rust)));
         paired.case(&rust_id, rust);
-        if let Some(mut cc) = cc {
+        if let Some(mut cc) = cc.filter(|_| state == "off" || session.is_where_libcutils_writes()) {
             let cc_id = id("cc", state, name);
             verify(session, &cc_id, &mut cc, events)?;
             paired.case(&cc_id, cc);
@@ -335,7 +381,9 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
             let file = file.try_clone().expect("a descriptor is left");
             paired.case(&base, move |n| raw_write(&file, message.as_bytes(), n));
             paired.compare(id("rust", "on", name), &base);
-            paired.compare(id("cc", "on", name), &base);
+            if session.is_where_libcutils_writes() && cc_bench::missing("atrace_end_body").is_none() {
+                paired.compare(id("cc", "on", name), &base);
+            }
         }
     })
 }
@@ -380,8 +428,18 @@ fn ffi(session: &Session) -> io::Result<Vec<Row>> {
 
 fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let mut rows = compare(session, "off", "ffi", |_| ())?;
-    let _on = switch.on()?;
-    rows.extend(compare(session, "on", "ffi", |_| ())?);
+    if session.is_where_libcutils_writes() {
+        match switch.on() {
+            Ok(_on) => rows.extend(compare(session, "on", "ffi", |_| ())?),
+            // Before Android 12 libcutils lets only debuggable programs and systems trace.
+            Err(e) if cfg!(target_os = "android") => {
+                println!(
+                    "no rows through libcutils with tracing on, for which old ones want ro.debuggable=1: {e}"
+                );
+            }
+            Err(e) => return Err(e),
+        }
+    }
     rows.retain(|row| row.id.starts_with("ffi/"));
     Ok(rows)
 }
@@ -431,7 +489,10 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
         let name = text(10);
         for (who, case) in [("rust", true), ("cc", false)] {
             let id = format!("{who}/tracing_{state}_begin/10");
-            if !session.args().selects(&id) {
+            let is_there = case
+                || cc_bench::missing("atrace_begin_body").is_none()
+                    && (state == "off" || session.is_where_libcutils_writes());
+            if !session.args().selects(&id) || !is_there {
                 continue;
             }
             let measured = scale(numbers, &config, |_| {
@@ -508,7 +569,7 @@ fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
         for Operation { name, mut rust, cc, .. } in operations() {
             let name = format!("tracing_{state}_{name}");
             timed(&mut criterion, &name, &mut rust);
-            if let Some(mut cc) = cc {
+            if let Some(mut cc) = cc.filter(|_| state == "off" || session.is_where_libcutils_writes()) {
                 timed(&mut criterion, &label(&format!("cc/{name}")), &mut cc);
             }
         }

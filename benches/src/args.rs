@@ -134,6 +134,7 @@ mod tests {
 
     #[test]
     fn what_cargo_passes() {
+        let parse = |line: &str| Args::parse_for(false, line.split_whitespace()).unwrap();
         assert_eq!(parse("--bench"), Args::default());
         assert!(parse("").test);
         assert!(parse("--bench --test").test);

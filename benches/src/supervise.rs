@@ -18,7 +18,8 @@
 //!   was killed left switched on there is switched off.
 //! - `ATRACE_BACKEND` is not set.
 //! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only one that the device's
-//!   libcutils knows, with the ring buffer switched on.
+//!   libcutils knows. Its ring buffer is everyone's: it is switched on as long as the bench runs, and emptied, and of what is in
+//!   it only the messages of this process count.
 //! - On Android, where a bench is started from a directory that it may not write to and by a runner
 //!   that hands on no environment, `CRITERION_HOME`, `ATRACE_OVERHEAD_DIR` and `TMPDIR` are below
 //!   `/data/local/tmp/atrace-bench`, or where that can't be, beside the program, unless they are set.
@@ -55,6 +56,9 @@ const TMPDIR: &str = "TMPDIR";
 
 /// Where a device lets the shell write and run.
 pub(crate) const DEVICE_TEMP: &str = "/data/local/tmp";
+
+/// Where the kernel's own ring buffer may be, as libcutils looks for it.
+const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// From this signal on, the child is killed.
 const PATIENCE: u32 = 3;
@@ -103,6 +107,25 @@ impl Session {
         self.instance.as_ref()
     }
 
+    /// Tells whether what C++ writes through libcutils arrives where this process' events do. A device's libcutils writes to
+    /// the kernel and nowhere else.
+    #[must_use]
+    pub fn is_where_libcutils_writes(&self) -> bool {
+        !LIBCUTILS_IS_THE_DEVICES || self.sink == Sink::Tracefs
+    }
+
+    /// Returns the messages of this process that are in the sink now; `None` where that is no ring buffer.
+    ///
+    /// # Errors
+    ///
+    /// What the system answered.
+    pub fn messages(&self) -> io::Result<Option<Vec<Vec<u8>>>> {
+        let Some(instance) = &self.instance else { return Ok(None) };
+        let all = instance.markers()?.map(|marker| marker.payload);
+        let id = std::process::id();
+        Ok(Some(all.filter(|message| !is_shared(instance) || is_of(message, id)).collect()))
+    }
+
     /// Empties the sink, where it can be emptied.
     ///
     /// # Errors
@@ -141,6 +164,7 @@ impl Session {
     /// What the system answered.
     pub fn written(&self) -> io::Result<Option<u64>> {
         match (&self.instance, &self.marker) {
+            (Some(instance), _) if is_shared(instance) => Ok(self.messages()?.map(|all| all.len() as u64)),
             (Some(instance), _) => Ok(Some(instance.stats()?.written())),
             (None, Some(file)) if self.sink == Sink::File => Ok(Some(std::fs::metadata(file)?.len())),
             _ => Ok(None),
@@ -381,10 +405,42 @@ impl Prepared {
     }
 }
 
+/// Whether the C++ side writes through a library of the device's, which knows no other marker than the kernel's own.
+const LIBCUTILS_IS_THE_DEVICES: bool = cfg!(all(target_os = "android", not(target_feature = "crt-static")));
+
+/// Whether others write to the ring buffer, too: that at the top of tracefs.
+fn is_shared(instance: &Instance) -> bool {
+    MOUNTS.iter().any(|mount| instance.path() == Path::new(mount))
+}
+
+/// Whether a message is of the process `id`, which each says in its second part.
+fn is_of(message: &[u8], id: u32) -> bool {
+    let part = message.split(|&byte| byte == b'|').nth(1).unwrap_or_default();
+    str::from_utf8(part).is_ok_and(|part| part.parse() == Ok(id))
+}
+
+/// The ring buffer that a device's libcutils writes to, if it may be written to and read.
+fn everyones() -> io::Result<Instance> {
+    let mut why = None;
+    for mount in MOUNTS {
+        let all = || -> io::Result<Instance> {
+            let instance = Instance::attach(mount)?;
+            std::fs::OpenOptions::new().append(true).open(instance.marker_path())?;
+            std::fs::OpenOptions::new().read(true).write(true).open(Path::new(mount).join("trace"))?;
+            Ok(instance)
+        };
+        match all() {
+            Ok(instance) => return Ok(instance),
+            Err(e) => why = why.or(Some(io::Error::new(e.kind(), format!("{mount}: {e}")))),
+        }
+    }
+    Err(why.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+}
+
 /// Makes an instance, after removing those that killed runs have left; or takes what the device's libcutils writes to.
 fn instance() -> io::Result<Instance> {
-    if cfg!(all(target_os = "android", not(target_feature = "crt-static"))) {
-        return Instance::attach(tracefs::root()?);
+    if LIBCUTILS_IS_THE_DEVICES {
+        return everyones();
     }
     // Whatever can't be swept is in nobody's way.
     let _ = tracefs::sweep(PREFIX);
@@ -462,6 +518,16 @@ mod tests {
         // Nothing is made on a device for those who need nothing.
         assert!(places(|| panic!("asked"), |_| true).is_empty());
         assert!(places(|| None, |_| false).is_empty());
+    }
+
+    #[test]
+    fn messages_say_whose_they_are() {
+        for message in ["B|42|name", "E|42", "C|42|a|7", "N|42|1|2"] {
+            assert!(is_of(message.as_bytes(), 42) && !is_of(message.as_bytes(), 4), "{message}");
+        }
+        for message in ["B|421|42", "E", "", "B|", "|", "trace_event_clock_sync: parent_ts=42"] {
+            assert!(!is_of(message.as_bytes(), 42), "{message}");
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! `on-device` against a device that is none: a directory, and a stand-in for `adb` that runs the scripts with
 //! this machine's shell, where `getprop`, `setprop` and `id` are the device's. As on a device, what was started
 //! there outlives the connection that started it.
+//!
+//! Not on Android: it is the other end, and the stand-in takes the place of its directories.
+#![cfg(not(target_os = "android"))]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -486,6 +489,7 @@ fn the_build_is_cargos_with_the_ndk() {
     assert!(arguments.contains("--target x86_64-linux-android"), "{arguments}");
     let environment = fs::read_to_string(device.path("cargo-environment")).unwrap();
     let bin = device.path("ndk/toolchains/llvm/prebuilt/host/bin");
+    assert!(environment.contains("CXXSTDLIB_x86_64_linux_android=c++_static\n"), "{environment}");
     for (name, program) in [
         ("CARGO_TARGET_X86_64_LINUX_ANDROID_LINKER", "x86_64-linux-android21-clang"),
         ("CC_x86_64_linux_android", "x86_64-linux-android21-clang"),

@@ -6,10 +6,11 @@
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use atrace::control::Control;
 use atrace::tracefs::Instance;
 use atrace_benches::paired::{Config, Paired};
 use atrace_benches::processes::{self, Alternating};
@@ -42,10 +43,15 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
     println!("properties {}", env("ATRACE_PROPERTIES"));
     println!("marker {marker}");
     println!("pid {}", std::process::id());
-    let write = || fs::OpenOptions::new().write(true).open(&marker).unwrap().write_all(b"E|1").unwrap();
+    let message = format!("E|{}", std::process::id());
+    let write =
+        || fs::OpenOptions::new().write(true).open(&marker).unwrap().write_all(message.as_bytes()).unwrap();
     match session.sink() {
-        Sink::Tracefs => assert_eq!(session.wrote(write).unwrap(), Some(1)),
-        Sink::File => assert_eq!(session.wrote(write).unwrap(), Some(3)),
+        Sink::Tracefs => {
+            assert_eq!(session.wrote(write).unwrap(), Some(1));
+            assert_eq!(session.messages().unwrap().unwrap(), [message.as_bytes()]);
+        }
+        Sink::File => assert_eq!(session.wrote(write).unwrap(), Some(message.len() as u64)),
         _ => assert_eq!(session.wrote(write).unwrap(), None),
     }
     if session.sink() != Sink::Null {
@@ -69,7 +75,7 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
         "kill" => kill_process(getpid(), Signal::KILL).unwrap(),
         "sleep" => std::thread::sleep(Duration::from_secs(60)),
         "switch" => {
-            let control = atrace::control::Control::open().unwrap();
+            let control = Control::open().unwrap();
             std::mem::forget(control.enable_this_process().unwrap());
             assert_eq!(control.patterns().len(), 2);
             kill_process(getpid(), Signal::KILL).unwrap();
@@ -116,7 +122,7 @@ impl Run {
         let properties = PathBuf::from(self.word("properties")).parent().unwrap().to_owned();
         let mut things = vec![properties];
         let marker = PathBuf::from(self.word("marker"));
-        if !marker.starts_with("/dev") {
+        if !marker.starts_with("/dev") && !everyones(&marker) {
             things.push(marker.parent().unwrap().to_owned());
         }
         things
@@ -133,6 +139,40 @@ impl Run {
     }
 }
 
+/// Whether benches write to the ring buffer of the whole system, the only one that a libcutils of Android's knows.
+const SHARES_ITS_BUFFER: bool = cfg!(all(target_os = "android", not(target_feature = "crt-static")));
+
+/// The ring buffer of the whole system, switched off until this is dropped.
+struct Off(Option<Instance>);
+
+impl Off {
+    fn new() -> Self {
+        let Ok(top) = atrace::tracefs::root().and_then(Instance::attach) else { return Self(None) };
+        let was_on = fs::read_to_string(top.path().join("tracing_on")).unwrap().trim() == "1";
+        top.set_tracing_on(false).unwrap();
+        Self(was_on.then_some(top))
+    }
+}
+
+impl Drop for Off {
+    fn drop(&mut self) {
+        if let Some(top) = &self.0 {
+            top.set_tracing_on(true).unwrap();
+        }
+    }
+}
+
+/// Whether a marker is that of the whole system.
+fn everyones(marker: &Path) -> bool {
+    marker.parent().is_some_and(|parent| parent.ends_with("tracing"))
+}
+
+/// Whether the ring buffer is on, where it is everyone's.
+fn is_on(run: &Run) -> Option<bool> {
+    let marker = PathBuf::from(run.word("marker"));
+    everyones(&marker).then(|| fs::read_to_string(marker.with_file_name("tracing_on")).unwrap().trim() == "1")
+}
+
 /// Runs a helper, does something to it, and returns how it ended after checking that all is gone.
 fn ended(helper: &str, sink: &str, act: impl FnOnce(&Run)) -> Option<i32> {
     let run = Run::start(helper, sink);
@@ -140,8 +180,13 @@ fn ended(helper: &str, sink: &str, act: impl FnOnce(&Run)) -> Option<i32> {
     let things = run.things();
     let pid = run.word("pid").to_owned();
     assert!(things.iter().all(|thing| thing.exists()), "{things:?}");
+    assert_ne!(is_on(&run), Some(false));
+    let switch = is_on(&run).map(|_| PathBuf::from(run.word("marker")).with_file_name("tracing_on"));
     act(&run);
     let status = run.end();
+    if let Some(switch) = switch {
+        assert_eq!(fs::read_to_string(&switch).unwrap().trim(), "0", "{helper} left {}", switch.display());
+    }
     assert!(things.iter().all(|thing| !thing.exists()), "{helper} on {sink} left one of {things:?}");
     assert!(!is_running(&pid), "{helper} on {sink} left process {pid}");
     status.code()
@@ -166,6 +211,8 @@ fn tests() {
         Ok(_) => sinks.push("tracefs"),
         Err(e) => eprintln!("skipped the sink tracefs: {e}"),
     }
+    // It must be off again after each bench.
+    let _off = SHARES_ITS_BUFFER.then(Off::new);
     let nothing = |_: &Run| ();
     for &sink in &sinks {
         assert_eq!(ended("fine", sink, nothing), Some(0));
@@ -185,7 +232,7 @@ fn tests() {
     the_parent_sleeps_while_the_child_runs();
     println!("supervise: the parent uses no CPU time");
 
-    if sinks.contains(&"tracefs") {
+    if sinks.contains(&"tracefs") && !SHARES_ITS_BUFFER {
         what_a_killed_parent_leaves_is_swept();
         println!("supervise: the next run sweeps what a killed one left");
     }
@@ -215,13 +262,17 @@ fn the_parent_sleeps_while_the_child_runs() {
 fn what_a_killed_bench_switched_is_switched_back() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("properties");
-    let control = atrace::control::Control::open_path(&store).unwrap();
-    control.enable("someone else").unwrap().keep();
+    let control = match cfg!(target_os = "android") {
+        true => Control::open().unwrap(),
+        false => Control::open_path(&store).unwrap(),
+    };
+    let someone_else = control.enable("someone else").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg("--bench").env(HELPER, "switch").env("ATRACE_BENCH_SINK", "null");
     let output = command.env("ATRACE_PROPERTIES", &store).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
     assert_eq!(control.patterns(), ["someone else"]);
+    drop(someone_else);
 }
 
 fn what_a_killed_parent_leaves_is_swept() {

@@ -5,7 +5,19 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <string_view>
+
 #include <cutils/trace.h>
+
+// Devices whose libcutils is older have not all of these. A program that names one strongly does not start there.
+extern "C" {
+[[gnu::weak]] decltype(atrace_get_enabled_tags) atrace_get_enabled_tags;
+[[gnu::weak]] decltype(atrace_end_body) atrace_end_body;
+[[gnu::weak]] decltype(atrace_async_for_track_begin_body) atrace_async_for_track_begin_body;
+[[gnu::weak]] decltype(atrace_async_for_track_end_body) atrace_async_for_track_end_body;
+[[gnu::weak]] decltype(atrace_instant_body) atrace_instant_body;
+[[gnu::weak]] decltype(atrace_instant_for_track_body) atrace_instant_for_track_body;
+}
 
 namespace cc_bench {
 namespace {
@@ -129,6 +141,28 @@ uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iter
         if (write(fd, bytes, length) == static_cast<ssize_t>(length)) whole++;
     });
     return whole;
+}
+
+bool has(rust::Str function) {
+    struct Known {
+        std::string_view name;
+        bool found;
+    };
+#define KNOWN(name) {#name, &name != nullptr}
+    const Known all[] = {
+        KNOWN(atrace_get_enabled_tags),
+        KNOWN(atrace_end_body),
+        KNOWN(atrace_async_for_track_begin_body),
+        KNOWN(atrace_async_for_track_end_body),
+        KNOWN(atrace_instant_body),
+        KNOWN(atrace_instant_for_track_body),
+    };
+#undef KNOWN
+    const std::string_view asked(function.data(), function.size());
+    for (const Known& known : all) {
+        if (known.name == asked) return known.found;
+    }
+    return true;
 }
 
 uint64_t enabled_tags() {

@@ -24,6 +24,8 @@ void async_for_track_end(const char* track, uint64_t iterations);
 uint64_t is_enabled(uint64_t iterations);
 uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iterations);
 
+// Whether the libcutils of this device has the function; those that each has are not asked for.
+bool has(rust::Str function);
 uint64_t enabled_tags();
 void update_tags();
 rust::String cutils_library();

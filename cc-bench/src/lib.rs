@@ -14,9 +14,9 @@
 //!
 //! # Which libcutils
 //!
-//! On Android the loops call the device's. A host has none that traces, so `cutils/` builds one: a `libcutils.so`
-//! that does what libcutils does, and beside it a `libproperties.so` with what libcutils asks bionic for. Both are
-//! shared libraries because the calls between them are part of the price.
+//! On Android the loops call the device's, as far as it has what they call (see [`missing`]). A host has none that
+//! traces, so `cutils/` builds one: a `libcutils.so` that does what libcutils does, and beside it a `libproperties.so`
+//! with what libcutils asks bionic for. Both are shared libraries because the calls between them are part of the price.
 //!
 //! The library reads its properties as libcutils does, so a flags property that does not exist yet when the first of
 //! these functions is called is never noticed: set the properties first.
@@ -36,6 +36,8 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+
+use atrace_sys::properties::Properties;
 
 /// The tag that the loops test.
 pub const TAG: u64 = atrace_sys::bindings::ATRACE_TAG_APP;
@@ -62,19 +64,25 @@ mod ffi {
         fn is_enabled(iterations: u64) -> u64;
         fn raw_write(fd: i32, message: &[u8], iterations: u64) -> u64;
 
+        fn has(function: &str) -> bool;
         fn enabled_tags() -> u64;
         fn update_tags();
         fn cutils_library() -> String;
     }
 }
 
-/// Declares loops over strings: the bridge takes pointers, as its own strings have no NUL at the end and would have to
-/// be copied before each loop.
+/// Declares loops over strings, and the function of libcutils that each calls beside `atrace_get_enabled_tags`: the
+/// bridge takes pointers, as its own strings have no NUL at the end and would have to be copied before each loop.
 macro_rules! loops {
-    ($($(#[$doc:meta])* $name:ident($($string:ident),+);)+) => {$(
+    ($($(#[$doc:meta])* $name:ident($($string:ident),+) calls $function:literal;)+) => {$(
         $(#[$doc])*
+        ///
+        /// # Panics
+        ///
+        /// When the function is [`missing`].
         #[expect(unsafe_code, reason = "C strings go to C++ as pointers")]
         pub fn $name($($string: &CStr,)+ iterations: u64) {
+            must_have($function);
             // SAFETY: the strings are C strings, and the loop has ended with them when the call returns.
             unsafe { ffi::$name($($string.as_ptr(),)+ iterations) }
         }
@@ -85,48 +93,113 @@ loops! {
     /// Begins events: `atrace_begin`.
     #[doc(alias = "BM_TracingOffAtraceBegin")]
     #[doc(alias = "BM_TracingOnAtraceBegin")]
-    begin(name);
+    begin(name) calls "atrace_begin_body";
 
     /// Begins and ends an event in each iteration, through a class whose constructor and destructor do it.
-    scoped(name);
+    scoped(name) calls "atrace_end_body";
 
     /// Writes instants: `atrace_instant`.
-    instant(name);
+    instant(name) calls "atrace_instant_body";
 
     /// Writes instants on a named track: `atrace_instant_for_track`.
-    instant_for_track(track, name);
+    instant_for_track(track, name) calls "atrace_instant_for_track_body";
 
     /// Counts from 0 up: `atrace_int`.
     #[doc(alias = "atrace_int")]
-    counter_int(name);
+    counter_int(name) calls "atrace_int_body";
 
     /// Counts from 0 up: `atrace_int64`.
     #[doc(alias = "atrace_int64")]
-    counter_int64(name);
+    counter_int64(name) calls "atrace_int64_body";
 
     /// Begins asynchronous events, with the cookies 0, 1, …: `atrace_async_begin`.
-    async_begin(name);
+    async_begin(name) calls "atrace_async_begin_body";
 
     /// Ends asynchronous events, with the cookies 0, 1, …: `atrace_async_end`.
-    async_end(name);
+    async_end(name) calls "atrace_async_end_body";
 
     /// Begins asynchronous events on a named track, with the cookies 0, 1, …: `atrace_async_for_track_begin`.
-    async_for_track_begin(track, name);
+    async_for_track_begin(track, name) calls "atrace_async_for_track_begin_body";
 
     /// Ends asynchronous events on a named track, with the cookies 0, 1, …: `atrace_async_for_track_end`.
-    async_for_track_end(track);
+    async_for_track_end(track) calls "atrace_async_for_track_end_body";
 }
 
 /// Ends events: `atrace_end`.
+///
+/// # Panics
+///
+/// When `atrace_end_body` is [`missing`].
 #[doc(alias = "BM_TracingOffAtraceEnd")]
 #[doc(alias = "BM_TracingOnAtraceEnd")]
 pub fn end(iterations: u64) {
+    must_have("atrace_end_body");
     ffi::end(iterations);
 }
 
+/// Says why programs of today can't call `function` of libcutils, such as `atrace_end_body`, on this device: its
+/// libcutils is too old, or Android 13's, in which `atrace_async_for_track_end_body` takes other arguments.
+///
+/// What C++ programs call of it is a header's inline function that asks `atrace_get_enabled_tags` first; without that,
+/// every function is missing.
+#[must_use]
+pub fn missing(function: &str) -> Option<&'static str> {
+    static KNOWN: OnceLock<Vec<(&str, String)>> = OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        let why = |function| match () {
+            () if !ffi::has(TAGS) => Some(format!("this device's libcutils has no {TAGS}")),
+            () if !ffi::has(function) => Some(format!("this device's libcutils has no {function}")),
+            () if function == TRACK_END && !track_end_is_todays() => {
+                Some(format!("{function} of this device takes other arguments (Android 13's takes a name)"))
+            }
+            () => None,
+        };
+        FUNCTIONS.into_iter().filter_map(|function| Some((function, why(function)?))).collect()
+    });
+    known.iter().find(|(other, _)| *other == function).map(|(_, why)| why.as_str())
+}
+
+const TAGS: &str = "atrace_get_enabled_tags";
+const TRACK_END: &str = "atrace_async_for_track_end_body";
+
+/// The functions of libcutils that the loops call.
+const FUNCTIONS: [&str; 11] = [
+    TAGS,
+    "atrace_begin_body",
+    "atrace_end_body",
+    "atrace_async_begin_body",
+    "atrace_async_end_body",
+    "atrace_async_for_track_begin_body",
+    TRACK_END,
+    "atrace_instant_body",
+    "atrace_instant_for_track_body",
+    "atrace_int_body",
+    "atrace_int64_body",
+];
+
+/// The symbol does not tell how it is called; the API level does. A statically linked program has the libcutils built
+/// here.
+fn track_end_is_todays() -> bool {
+    if cfg!(any(not(target_os = "android"), target_feature = "crt-static")) {
+        return true;
+    }
+    Properties::open().ok().and_then(Properties::api_level).is_some_and(|level| level > 33)
+}
+
+fn must_have(function: &str) {
+    if let Some(why) = missing(function) {
+        panic!("{why}");
+    }
+}
+
 /// Asks whether [`TAG`] is enabled; returns how often it was.
+///
+/// # Panics
+///
+/// When `atrace_get_enabled_tags` is [`missing`].
 #[doc(alias = "atrace_is_tag_enabled")]
 pub fn is_enabled(iterations: u64) -> u64 {
+    must_have(TAGS);
     ffi::is_enabled(iterations)
 }
 
@@ -136,8 +209,13 @@ pub fn raw_write(fd: BorrowedFd<'_>, message: &[u8], iterations: u64) -> u64 {
 }
 
 /// Returns the tags that libcutils has enabled, after it looked whether the flags property has changed.
+///
+/// # Panics
+///
+/// When `atrace_get_enabled_tags` is [`missing`].
 #[doc(alias = "atrace_get_enabled_tags")]
 pub fn enabled_tags() -> u64 {
+    must_have(TAGS);
     ffi::enabled_tags()
 }
 

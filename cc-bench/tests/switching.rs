@@ -253,3 +253,18 @@ fn the_path_of_the_library_gives_the_same_instance() {
         assert_eq!(tags, &raw const atrace_enabled_tags);
     });
 }
+
+#[test]
+fn the_libcutils_built_here_lacks_nothing() {
+    for function in [
+        "atrace_get_enabled_tags",
+        "atrace_begin_body",
+        "atrace_end_body",
+        "atrace_async_for_track_begin_body",
+        "atrace_async_for_track_end_body",
+        "atrace_instant_body",
+        "atrace_instant_for_track_body",
+    ] {
+        assert_eq!(cc_bench::missing(function), None);
+    }
+}

@@ -3,6 +3,8 @@
 //! The global subscriber, `tracing`'s caches and the place where events go belong to the process. So a test runs its case in
 //! a process of its own: this very program again, asked for this very test, with a variable that says so, a tracefs
 //! instance and a property store that nobody else has. Only root can make an instance; elsewhere a test says that it is skipped.
+//!
+//! On Android there is one store of properties, so tests run one after the other: start them with `--test-threads=1`.
 
 #![allow(
     dead_code,
@@ -115,7 +117,10 @@ impl Place {
     }
 
     pub fn control(&self) -> Control {
-        Control::open_path(&self.directory.path().join("properties")).unwrap()
+        match cfg!(target_os = "android") {
+            true => Control::open().unwrap(),
+            false => Control::open_path(&self.directory.path().join("properties")).unwrap(),
+        }
     }
 
     pub fn instance(&self) -> &Instance {
@@ -169,6 +174,18 @@ impl Place {
         assert!(success, "{said}");
         assert!(said.contains("1 passed"), "the case was not found:\n{said}");
         said
+    }
+}
+
+/// A store is not removed with its directory where it is the system's: the next test finds it as if it were new.
+impl Drop for Place {
+    fn drop(&mut self) {
+        if cfg!(target_os = "android") {
+            let control = self.control();
+            for pattern in control.patterns() {
+                control.disable(&pattern).unwrap().keep();
+            }
+        }
     }
 }
 

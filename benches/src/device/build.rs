@@ -54,6 +54,11 @@ impl Abi {
             (format!("AR_{underscored}"), "llvm-ar".to_owned()),
         ]
     }
+
+    /// The variable that says to link the C++ library statically: the other one is not on a device.
+    fn cxx_library(self) -> (String, &'static str) {
+        (format!("CXXSTDLIB_{}", self.target().replace('-', "_")), "c++_static")
+    }
 }
 
 /// An executable to run.
@@ -74,6 +79,10 @@ pub(crate) fn build(abi: Abi, interrupt: &Interrupt) -> Result<Vec<Bench>, Error
         command.arg("--manifest-path").arg(package.join("Cargo.toml"));
     }
     command.envs(environment(abi, env_path, &|ndk| programs(ndk))?);
+    let library = abi.cxx_library();
+    if env_path(&library.0).is_none() {
+        command.env(library.0, library.1);
+    }
     let mut messages = String::new();
     let ended = child::run(&mut command, interrupt, None, true, |stream, line| {
         if stream == Stream::Out {
