@@ -9,6 +9,7 @@
 //! - [`stats`] turns rounds into medians with 95 % intervals, and tells which mean nothing.
 //! - [`alloc`] counts allocations exactly; [`profile`] says what the kernel knows of the threads.
 //! - [`row`] is the measured file, [`environment`] what it was measured on, [`table`] what a person sees of it.
+//! - [`http`] is someone to talk to.
 //! - [`supervise`] gives a bench a sink of its own and cleans up behind it, however it ends;
 //!   [`args`] reads its command line.
 //! - [`report`] makes one report of all that was measured, beside the original benchmark's numbers ([`seed`]).
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod cpu;
 pub mod device;
 pub mod environment;
+pub mod http;
 pub mod measured;
 pub mod paired;
 pub mod processes;
