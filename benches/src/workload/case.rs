@@ -39,8 +39,9 @@ impl Case {
         }
     }
 
-    /// Counts allocations over this many operations (by default 100; as a test at most 100), twice, after one operation that is
-    /// not counted. The two counts have to be the same.
+    /// Counts allocations over this many operations (by default 100; with `--quick` a tenth, as a test at
+    /// most 100), twice, after one operation that is not counted. The two counts have to be the same. What
+    /// one `run` allocates beside its operations is among them: keep it in the closure.
     #[must_use]
     pub fn counted_over(mut self, operations: u64) -> Self {
         self.counted_over = operations.max(1);

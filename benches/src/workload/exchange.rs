@@ -39,7 +39,10 @@ pub(super) type Reply<T> = Result<T, String>;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Slice {
+    /// What is measured.
     pub(super) took: Duration,
+    /// The same with what the case leaves out.
+    pub(super) elapsed: Duration,
     pub(super) done: Done,
 }
 
@@ -90,19 +93,18 @@ impl Process {
         self.ask(&Request::Slice { case, warm_up, n }, results.case_id(case))
     }
 
-    /// Finds how many operations take as long as `slice`.
-    pub(super) fn calibrate(&mut self, results: &Results, case: usize, slice: Duration) -> io::Result<u64> {
+    /// Finds how long one operation takes.
+    pub(super) fn calibrate(
+        &mut self,
+        results: &Results,
+        case: usize,
+        slice: Duration,
+    ) -> io::Result<Duration> {
         let mut n = 1;
         loop {
-            let took = self.slice(results, case, n, true)?.took;
-            if took >= slice / 4 || n >= 1 << 30 {
-                let fit = n as f64 * slice.as_secs_f64() / took.as_secs_f64().max(1e-9);
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "at least 1, and at most four times a number of operations"
-                )]
-                return Ok(fit.max(1.0) as u64);
+            let took = self.slice(results, case, n, false)?.elapsed;
+            if took >= slice || n >= 1 << 30 {
+                return Ok(took.div_f64(n as f64));
             }
             n *= 2;
         }

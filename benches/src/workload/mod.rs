@@ -16,6 +16,10 @@
 //! the sink, which has to have got exactly the messages that the case says, or none if the mode does not
 //! write.
 //!
+//! No process has only one thread: a program that is worth tracing has several, and the first that it starts
+//! makes its allocator and its system calls on files dearer. So one sleeps in each, or it would look as if
+//! `filtered`, whose subscriber starts a thread, did that.
+//!
 //! # How to write one
 //!
 //! A bench target with `harness = false`, and in it:
@@ -142,9 +146,11 @@ pub trait Workload {
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     generations: usize,
-    /// How long the rounds of one generation take.
-    share: Duration,
+    /// How long it all takes.
+    budget: Duration,
     slice: Duration,
+    /// Whether allocations are counted over fewer operations.
+    counts_less: bool,
     once: bool,
 }
 
@@ -152,10 +158,11 @@ impl Plan {
     fn of<W: Workload>(session: &Session) -> Self {
         let slice = Duration::from_millis(1);
         let seconds = Duration::from_secs(W::seconds());
+        let full = Self { generations: 15, budget: seconds, slice, counts_less: false, once: false };
         match session.args() {
-            args if args.test => Self { generations: 1, share: Duration::ZERO, slice, once: true },
-            args if args.quick => Self { generations: 6, share: seconds / 36, slice, once: false },
-            _ => Self { generations: 15, share: seconds / 15, slice, once: false },
+            args if args.test => Self { generations: 1, budget: Duration::ZERO, once: true, ..full },
+            args if args.quick => Self { generations: 6, budget: seconds / 6, counts_less: true, ..full },
+            _ => full,
         }
     }
 }
@@ -222,37 +229,56 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     Ok(if broken { ExitCode::FAILURE } else { row::exit_code(results.rows()) })
 }
 
+/// How often a case runs in each mode.
+#[derive(Clone, Debug)]
+struct Pace {
+    /// Of every mode, how many operations a slice has.
+    slice: Vec<u64>,
+    /// A slice in one round of so many: what takes longer than a slice should, takes its turn less often. For modes that write
+    /// nothing, and those that do.
+    every: [usize; 2],
+    /// What it wrote, if anybody can tell.
+    messages: Vec<Vec<u8>>,
+}
+
 /// Runs all generations, and returns how many rounds there were.
 fn measure<W: Workload>(plan: &Plan, results: &mut Results) -> io::Result<usize> {
+    let started = Instant::now();
     let mut random = Shuffle::new(0xA7ACE);
     let mut rounds = 0;
-    // Of every case and mode, how many operations a slice has; found by the first generation.
-    let mut sizes = Vec::new();
-    // Of every case, the messages that it wrote.
-    let mut messages: Vec<Vec<Vec<u8>>> = vec![Vec::new(); results.cases().len()];
+    // Of every case, what the first generation found out.
+    let mut paces = Vec::new();
     for generation in 0..plan.generations {
         let mut processes = Vec::new();
         for mode in results.modes() {
             processes.push(Process::start(W::NAME, mode, generation)?);
         }
         if generation == 0 {
-            sizes = first(plan, results, &mut processes, &mut messages)?;
+            paces = first(plan, results, &mut processes)?;
         }
         results.begin_generation();
-        let until = Instant::now() + plan.share;
+        // The first one does more than rounds, at the cost of the others'.
+        let left = plan.budget.saturating_sub(started.elapsed());
+        let left_to_each = left / u32::try_from(plan.generations - generation).unwrap_or(1);
+        let until = Instant::now() + left_to_each;
         let mut order: Vec<usize> = (0..results.cases().len()).collect();
-        loop {
+        for round in 0.. {
             random.shuffle(&mut order);
             for &case in &order {
-                let mut turns: Vec<usize> = results.modes_of(case).collect();
+                let due = |&mode: &usize| {
+                    let writes = usize::from(results.modes()[mode].writes());
+                    round % paces[case].every[writes] == 0
+                };
+                let mut turns: Vec<usize> = results.modes_of(case).filter(due).collect();
                 random.shuffle(&mut turns);
                 for mode in turns {
-                    let n = sizes[case][mode];
+                    let Pace { slice, messages, .. } = &paces[case];
+                    let n = slice[mode];
                     let reply = processes[mode].slice(results, case, n, !plan.once)?;
-                    results.add(case, mode, n, &reply);
-                    if results.modes()[mode].writes() && !messages[case].is_empty() {
-                        let raw = processes[mode].raw(case, &messages[case], plan.slice)?;
-                        results.add_raw(case, mode, raw, n, &reply);
+                    results.add(case, mode, round, n, &reply);
+                    if results.modes()[mode].writes() && !messages.is_empty() {
+                        let raw = processes[mode].raw(case, messages, plan.slice)?;
+                        results.add_raw(case, mode, round, raw, n, &reply);
                     }
                 }
             }
@@ -268,39 +294,55 @@ fn measure<W: Workload>(plan: &Plan, results: &mut Results) -> io::Result<usize>
     Ok(rounds)
 }
 
-/// What only the first generation does: counts allocations, finds how long slices are, and keeps messages
-/// for the raw writes.
-fn first(
-    plan: &Plan,
-    results: &mut Results,
-    processes: &mut [Process],
-    messages: &mut [Vec<Vec<u8>>],
-) -> io::Result<Vec<Vec<u64>>> {
-    let mut sizes = Vec::new();
-    for (case, messages) in messages.iter_mut().enumerate() {
-        let mut of_modes = vec![1; processes.len()];
-        for mode in results.modes_of(case).collect::<Vec<_>>() {
+/// What only the first generation does, for every case: counts allocations, finds how long slices are, and
+/// keeps messages for the raw writes.
+fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::Result<Vec<Pace>> {
+    let mut paces = Vec::new();
+    for case in 0..results.cases().len() {
+        let modes: Vec<usize> = results.modes_of(case).collect();
+        let mut operation = vec![Duration::ZERO; processes.len()];
+        let mut messages = Vec::new();
+        for &mode in &modes {
             let process = &mut processes[mode];
             if results.modes()[mode].writes() {
-                *messages = process.capture(results, case)?;
+                messages = process.capture(results, case)?;
             }
             let over = results.cases()[case].counted_over;
+            let over = if plan.counts_less { over.min(100.max(over / 10)) } else { over };
             let over = if plan.once { over.min(100) } else { over };
             let counted = process.count(results, case, over)?;
             results.set_counts(case, mode, counted, over);
             if !plan.once {
-                of_modes[mode] = process.calibrate(results, case, plan.slice)?;
+                operation[mode] = process.calibrate(results, case, plan.slice)?;
             }
         }
-        // What is compared runs equally often, as far as that takes not too long.
-        let silent = results.modes_of(case).filter(|&mode| !results.modes()[mode].writes());
-        let shared = silent.map(|mode| of_modes[mode]).min().unwrap_or(1);
-        for mode in results.modes_of(case) {
-            let longest =
-                if results.modes()[mode].writes() { of_modes[mode].saturating_mul(5) } else { shared };
-            of_modes[mode] = shared.min(longest);
-        }
-        sizes.push(of_modes);
+        let (loud, silent): (Vec<usize>, Vec<_>) =
+            modes.into_iter().partition(|&mode| results.modes()[mode].writes());
+        paces.push(Pace { messages, ..pace(plan, &operation, &silent, &loud) });
     }
-    Ok(sizes)
+    Ok(paces)
+}
+
+/// How often a case runs whose operation takes so long in each of its modes.
+fn pace(plan: &Plan, operation: &[Duration], silent: &[usize], loud: &[usize]) -> Pace {
+    let fit = |slice: Duration, mode: usize| {
+        let fit = slice.as_nanos() / operation[mode].as_nanos().max(1);
+        if plan.once { 1 } else { u64::try_from(fit).unwrap_or(u64::MAX).clamp(1, 1 << 30) }
+    };
+    // What is compared runs equally often, as far as that takes not too long.
+    let shared = silent.iter().map(|&mode| fit(plan.slice, mode)).min().unwrap_or(1);
+    let mut slice = vec![shared; operation.len()];
+    for &mode in loud {
+        slice[mode] = shared.min(fit(plan.slice * 5, mode));
+    }
+    let every = |modes: &[usize], slices: u32| {
+        let took = modes.iter().map(|&mode| operation[mode].mul_f64(slice[mode] as f64)).sum::<Duration>();
+        let should = plan.slice * slices * u32::try_from(modes.len()).unwrap_or(1);
+        let every = took.as_nanos().div_ceil(should.as_nanos().max(1));
+        usize::try_from(every).unwrap_or(1).max(1)
+    };
+    let of_silent = every(silent, 2);
+    // In rounds in which it has something to be compared to.
+    let of_loud = every(loud, 8).next_multiple_of(of_silent);
+    Pace { slice, every: [of_silent, of_loud], messages: Vec::new() }
 }

@@ -31,8 +31,8 @@ enum What {
     Raw,
 }
 
-/// For every generation, the nanoseconds of one operation in every round.
-type Rounds = Vec<Vec<f64>>;
+/// For every generation, in which of its rounds an operation took how many nanoseconds.
+type Rounds = Vec<Vec<(usize, f64)>>;
 
 /// What was measured of all cases in all modes.
 #[derive(Debug)]
@@ -190,14 +190,14 @@ impl Results {
         self.generations += 1;
     }
 
-    pub(super) fn add(&mut self, case: usize, mode: usize, n: u64, slice: &Slice) {
-        self.push((case, mode, What::Total), nanos(slice.took, n));
+    pub(super) fn add(&mut self, case: usize, mode: usize, round: usize, n: u64, slice: &Slice) {
+        self.push((case, mode, What::Total), round, nanos(slice.took, n));
         for (name, (took, operations)) in &slice.done.parts {
             let known = self.cases[case].parts.iter().any(|part| part == name);
             if !known {
                 self.cases[case].parts.push(name.to_string());
             }
-            self.push((case, mode, What::Part(name.to_string())), nanos(*took, *operations));
+            self.push((case, mode, What::Part(name.to_string())), round, nanos(*took, *operations));
         }
         let Done { counts, gauges, .. } = &slice.done;
         #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
@@ -210,8 +210,16 @@ impl Results {
 
     /// Adds what writing one of its messages takes, beside the slice whose messages they are.
     #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
-    pub(super) fn add_raw(&mut self, case: usize, mode: usize, one: f64, n: u64, slice: &Slice) {
-        self.push((case, mode, What::Raw), one * slice.done.messages as f64 / n as f64);
+    pub(super) fn add_raw(
+        &mut self,
+        case: usize,
+        mode: usize,
+        round: usize,
+        one: f64,
+        n: u64,
+        slice: &Slice,
+    ) {
+        self.push((case, mode, What::Raw), round, one * slice.done.messages as f64 / n as f64);
     }
 
     pub(super) fn set_counts(&mut self, case: usize, mode: usize, counted: Option<Counts>, n: u64) {
@@ -220,10 +228,10 @@ impl Results {
         }
     }
 
-    fn push(&mut self, key: (usize, usize, What), ns: f64) {
+    fn push(&mut self, key: (usize, usize, What), round: usize, ns: f64) {
         let rounds = self.rounds.entry(key).or_default();
         rounds.resize(self.generations, Vec::new());
-        rounds[self.generations - 1].push(ns);
+        rounds[self.generations - 1].push((round, ns));
     }
 
     /// Makes the rows.
@@ -260,6 +268,8 @@ impl Results {
     fn make(&self, key: &(usize, usize, What)) -> Option<Row> {
         let (case, mode, what) = key;
         let rounds = self.rounds.get(key)?;
+        let rounds: Vec<Vec<f64>> =
+            rounds.iter().map(|all| all.iter().map(|&(_, ns)| ns).collect()).collect();
         let medians: Option<Vec<_>> = rounds.iter().map(|all| median(all)).collect();
         let mut row = Row::new(self.id(*case, *mode, what), Interval::of(&medians?)?, self.sink)
             .with_rounds(&rounds.concat());
@@ -307,14 +317,11 @@ impl Results {
         if key.2 != What::Total {
             return None;
         }
-        let (own, base) = (self.rounds.get(key)?, self.rounds.get(base)?);
         let raw = self.rounds.get(&(key.0, key.1, What::Raw))?;
-        let mut medians = Vec::new();
-        for ((own, base), raw) in own.iter().zip(base).zip(raw) {
-            let ratios = own.iter().zip(base).zip(raw).map(|((own, base), raw)| (own - base) / raw);
-            medians.push(median(&ratios.collect::<Vec<_>>())?);
-        }
-        Interval::of(&medians)
+        self.generations(key, base, |generation, round, own, base| {
+            let raw = raw.get(generation)?.iter().find(|raw| raw.0 == round)?;
+            Some((own - base) / raw.1)
+        })
     }
 
     fn pairwise(
@@ -323,12 +330,27 @@ impl Results {
         base: &(usize, usize, What),
         f: impl Fn(f64, f64) -> f64,
     ) -> Option<Interval> {
+        self.generations(key, base, |_, _, own, base| Some(f(own, base)))
+    }
+
+    /// The median of what the generations have as the medians of `f(generation, round, own, base)` in the
+    /// rounds in which there are both.
+    fn generations(
+        &self,
+        key: &(usize, usize, What),
+        base: &(usize, usize, What),
+        f: impl Fn(usize, usize, f64, f64) -> Option<f64>,
+    ) -> Option<Interval> {
         let (own, base) = (self.rounds.get(key)?, self.rounds.get(base)?);
-        let of = |(own, base): (&Vec<f64>, &Vec<f64>)| {
-            median(&own.iter().zip(base).map(|(&a, &b)| f(a, b)).collect::<Vec<_>>())
-        };
-        let medians: Option<Vec<_>> = own.iter().zip(base).map(of).collect();
-        Interval::of(&medians?)
+        let mut medians = Vec::new();
+        for (generation, (own, base)) in own.iter().zip(base).enumerate() {
+            let base: BTreeMap<usize, f64> = base.iter().copied().collect();
+            let both = own.iter().filter_map(|&(round, own)| Some((round, own, *base.get(&round)?)));
+            let all: Vec<f64> =
+                both.filter_map(|(round, own, base)| f(generation, round, own, base)).collect();
+            medians.push(median(&all)?);
+        }
+        Interval::of(&medians)
     }
 }
 

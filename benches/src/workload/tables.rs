@@ -102,8 +102,9 @@ impl fmt::Display for Bars<'_> {
             return Ok(());
         }
         let kept = bars.iter().filter(|bar| bar.kept()).count();
-        writeln!(f, "\npromised: {kept} of {} kept", bars.len())?;
-        for bar in bars {
+        let exact = bars.iter().filter(|bar| bar.kept() && bar.is_exact()).count();
+        writeln!(f, "\npromised: {kept} of {} kept, {exact} of them exact counts", bars.len())?;
+        for bar in bars.iter().filter(|bar| !(bar.kept() && bar.is_exact())) {
             let [what, measured, asked] = bar.columns();
             let verdict = if bar.kept() { "" } else { "  MISSED" };
             writeln!(f, "{what}\n    {measured}; asked for: {asked}{verdict}")?;

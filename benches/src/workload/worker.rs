@@ -20,6 +20,12 @@ use crate::supervise::Session;
 
 /// Does what it is asked until nobody asks any more.
 pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()> {
+    let company = std::thread::Builder::new().name("company".to_owned());
+    company.spawn(|| {
+        loop {
+            std::thread::park();
+        }
+    })?;
     let (control, switched) = switch(&mode)?;
     mode.set_up();
     let cases = if mode.compiled_in() { W::cases::<Traced>() } else { W::cases::<Bare>() };
@@ -86,13 +92,13 @@ impl Worker<'_> {
         let before = self.session.written().map_err(|e| e.to_string())?;
         let start = Instant::now();
         let done = run(n);
-        let took = start.elapsed();
+        let elapsed = start.elapsed();
         let after = self.session.written().map_err(|e| e.to_string())?;
         let done = done?;
         if let (Some(before), Some(after)) = (before, after) {
             self.compare(after.saturating_sub(before), &done)?;
         }
-        Ok(Slice { took: done.took.unwrap_or(took), done })
+        Ok(Slice { took: done.took.unwrap_or(elapsed), elapsed, done })
     }
 
     /// Whether the sink got what it should have.
