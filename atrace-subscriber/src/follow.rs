@@ -315,9 +315,12 @@ impl Follower {
             && board.has_dispatch.load(Ordering::Acquire)
             && self.board.get().is_none()
             && board.add_follower().is_ok()
-            && self.board.set(board).is_err()
         {
-            board.remove_follower(); // Another thread was faster.
+            if self.board.set(board).is_ok() {
+                atrace::__note_filter(true);
+            } else {
+                board.remove_follower(); // Another thread was faster.
+            }
         }
     }
 
@@ -351,6 +354,7 @@ impl Drop for Follower {
     fn drop(&mut self) {
         if let Some(board) = self.board.get() {
             board.remove_follower();
+            atrace::__note_filter(false);
         }
     }
 }

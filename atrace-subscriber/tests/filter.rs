@@ -562,6 +562,38 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
     }
 }
 
+/// Of whatever a child does not trace, this is the reason that can't be seen from outside.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_doctor_finds_a_filter_that_nobody_tells() {
+    let name = case!({
+        use atrace::doctor::{Topic, examine};
+        let is_filter_wrong = || {
+            let report = examine(std::process::id());
+            let wrong: Vec<_> = report.wrong().map(|it| it.topic).collect();
+            assert!(report.arrives() == wrong.is_empty(), "{report}");
+            assert!(wrong.is_empty() || wrong == [Topic::Filter, Topic::Event], "{report}");
+            !wrong.is_empty()
+        };
+        let _on = on();
+        assert!(!is_filter_wrong(), "there is no filter");
+        install_filtered();
+        settled(true);
+        assert!(!is_filter_wrong(), "its thread is there");
+        let child = fork(|| {
+            assert!(is_filter_wrong(), "the thread is the parent's");
+            atrace_subscriber::after_fork().unwrap();
+            settled(true);
+            assert!(!is_filter_wrong(), "it was mended");
+        });
+        child();
+    });
+    for role in ROLES {
+        let Some(place) = Place::new(&name) else { return };
+        place.run(&name, role);
+    }
+}
+
 /// Runs `child` in a forked process; what is returned waits for it.
 #[allow(unsafe_code, reason = "fork has no safe form")]
 fn fork(child: impl FnOnce()) -> impl FnOnce() {

@@ -40,6 +40,10 @@ macro_rules! functions {
         }
 
         impl Functions {
+            fn each(&self, mut then: impl FnMut(&'static str, bool)) {
+                $(then(stringify!($name), self.$name.is_some());)*
+            }
+
             /// Those of a library opened at run time.
             #[cfg(not(atrace_link_cutils))]
             fn of(library: &libloading::Library) -> Self {
@@ -120,10 +124,14 @@ impl TrackEnd {
 
 /// The path of the library that a function is in; empty where the dynamic linker does not tell.
 fn library_of(function: TakesTrack) -> String {
+    path_of(function as *const std::ffi::c_void)
+}
+
+fn path_of(address: *const std::ffi::c_void) -> String {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address may be asked for, and `found` is writable; zeroes are a valid Dl_info.
     let found = unsafe {
-        libc::dladdr(function as *const std::ffi::c_void, found.as_mut_ptr());
+        libc::dladdr(address, found.as_mut_ptr());
         found.assume_init()
     };
     if found.dli_fname.is_null() {
@@ -151,6 +159,7 @@ pub struct Cutils {
     functions: Functions,
     track_end: TrackEnd,
     enabled_tags: &'static AtomicU64,
+    path: String,
 }
 
 /// Calls a function of the library if it has it; tells whether it has.
@@ -193,7 +202,7 @@ impl Cutils {
         std::mem::forget(library);
         // SAFETY: as above; C code writes it only by whole 64-bit stores.
         let enabled_tags = unsafe { &*tags };
-        Ok(Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags })
+        Ok(Self::new(functions, enabled_tags))
     }
 
     /// Takes the library that the platform build linked.
@@ -211,7 +220,35 @@ impl Cutils {
         // stores.
         let enabled_tags = unsafe { &*tags };
         let functions = Functions::linked();
-        Ok(Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags })
+        Ok(Self::new(functions, enabled_tags))
+    }
+
+    fn new(functions: Functions, enabled_tags: &'static AtomicU64) -> Self {
+        let path =
+            functions.atrace_begin_body.map_or(String::new(), |function| path_of(function as *const _));
+        Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags, path }
+    }
+
+    /// Where the library was found; empty where the dynamic linker does not tell.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Calls `then` with each function that the library has not, or that can't be called because nobody knows
+    /// its arguments.
+    pub fn lacks(&self, mut then: impl FnMut(&'static str)) {
+        self.functions.each(|name, is_there| {
+            let is_callable = match (name, self.track_end) {
+                ("atrace_async_for_track_end_body", TrackEnd::Not) => false,
+                // One of the two does.
+                ("atrace_init", _) => is_there || self.functions.atrace_setup.is_some(),
+                ("atrace_setup", _) => is_there || self.functions.atrace_init.is_some(),
+                _ => is_there,
+            };
+            if !is_callable {
+                then(name);
+            }
+        });
     }
 
     /// Tells which Android this is ([`Properties::api_level`](crate::properties::Properties::api_level)),

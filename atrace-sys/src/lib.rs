@@ -8,6 +8,7 @@
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
 //! - [`process`]: the process id, name and errno, as a tracer needs them;
+//! - [`state`]: what a process says of its tracing, for others to read;
 //! - [`thread`]: a thread that its host does not notice;
 //! - [`AtomicRef`]: a shared word in a place that can change.
 //!
@@ -42,6 +43,8 @@ pub mod properties;
     not(miri)
 ))]
 mod returns;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub mod state;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod thread;
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::process::{self, Undisturbed};
 use crate::thread;
+use crate::word::AtomicRef;
 
 /// Where the marker is looked for, in this order: tracefs as mounted today, then within debugfs (Linux before
 /// 4.1, Android before 12).
@@ -27,7 +28,7 @@ pub const MARKER_PATHS: [&CStr; 2] =
 ///
 /// Programs that close everything at their start and open their own files then reuse the lowest numbers; a
 /// marker among those would have its events written into their files.
-const LOWEST_FD: i32 = 200;
+pub(crate) const LOWEST_FD: i32 = 200;
 
 /// `f_type` of tracefs and debugfs, from `linux/magic.h`.
 const TRACEFS: u64 = 0x7472_6163;
@@ -59,6 +60,16 @@ impl std::error::Error for MarkerError {}
 
 fn error<T>(text: impl Into<String>) -> Result<T, MarkerError> {
     Err(MarkerError(text.into()))
+}
+
+/// Who is told of failures.
+static TOLD: AtomicRef<fn()> = AtomicRef::new(&NOBODY);
+static NOBODY: fn() = || {};
+
+/// Has `told` called when messages could not be written: by any marker, after 1, 2, 4, 8 … of them, on the
+/// thread whose message it was.
+pub fn on_failure(told: &'static fn()) {
+    TOLD.set(told);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,10 +181,32 @@ impl Marker {
 
     /// The path it was opened at, or `fd:N` for an inherited descriptor.
     pub fn describe(&self) -> String {
-        match &self.source {
-            Source::Path(path) => path.to_string_lossy().into_owned(),
-            Source::Inherited(fd) => format!("fd:{fd}"),
+        self.place().to_string()
+    }
+
+    /// The descriptor that it writes to now, and the device and inode of its file, as `N:DEV:INO`.
+    pub fn identity(&self) -> impl fmt::Display + use<> {
+        struct Shown(i32, Identity);
+        impl fmt::Display for Shown {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}:{}:{}", self.0, self.1.device, self.1.inode)
+            }
         }
+        Shown(self.fd.load(Ordering::Relaxed), self.identity)
+    }
+
+    /// The path it was opened at, or `fd:N` for an inherited descriptor; allocates nothing.
+    pub fn place(&self) -> impl fmt::Display + '_ {
+        struct Shown<'a>(&'a Source);
+        impl fmt::Display for Shown<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.0 {
+                    Source::Path(path) => fmt::Display::fmt(&OsStr::from_bytes(path.to_bytes()).display(), f),
+                    Source::Inherited(fd) => write!(f, "fd:{fd}"),
+                }
+            }
+        }
+        Shown(&self.source)
     }
 
     /// How many messages could not be written, and the errno of the last failure (0: none).
@@ -216,8 +249,12 @@ impl Marker {
             }
             written = write_once(fd, message);
         }
-        self.dropped.fetch_add(1, Ordering::Relaxed);
         self.last_error.store(code, Ordering::Relaxed);
+        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        // The first, and ever fewer.
+        if dropped.is_power_of_two() {
+            TOLD.get()();
+        }
         false
     }
 

@@ -225,6 +225,12 @@ impl Control {
         self.properties.get(key).ok().flatten().filter(|value| !value.as_bytes().is_empty())
     }
 
+    /// The value of a property; empty where it is not set.
+    #[cfg(feature = "tracefs")]
+    pub(crate) fn text(&self, key: &str) -> Vec<u8> {
+        self.read(key).map_or(Vec::new(), |value| value.as_bytes().to_vec())
+    }
+
     fn raw_patterns(&self) -> Vec<Vec<u8>> {
         let number = flags::app_number(|key| self.read(key)).min(APPS_MAX);
         let pattern =
@@ -412,7 +418,7 @@ fn this_process() -> Result<Vec<u8>, Error> {
 
 /// A pattern of at most 91 bytes that matches `name`: it alone, or as `*` and an end of it where it is too
 /// long.
-fn pattern_for(name: &[u8]) -> Vec<u8> {
+pub(crate) fn pattern_for(name: &[u8]) -> Vec<u8> {
     let whole = literal(name);
     if whole.len() <= VALUE_MAX {
         return whole;

@@ -29,6 +29,7 @@ use atrace_sys::properties::{Properties, Wait};
 use crate::AtraceTag;
 use crate::flags;
 use crate::sink::{self, CutilsSink, Sink};
+use crate::state;
 
 const SERIAL_SHIFT: u32 = 32;
 const PARKED: u64 = 1 << 31;
@@ -244,5 +245,6 @@ fn read_properties() -> AtraceTag {
         // Not where another thread claimed it since: what that one finds is as new.
         let _ = GATE.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed);
     }
+    state::note(serial, tags);
     tags
 }

@@ -78,6 +78,8 @@ mod tag;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod control;
+#[cfg(all(feature = "tracefs", any(target_os = "linux", target_os = "android")))]
+pub mod doctor;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod flags;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -86,6 +88,8 @@ mod gate;
 mod message;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod sink;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod state;
 #[cfg(all(feature = "tracefs", any(target_os = "linux", target_os = "android")))]
 pub mod tracefs;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -107,3 +111,11 @@ pub use tag::AtraceTag;
 
 #[doc(hidden)]
 pub use scoped::private as __private;
+
+/// For `atrace-subscriber`: a subscriber began, or ceased, to keep what it was told of the tags.
+#[doc(hidden)]
+pub fn __note_filter(began: bool) {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    state::note_filter(began);
+    let _ = began;
+}

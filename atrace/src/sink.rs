@@ -11,12 +11,14 @@ use atrace_sys::marker::{Marker, MarkerKind};
 use atrace_sys::ndk::Ndk;
 use atrace_sys::process::{self, ErrnoGuard, Undisturbed};
 use atrace_sys::properties::Properties;
+use atrace_sys::state::Text;
 
 pub(crate) use atrace_sys::process::{ProcessId, id as process_id};
 
 use crate::AtraceTag;
 use crate::gate::Glance;
 use crate::message::{Kind, Message, NameWriter, Texts};
+use crate::state;
 
 /// A place for messages, and the properties that switch it.
 #[derive(Debug)]
@@ -70,6 +72,52 @@ impl CutilsSink {
     }
 }
 
+impl Sink {
+    /// Writes what others may know of it; see [`state`].
+    pub(crate) fn describe(&self, text: &mut Text) {
+        let kind = self.kind();
+        text.line("sink", format_args!("{kind:?}"));
+        match self {
+            Self::Unchosen => {}
+            Self::Off(reason) => text.line("reason", reason),
+            Self::Marker(sink) => describe_marker(&sink.marker, text),
+            Self::Cutils(sink) => {
+                text.line("library", sink.library.path());
+                sink.library.lacks(|function| text.line("lacks", function));
+                if let Some(marker) = &sink.marker {
+                    describe_marker(marker, text);
+                }
+            }
+            Self::Ndk(_) => text.line("library", "libandroid.so"),
+        }
+        if let Some(properties) = self.properties() {
+            text.line("properties", properties.path().display());
+        }
+    }
+
+    fn kind(&self) -> SinkKind {
+        match self {
+            Self::Unchosen | Self::Off(_) => SinkKind::None,
+            Self::Marker(sink) => match sink.marker.kind() {
+                MarkerKind::File => SinkKind::File,
+                MarkerKind::Device => SinkKind::Device,
+                _ => SinkKind::Tracefs,
+            },
+            Self::Cutils(_) => SinkKind::Cutils,
+            Self::Ndk(_) => SinkKind::Ndk,
+        }
+    }
+}
+
+fn describe_marker(marker: &Marker, text: &mut Text) {
+    text.line("place", marker.place());
+    text.line("marker", marker.identity());
+    let (dropped, code) = marker.failures();
+    if dropped > 0 {
+        text.line("dropped", format_args!("{dropped} {code}"));
+    }
+}
+
 static UNCHOSEN: Sink = Sink::Unchosen;
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
@@ -101,6 +149,8 @@ pub(crate) fn chosen() -> &'static Sink {
     let (sink, complaint) = choose();
     match SINK.publish(present, Box::new(sink)) {
         Ok(sink) => {
+            static TOLD: fn() = state::publish;
+            atrace_sys::marker::on_failure(&TOLD);
             if let Some(complaint) = complaint {
                 process::complain(&format!("atrace: {complaint}; tracing is off"));
             }
@@ -402,11 +452,7 @@ pub fn sink() -> SinkInfo {
             SinkInfo { kind: SinkKind::None, detail: format!("nowhere: {reason}"), dropped: 0 }
         }
         Sink::Marker(MarkerSink { marker, .. }) => {
-            let kind = match marker.kind() {
-                MarkerKind::File => SinkKind::File,
-                MarkerKind::Device => SinkKind::Device,
-                _ => SinkKind::Tracefs,
-            };
+            let kind = chosen().kind();
             SinkInfo { kind, detail: marker.describe(), dropped: marker.failures().0 }
         }
         Sink::Cutils(_) => SinkInfo { kind: SinkKind::Cutils, detail: "libcutils".to_owned(), dropped: 0 },

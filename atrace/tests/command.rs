@@ -210,14 +210,19 @@ mod cases {
         assert_eq!(ran.status.code(), Some(128 + libc::SIGKILL), "{ran:?}");
         assert!(here.saved().contains("|ready\n"));
         for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            let child = here.run(&name, &["--force"]).env("HOW", "sleep").spawn().unwrap();
-            let written = || {
-                let instances =
-                    left_by(child.id()).into_iter().filter_map(|it| tracefs::Instance::attach(it).ok());
+            let mut child = here.run(&name, &["--force"]).env("HOW", "sleep").spawn().unwrap();
+            let pid = child.id();
+            let mut written = || {
+                if child.try_wait().unwrap().is_some() {
+                    return true;
+                }
+                let instances = left_by(pid).into_iter().filter_map(|it| tracefs::Instance::attach(it).ok());
                 instances.filter_map(|it| it.markers().ok()).any(|mut markers| markers.next().is_some())
             };
-            until("the program is ready", written);
-            signal(&child, number);
+            until("the program is ready", &mut written);
+            if child.try_wait().unwrap().is_none() {
+                signal(&child, number);
+            }
             let ran = common::end_of(child);
             assert_eq!(ran.status.code(), Some(128 + number), "{ran:?}");
             assert!(here.saved().contains("|ready\n") && left_by(ran.pid).is_empty());
@@ -621,12 +626,66 @@ mod cases {
     }
 
     #[test]
+    fn the_doctor_tells_by_its_status_whether_events_arrive() {
+        let name = case!({ traces_on() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let running = Running::start(&here, &name, "doctored-program");
+        let pid = running.child.id().to_string();
+        let of = |args: &[&str]| {
+            let mut command = here.atrace(&name);
+            end(command.arg("doctor").args(args).env("ATRACE_PROPERTIES", here.path("properties")))
+        };
+        let healthy = |ran: &Ran| {
+            assert!(ran.status.success() && !ran.stdout.contains("WRONG"), "{ran:?}");
+            let last = ran.stdout.lines().last().unwrap();
+            assert!(last.starts_with("ok    event      an event written now arrived"), "{ran:?}");
+        };
+        let ill = |ran: &Ran, topic: &str, mend: &str| {
+            assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+            let wrong = ran.stdout.split_once(&format!("WRONG {topic:<11}")).expect(topic).1;
+            assert!(
+                wrong.lines().nth(1).is_some_and(|line| line.contains("-> ") && line.contains(mend)),
+                "{ran:?}"
+            );
+        };
+        until("it says its state", || !of(&[&pid]).stdout.contains("says nothing of itself"));
+        let path = here.path("doctored-program");
+        let command = format!("atrace on '{}'", path.display());
+        ill(&of(&[&pid]), "pattern", &command);
+        ill(&of(&["doctored-program"]), "pattern", &command);
+        ill(&of(&[path.to_str().unwrap()]), "pattern", &command);
+        let mut on = here.atrace(&name);
+        let on = end(on.args(["on", &running.pattern]).env("ATRACE_PROPERTIES", here.path("properties")));
+        assert!(on.status.success(), "{on:?}");
+        for patient in [&pid, "doctored-program", &running.pattern] {
+            healthy(&of(&[patient]));
+        }
+        healthy(&of(&[]));
+        let ran = of(&["a-program-that-is-not-there"]);
+        assert!(
+            ran.stdout.starts_with("no running process is called a-program-that-is-not-there"),
+            "{ran:?}"
+        );
+        ill(&ran, "pattern", "atrace on 'a-program-that-is-not-there'");
+        ill(&of(&["999999999"]), "process", "pgrep");
+        refused(&of(&[""]), 1, &["an empty name"]);
+        let plain = end(here.atrace(&name).args(["doctor", &pid]).uid(USER).gid(USER));
+        ill(&plain, "state", &format!("sudo atrace doctor {pid}"));
+
+        let ran = end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace doctor"));
+        ill(&ran, "mount", "mount -t tracefs nodev /sys/kernel/tracing");
+    }
+
+    #[test]
     fn help_names_the_commands() {
         let name = case!({});
         let here = Here::new();
         let ran = end(here.atrace(&name).arg("--help"));
         assert!(ran.status.success(), "{ran:?}");
-        for command in ["run", "record", "on", "off", "status"] {
+        for command in ["run", "record", "on", "off", "status", "doctor"] {
             assert!(ran.stdout.contains(&format!("\n  {command} ")), "{}", ran.stdout);
         }
         assert!(!ran.stdout.contains("__become"));

@@ -282,7 +282,7 @@ pub fn errno() -> i32 {
     unsafe { *errno_location() }
 }
 
-/// The open descriptors of this process, without the one that looks.
+/// The open descriptors of this process, without the one that looks and the one of the published state.
 pub fn descriptors() -> Vec<(i32, PathBuf)> {
     let mut all: Vec<_> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -291,7 +291,9 @@ pub fn descriptors() -> Vec<(i32, PathBuf)> {
             let number = entry.file_name().to_str()?.parse().ok()?;
             Some((number, std::fs::read_link(entry.path()).ok()?))
         })
-        .filter(|(_, path)| !path.starts_with("/proc"))
+        .filter(|(_, path)| {
+            !path.starts_with("/proc") && path.to_str() != Some("/memfd:atrace-state (deleted)")
+        })
         .collect();
     all.sort();
     all

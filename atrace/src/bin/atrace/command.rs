@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::failure::say;
-use crate::{record, run, stage, switch};
+use crate::{doctor, record, run, stage, switch};
 
 /// Records what programs trace with ATrace, for ui.perfetto.dev
 #[derive(Debug, Parser)]
@@ -27,6 +27,8 @@ enum Command {
     Off(switch::Args),
     /// Show what is switched on, and in which processes
     Status,
+    /// Find out why nothing is traced
+    Doctor(doctor::Args),
     #[command(name = "__become", hide = true)]
     Become(stage::Args),
 }
@@ -45,6 +47,7 @@ pub(crate) fn main() -> ExitCode {
         Command::On(args) => switch::on(args).map(|()| 0),
         Command::Off(args) => switch::off(args).map(|()| 0),
         Command::Status => switch::status().map(|()| 0),
+        Command::Doctor(args) => doctor::main(args),
         Command::Become(args) => return stage::main(args),
     };
     match done {

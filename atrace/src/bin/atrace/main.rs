@@ -12,6 +12,8 @@ mod categories;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod command;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+mod doctor;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 mod failure;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod names;

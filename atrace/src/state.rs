@@ -1,0 +1,79 @@
+//! What this process says of its tracing, for the doctor, in another process, to read.
+//!
+//! A text of lines `key value`, published where something changed that is not on an event's way: the
+//! properties were read again, events could not be written, a filter came or went. Its keys:
+//!
+//! | key | value |
+//! |---|---|
+//! | `version` | of this crate |
+//! | `pid` | of the process it is about; a forked child that has said nothing shows its parent's |
+//! | `sink` | a [`SinkKind`](crate::SinkKind) |
+//! | `reason` | why events go nowhere |
+//! | `place`, `marker` | where the marker was opened; its descriptor, device and inode |
+//! | `dropped` | how many events could not be written, and the last errno |
+//! | `library`, `lacks` | the library that events go to; functions that it has not |
+//! | `properties` | the property store |
+//! | `serial`, `tags` | the serial of the flags when they were read last, and the tags enabled since, hexadecimal |
+//! | `filters` | how many subscribers keep what they were told of the tags |
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use atrace_sys::process;
+use atrace_sys::state::{self, Text};
+
+use crate::AtraceTag;
+use crate::sink;
+
+/// The serial at the last reading, and the tags found. `NotReady` does not fit: it has a bit of its own.
+static READ: AtomicU64 = AtomicU64::new(0);
+const PARKED: u64 = 1 << 31;
+
+static FILTERS: AtomicU32 = AtomicU32::new(0);
+
+/// The properties were read.
+pub(crate) fn note(serial: u32, tags: AtraceTag) {
+    let parked = if tags.contains(AtraceTag::NotReady) { PARKED } else { 0 };
+    let tags = tags.bits() & AtraceTag::ValidMask.bits();
+    READ.store(u64::from(serial) << 32 | parked | tags, Ordering::Relaxed);
+    publish();
+}
+
+/// A subscriber began, or ceased, to keep what it was told of the tags.
+pub(crate) fn note_filter(began: bool) {
+    if began {
+        FILTERS.fetch_add(1, Ordering::Relaxed);
+    } else {
+        FILTERS.fetch_sub(1, Ordering::Relaxed);
+    }
+    let _undisturbed = process::Undisturbed::new();
+    publish();
+}
+
+pub(crate) fn publish() {
+    state::publish(&describe);
+}
+
+/// What would be published now.
+#[cfg(feature = "tracefs")]
+pub(crate) fn compose(then: &mut dyn FnMut(&[u8])) {
+    let mut text = Text::new();
+    describe(&mut text);
+    then(text.bytes());
+}
+
+fn describe(text: &mut Text) {
+    text.line("version", env!("CARGO_PKG_VERSION"));
+    let id = process::id();
+    let digits = id.bytes();
+    text.line("pid", str::from_utf8(&digits[..id.len_with_bar() - 1]).unwrap_or("?"));
+    let read = READ.load(Ordering::Relaxed);
+    text.line("serial", read >> 32);
+    let tags =
+        if read & PARKED != 0 { AtraceTag::NotReady.bits() } else { read & AtraceTag::ValidMask.bits() };
+    text.line("tags", format_args!("{tags:#x}"));
+    let filters = FILTERS.load(Ordering::Relaxed);
+    if filters > 0 {
+        text.line("filters", filters);
+    }
+    sink::present().describe(text);
+}
