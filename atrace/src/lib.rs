@@ -38,6 +38,12 @@
 //! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `none` |
 //! | `ATRACE_MARKER` | a path, or `fd:N:DEV:INO`: the inherited descriptor N, which must be the file with that device and inode. Files of tracefs, regular files and character devices only |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
+//! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
+//!
+//! On a host a process that traces publishes what it found, its *state*, in a memory file (`memfd_create`) of
+//! one page, whose descriptor has a high number like that of the marker. Root and the same user can read it,
+//! which is what the doctor does: `atrace doctor`, or the module `doctor` (feature `tracefs`). It is written
+//! where properties are read, not by events, and the descriptor may be closed.
 //!
 //! An old libcutils lacks functions (the end of a slice before Android 8; instants and tracks before 13):
 //! those events are written to `trace_marker` in its form. libandroid knows [`AtraceTag::App`] alone, and
@@ -45,6 +51,12 @@
 //! slice named after the track. Its async slices and counters need Android 10; before that they are dropped.
 //! Whether tracing is on is what it says; it says so before each event, too, so the end of a slice may be
 //! missing when tracing is switched off in between.
+//!
+//! # The command
+//!
+//! `cargo install atrace --features cli` installs `atrace`: `run` starts a program and saves what it traces in
+//! a file for <https://ui.perfetto.dev>, `record` does so for programs that run already, `on`, `off` and
+//! `status` switch and show, and `doctor` says why nothing is traced. The feature adds nothing to the library.
 //!
 //! # Names
 //!
