@@ -5,12 +5,12 @@
 //! callsite, is never emptied (callsites live forever), and is searched without a lock: a few loads that are
 //! the same each time.
 //!
-//! A place is taken by one compare-and-swap of the metadata's address, before the metadata itself is put
-//! there. So nobody ever waits for another thread, which in a forked child would not exist.
+//! A place is taken by one compare-and-swap of the metadata's address. So nobody ever waits for another thread,
+//! which in a forked child would not exist.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use atrace_sys::OnceRef;
 use tracing_core::Metadata;
 
 /// Places in the first part, which is not on the heap.
@@ -21,17 +21,7 @@ const PARTS: usize = 4;
 /// Places that are tried in one part.
 const TRIES: usize = 8;
 
-struct Place {
-    /// The address of the metadata; zero while free.
-    key: AtomicUsize,
-    metadata: OnceLock<&'static Metadata<'static>>,
-}
-
-impl Place {
-    const fn new() -> Self {
-        Self { key: AtomicUsize::new(0), metadata: OnceLock::new() }
-    }
-}
+type Place = OnceRef<Metadata<'static>>;
 
 static FIRST_PART: [Place; FIRST] = [const { Place::new() }; FIRST];
 /// Made when a part before was too full.
@@ -53,29 +43,23 @@ impl Callsite {
     /// The number of the callsite with this metadata; None when there are too many to be numbered.
     #[inline]
     pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
-        let key = std::ptr::from_ref(metadata) as usize;
-        let at = hash(key) % FIRST;
-        if FIRST_PART[at].key.load(Ordering::Relaxed) == key {
+        let at = hash(metadata) % FIRST;
+        if FIRST_PART[at].get().is_some_and(|present| std::ptr::eq(present, metadata)) {
             return Some(Self(at as u32));
         }
-        Self::search(metadata, key)
+        Self::search(metadata)
     }
 
     #[cold]
     #[inline(never)]
-    fn search(metadata: &'static Metadata<'static>, key: usize) -> Option<Self> {
+    fn search(metadata: &'static Metadata<'static>) -> Option<Self> {
         let mut base = 0;
         for part in 0..=PARTS {
             let places = places(part, true)?;
-            for at in (0..TRIES).map(|n| (hash(key) + n) % places.len()) {
-                let place = &places[at];
-                match place.key.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => {
-                        let _ = place.metadata.set(metadata);
-                        return u32::try_from(base + at).ok().map(Self);
-                    }
-                    Err(present) if present == key => return u32::try_from(base + at).ok().map(Self),
-                    Err(_) => {}
+            for at in (0..TRIES).map(|n| (hash(metadata) + n) % places.len()) {
+                match places[at].set(metadata) {
+                    Err(present) if !std::ptr::eq(present, metadata) => {}
+                    _ => return u32::try_from(base + at).ok().map(Self),
                 }
             }
             base += places.len();
@@ -83,12 +67,12 @@ impl Callsite {
         None
     }
 
-    /// The metadata; None while another thread is just putting it there.
+    /// The metadata; None for a number that no callsite has.
     #[inline]
     pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
         let number = self.0 as usize;
         match FIRST_PART.get(number) {
-            Some(place) => place.metadata.get().copied(),
+            Some(place) => place.get(),
             None => Self::further(number - FIRST),
         }
     }
@@ -98,7 +82,7 @@ impl Callsite {
         for part in 1..=PARTS {
             let places = places(part, false)?;
             match places.get(number) {
-                Some(place) => return place.metadata.get().copied(),
+                Some(place) => return place.get(),
                 None => number -= places.len(),
             }
         }
@@ -116,7 +100,8 @@ fn places(part: usize, fill: bool) -> Option<&'static [Place]> {
 
 /// Spreads addresses, whose lowest bits are all the same.
 #[inline(always)]
-fn hash(key: usize) -> usize {
+fn hash(metadata: &'static Metadata<'static>) -> usize {
+    let key = std::ptr::from_ref(metadata) as usize;
     // The golden ratio's fraction in 64 bits; the high bits of the product depend on all of the key.
     ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
 }

@@ -30,6 +30,19 @@ impl fmt::Display for CutilsError {
 
 impl std::error::Error for CutilsError {}
 
+/// The name of a function as a C string.
+#[cfg(not(atrace_link_cutils))]
+macro_rules! c_name {
+    ($name:ident) => {
+        const {
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            }
+        }
+    };
+}
+
 /// Declares the table of functions once: the type of each is that of the header's binding.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
@@ -51,7 +64,7 @@ macro_rules! functions {
                     $(
                         // SAFETY: libcutils' symbol of that name has that type in every version (for the
                         // exception, `atrace_async_for_track_end_body`, see `TrackEnd`).
-                        $name: unsafe { library.get(stringify!($name)) }.ok().map(|symbol| *symbol),
+                        $name: unsafe { library.get(c_name!($name)) }.ok().map(|symbol| *symbol),
                     )*
                 }
             }
@@ -191,7 +204,7 @@ impl Cutils {
         let library = crate::library::open(name).map_err(CutilsError)?;
         let functions = Functions::of(&library);
         // SAFETY: a uint64_t in every version, aligned, never unmapped because the library is leaked below.
-        let tags = unsafe { library.get::<*const AtomicU64>("atrace_enabled_tags") }.map(|symbol| *symbol);
+        let tags = unsafe { library.get::<*const AtomicU64>(c"atrace_enabled_tags") }.map(|symbol| *symbol);
         let (Ok(tags), Some(_), Some(_)) = (tags, functions.atrace_begin_body, functions.atrace_update_tags)
         else {
             return Err(CutilsError(format!(

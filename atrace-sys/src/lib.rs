@@ -10,9 +10,9 @@
 //! - [`process`]: the process id, name and errno, as a tracer needs them;
 //! - [`state`]: what a process says of its tracing, for others to read;
 //! - [`thread`]: a thread that its host does not notice;
-//! - [`AtomicRef`]: a shared word in a place that can change.
+//! - [`AtomicRef`], [`OnceRef`]: a shared word in a place that can change, or is not known yet.
 //!
-//! On other systems there are only the bindings' constants.
+//! On other systems there are only the last two and the bindings' constants.
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
 
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
@@ -47,8 +47,6 @@ mod returns;
 pub mod state;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod thread;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod word;
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub use word::AtomicRef;
+pub use word::{AtomicRef, OnceRef};

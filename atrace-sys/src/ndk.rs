@@ -49,12 +49,12 @@ impl Ndk {
         // SAFETY: the functions have had these types since they were introduced (`android/trace.h` of the NDK).
         let (is_enabled, begin, end, async_begin, async_end, counter) = unsafe {
             (
-                library.get("ATrace_isEnabled").map(|symbol| *symbol),
-                library.get("ATrace_beginSection").map(|symbol| *symbol),
-                library.get("ATrace_endSection").map(|symbol| *symbol),
-                library.get("ATrace_beginAsyncSection").map(|symbol| *symbol),
-                library.get("ATrace_endAsyncSection").map(|symbol| *symbol),
-                library.get("ATrace_setCounter").map(|symbol| *symbol),
+                library.get(c"ATrace_isEnabled").map(|symbol| *symbol),
+                library.get(c"ATrace_beginSection").map(|symbol| *symbol),
+                library.get(c"ATrace_endSection").map(|symbol| *symbol),
+                library.get(c"ATrace_beginAsyncSection").map(|symbol| *symbol),
+                library.get(c"ATrace_endAsyncSection").map(|symbol| *symbol),
+                library.get(c"ATrace_setCounter").map(|symbol| *symbol),
             )
         };
         let (Ok(is_enabled), Ok(begin), Ok(end)) = (is_enabled, begin, end) else {

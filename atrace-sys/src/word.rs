@@ -2,7 +2,8 @@
 //!
 //! The gate of `atrace` must load a serial that lives in a mapped property store, or in bionic's, and a tag
 //! mask that lives in libcutils. [`AtomicRef`] holds such a place: it is only ever given `&'static`
-//! references, so reading through it needs no check and is safe.
+//! references, so reading through it needs no check and is safe. [`OnceRef`] is a place for one such
+//! reference that is empty at first: all zeroes, so that a large table of them takes no room in a program.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -84,6 +85,57 @@ impl<T: Sync + 'static> AtomicRef<T> {
     }
 }
 
+/// A `&'static T` that is not there yet, and once it is, stays.
+///
+/// # Examples
+///
+/// ```
+/// use atrace_sys::OnceRef;
+///
+/// static PLACE: OnceRef<u32> = OnceRef::new();
+///
+/// assert_eq!(PLACE.get(), None);
+/// assert_eq!(PLACE.set(&1), Ok(()));
+/// assert_eq!(PLACE.set(&2), Err(&1));
+/// assert_eq!(PLACE.get(), Some(&1));
+/// ```
+#[derive(Debug)]
+pub struct OnceRef<T: Sync + 'static>(AtomicPtr<T>, PhantomData<&'static T>);
+
+impl<T: Sync + 'static> OnceRef<T> {
+    /// Makes an empty place.
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()), PhantomData)
+    }
+
+    /// Returns what was set.
+    #[inline(always)]
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or from a `&'static T`: `set` accepts nothing else.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Sets what it refers to from now on; waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// Returns what it refers to when something, be it the same, was set before.
+    pub fn set(&self, target: &'static T) -> Result<(), &'static T> {
+        let new = std::ptr::from_ref(target).cast_mut();
+        match self.0.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            // SAFETY: as in `get`; it was not null.
+            Err(present) => Err(unsafe { &*present }),
+        }
+    }
+}
+
+impl<T: Sync + 'static> Default for OnceRef<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +173,20 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(agreed.iter().all(|number| *number == agreed[0] && *number > 0), "{agreed:?}");
+    }
+
+    #[test]
+    fn who_sets_first_is_right() {
+        static NUMBERS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+        static PLACE: OnceRef<u32> = OnceRef::new();
+        assert_eq!(PLACE.get(), None);
+        let set: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = NUMBERS.iter().map(|number| scope.spawn(|| PLACE.set(number))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let present = PLACE.get().unwrap();
+        assert_eq!(set.iter().filter(|set| set.is_ok()).count(), 1);
+        assert_eq!(set[*present as usize], Ok(()));
+        assert!(set.iter().all(|set| set.is_ok_and(|()| true) || *set == Err(present)));
     }
 }

@@ -1,0 +1,66 @@
+//! What the two services do: work on threads, with the spans and events of a program that uses `tracing`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use tracing::{debug, error, info, info_span, instrument, trace, warn};
+
+/// Answers as many requests as the file says that the command line names, 100 without one; says how long it took.
+pub(crate) fn main() -> std::io::Result<()> {
+    let settings = match std::env::args_os().nth(1) {
+        Some(path) => std::fs::read_to_string(path)?,
+        None => String::new(),
+    };
+    let settings: HashMap<_, _> = settings.lines().filter_map(|line| line.split_once('=')).collect();
+    let requests = settings.get("requests").and_then(|number| number.parse().ok()).unwrap_or(100);
+    let start = Instant::now();
+    let length = serve(requests);
+    println!("{length} bytes in {:.3} ms", start.elapsed().as_secs_f64() * 1e3);
+    Ok(())
+}
+
+/// Answers this many requests; returns how many bytes the answers have.
+fn serve(requests: u32) -> usize {
+    let (sender, receiver) = mpsc::channel();
+    let workers: Vec<_> = (0..2)
+        .map(|worker| {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                let _span = info_span!("worker", worker).entered();
+                for number in (worker..requests).step_by(2) {
+                    let answer = answer(number);
+                    debug!(number, length = answer.len(), "answered");
+                    if sender.send(answer).is_err() {
+                        error!("nobody listens");
+                    }
+                }
+            })
+        })
+        .collect();
+    drop(sender);
+    let length = receiver.iter().map(|answer| answer.len()).sum();
+    for worker in workers {
+        if worker.join().is_err() {
+            error!("a worker panicked");
+        }
+    }
+    info!(requests, length, "all answered");
+    length
+}
+
+#[instrument(level = "info")]
+fn answer(number: u32) -> String {
+    let mut words = BTreeMap::new();
+    for at in 0..number {
+        *words.entry(at % 7).or_insert(0) += at;
+    }
+    let span = info_span!("render", words = words.len(), sum = tracing::field::Empty);
+    let text = span.in_scope(|| format!("{words:?}"));
+    span.record("sum", words.values().sum::<u32>());
+    trace!(text);
+    if text.len() > 60 {
+        warn!(length = text.len(), "long");
+    }
+    text
+}
