@@ -18,6 +18,7 @@ pub struct Case {
     pub(crate) exact: bool,
     pub(crate) one_core: bool,
     pub(crate) traced: bool,
+    pub(crate) not_in: &'static [&'static str],
 }
 
 impl fmt::Debug for Case {
@@ -36,6 +37,7 @@ impl Case {
             exact: true,
             one_core: false,
             traced: true,
+            not_in: &[],
         }
     }
 
@@ -62,6 +64,13 @@ impl Case {
         self
     }
 
+    /// Has nothing to say in these modes: it does not run in them.
+    #[must_use]
+    pub fn not_in(mut self, modes: &'static [&'static str]) -> Self {
+        self.not_in = modes;
+        self
+    }
+
     /// Has nothing to instrument, such as C++: it runs in the mode `none` only, and its rows have no mode in their ids.
     #[must_use]
     pub fn untraced(mut self) -> Self {
@@ -77,6 +86,8 @@ type Named<T> = SmallVec<[(Cow<'static, str>, T); 8]>;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     pub(crate) messages: u64,
+    #[serde(default)]
+    pub(crate) others_wrote: bool,
     pub(crate) took: Option<Duration>,
     pub(crate) parts: Named<(Duration, u64)>,
     pub(crate) counts: Named<u64>,
@@ -95,6 +106,14 @@ impl Done {
     #[must_use]
     pub fn messages(mut self, messages: u64) -> Self {
         self.messages = messages;
+        self
+    }
+
+    /// Other threads wrote at their own pace meanwhile (what surrounds the case was started or stopped, or is at
+    /// work): what the sink got is not held against the case. In a mode that does not write it still is.
+    #[must_use]
+    pub fn others_wrote(mut self, yes: bool) -> Self {
+        self.others_wrote = yes;
         self
     }
 

@@ -234,9 +234,8 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
 struct Pace {
     /// Of every mode, how many operations a slice has.
     slice: Vec<u64>,
-    /// A slice in one round of so many: what takes longer than a slice should, takes its turn less often. For modes that write
-    /// nothing, and those that do.
-    every: [usize; 2],
+    /// Of every mode, a slice in one round of so many: what takes longer than a slice should, takes its turn less often.
+    every: Vec<usize>,
     /// What it wrote, if anybody can tell.
     messages: Vec<Vec<u8>>,
 }
@@ -265,10 +264,7 @@ fn measure<W: Workload>(plan: &Plan, results: &mut Results) -> io::Result<usize>
         for round in 0.. {
             random.shuffle(&mut order);
             for &case in &order {
-                let due = |&mode: &usize| {
-                    let writes = usize::from(results.modes()[mode].writes());
-                    round % paces[case].every[writes] == 0
-                };
+                let due = |&mode: &usize| round % paces[case].every[mode] == 0;
                 let mut turns: Vec<usize> = results.modes_of(case).filter(due).collect();
                 random.shuffle(&mut turns);
                 for mode in turns {
@@ -318,31 +314,37 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
         }
         let (loud, silent): (Vec<usize>, Vec<_>) =
             modes.into_iter().partition(|&mode| results.modes()[mode].writes());
-        paces.push(Pace { messages, ..pace(plan, &operation, &silent, &loud) });
+        paces.push(Pace { messages, ..pace(plan, results.modes(), &operation, &silent, &loud) });
     }
     Ok(paces)
 }
 
 /// How often a case runs whose operation takes so long in each of its modes.
-fn pace(plan: &Plan, operation: &[Duration], silent: &[usize], loud: &[usize]) -> Pace {
+fn pace(plan: &Plan, modes: &[Mode], operation: &[Duration], silent: &[usize], loud: &[usize]) -> Pace {
     let fit = |slice: Duration, mode: usize| {
         let fit = slice.as_nanos() / operation[mode].as_nanos().max(1);
         if plan.once { 1 } else { u64::try_from(fit).unwrap_or(u64::MAX).clamp(1, 1 << 30) }
     };
+    let with = |mode: usize| -> Vec<usize> {
+        silent.iter().copied().filter(|&other| modes[other].keeps_pace_with(&modes[mode])).collect()
+    };
     // What is compared runs equally often, as far as that takes not too long.
-    let shared = silent.iter().map(|&mode| fit(plan.slice, mode)).min().unwrap_or(1);
-    let mut slice = vec![shared; operation.len()];
+    let shared = |mode: usize| with(mode).iter().map(|&other| fit(plan.slice, other)).min().unwrap_or(1);
+    let mut slice: Vec<u64> = (0..operation.len()).map(shared).collect();
     for &mode in loud {
-        slice[mode] = shared.min(fit(plan.slice * 5, mode));
+        slice[mode] = slice[mode].min(fit(plan.slice * 5, mode));
     }
-    let every = |modes: &[usize], slices: u32| {
+    let together = |modes: &[usize], slices: u32| {
         let took = modes.iter().map(|&mode| operation[mode].mul_f64(slice[mode] as f64)).sum::<Duration>();
         let should = plan.slice * slices * u32::try_from(modes.len()).unwrap_or(1);
         let every = took.as_nanos().div_ceil(should.as_nanos().max(1));
         usize::try_from(every).unwrap_or(1).max(1)
     };
-    let of_silent = every(silent, 2);
-    // In rounds in which it has something to be compared to.
-    let of_loud = every(loud, 8).next_multiple_of(of_silent);
-    Pace { slice, every: [of_silent, of_loud], messages: Vec::new() }
+    let mut every: Vec<usize> = (0..operation.len()).map(|mode| together(&with(mode), 2)).collect();
+    let of_loud = together(loud, 8);
+    for &mode in loud {
+        // In rounds in which it has something to be compared to.
+        every[mode] = of_loud.next_multiple_of(every[mode]);
+    }
+    Pace { slice, every, messages: Vec::new() }
 }

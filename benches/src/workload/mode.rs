@@ -13,6 +13,15 @@ pub struct Mode {
     writes: bool,
     install: fn(),
     bases: &'static [&'static str],
+    pace: Pace,
+}
+
+/// Who runs equally often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Common,
+    Of(&'static str),
+    Own,
 }
 
 impl fmt::Debug for Mode {
@@ -26,8 +35,14 @@ const BASES: &[&str] = &["none", "nosub"];
 
 impl Mode {
     /// No instrumentation.
-    pub const NONE: Self =
-        Self { name: "none", compiled_in: false, writes: false, install: || (), bases: &[] };
+    pub const NONE: Self = Self {
+        name: "none",
+        compiled_in: false,
+        writes: false,
+        install: || (),
+        bases: &[],
+        pace: Pace::Common,
+    };
     /// Instrumented, and no subscriber.
     pub const NOSUB: Self = Self::new("nosub", || ()).above(&["none"]);
     /// `AtraceSubscriber::default().with_filter()`, tracing off.
@@ -48,13 +63,26 @@ impl Mode {
     /// global subscriber, and whatever else its process needs, before the cases are made.
     #[must_use]
     pub const fn new(name: &'static str, install: fn()) -> Self {
-        Self { name, compiled_in: true, writes: false, install, bases: BASES }
+        Self { name, compiled_in: true, writes: false, install, bases: BASES, pace: Pace::Common }
     }
 
     /// Compares it to these modes instead, which must come before it.
     #[must_use]
     pub const fn above(self, bases: &'static [&'static str]) -> Self {
         Self { bases, ..self }
+    }
+
+    /// Has slices of its own size, for what takes many times as long as the other modes, whose slices would else be as
+    /// short as its own has to be.
+    #[must_use]
+    pub const fn apart(self) -> Self {
+        Self { pace: Pace::Own, ..self }
+    }
+
+    /// Has slices of the size that all of this `group` have, and not that of the others.
+    #[must_use]
+    pub const fn paced_with(self, group: &'static str) -> Self {
+        Self { pace: Pace::Of(group), ..self }
     }
 
     /// Switches tracing on for its process: the messages of the cases are written.
@@ -94,6 +122,11 @@ impl Mode {
     #[must_use]
     pub const fn bases(&self) -> &'static [&'static str] {
         self.bases
+    }
+
+    /// Tells whether both have slices of the same size.
+    pub(super) fn keeps_pace_with(&self, other: &Self) -> bool {
+        self.name == other.name || (self.pace == other.pace && self.pace != Pace::Own)
     }
 
     pub(crate) fn set_up(&self) {

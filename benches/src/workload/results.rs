@@ -17,6 +17,7 @@ pub(super) struct Info {
     pub(super) counted_over: u64,
     exact: bool,
     traced: bool,
+    not_in: &'static [&'static str],
     selected: bool,
     /// The parts that it reported, in its order.
     parts: Vec<String>,
@@ -56,6 +57,7 @@ impl Results {
             counted_over: case.counted_over,
             exact: case.exact,
             traced: case.traced,
+            not_in: case.not_in,
             selected: true,
             parts: Vec::new(),
         };
@@ -167,9 +169,10 @@ impl Results {
 
     /// The modes that a case runs in, by their places; none if it is not selected.
     pub(super) fn modes_of(&self, case: usize) -> impl Iterator<Item = usize> + use<> {
-        let Info { selected, traced, .. } = self.cases[case];
-        let bare: Vec<bool> = self.modes.iter().map(|mode| !mode.compiled_in()).collect();
-        (0..bare.len()).filter(move |&mode| selected && (traced || bare[mode]))
+        let Info { selected, traced, not_in, .. } = self.cases[case];
+        let runs = |mode: &Mode| (traced || !mode.compiled_in()) && !not_in.contains(&mode.name());
+        let runs: Vec<bool> = self.modes.iter().map(runs).collect();
+        (0..runs.len()).filter(move |&mode| selected && runs[mode])
     }
 
     /// The ids of all rows that are not parts, which only a run tells.

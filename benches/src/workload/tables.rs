@@ -9,17 +9,19 @@ use crate::table::WIDTH;
 
 const NAME: usize = 22;
 const CELL: usize = 19;
+const BASE: &str = "none";
 
-/// Nanoseconds and bytes above `none`, of every case and part: a column a mode.
+/// Nanoseconds and bytes above `none`, of every case and part: a column a mode. What is above others is for the
+/// workload's own table.
 pub(super) struct Overhead<'a>(pub(super) &'a Results);
 
 impl fmt::Display for Overhead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let modes: Vec<_> = self.0.modes().iter().filter(|mode| !mode.bases().is_empty()).collect();
+        let modes: Vec<_> =
+            self.0.modes().iter().filter(|mode| mode.bases().first() == Some(&BASE)).collect();
         let columns = (WIDTH - NAME) / CELL;
         for modes in modes.chunks(columns) {
-            let base = modes[0].bases()[0];
-            write!(f, "{:NAME$}", format!("above {base}, 95 %"))?;
+            write!(f, "{:NAME$}", format!("above {BASE}, 95 %"))?;
             for mode in modes {
                 write!(f, "{:>CELL$}", mode.name())?;
             }
@@ -45,7 +47,10 @@ impl Overhead<'_> {
         name: &str,
         rows: impl Iterator<Item = Option<&'a Row>>,
     ) -> fmt::Result {
-        let above: Vec<Option<&Above>> = rows.map(|row| row?.above.values().next()).collect();
+        let above: Vec<Option<&Above>> = rows.map(|row| row?.above.get(BASE)).collect();
+        if above.iter().all(Option::is_none) {
+            return Ok(());
+        }
         let largest = above.iter().flatten().map(|above| above.ns.abs()).fold(0.0, f64::max);
         let (divisor, unit) = scale(largest);
         writeln!(f, "{name}")?;

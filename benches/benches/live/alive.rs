@@ -1,0 +1,115 @@
+//! The tasks that are alive while they are dumped.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use atrace_benches::workload::{Tracing, Wrong};
+use atrace_subscriber::live;
+use tokio::runtime::Builder;
+use tokio::sync::Notify;
+use tracing::info_span;
+
+use super::modes;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One task in a delay that doesn't end.
+    Delay,
+    /// One task in one of 10,000 short delays, again and again.
+    Delays,
+    /// A thousand, each in a delay that doesn't end.
+    Tasks,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Delay, Self::Delays, Self::Tasks];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Delay => "dump_of_long_delay",
+            Self::Delays => "dump_of_10000_delays",
+            Self::Tasks => "dump_of_1000_tasks",
+        }
+    }
+
+    pub(crate) fn tasks(self) -> u64 {
+        match self {
+            Self::Delay | Self::Delays => 1,
+            Self::Tasks => 1000,
+        }
+    }
+}
+
+/// A thread with a runtime that has them, until it is dropped.
+pub(crate) struct Alive<T> {
+    kind: Kind,
+    over: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+    tracing: PhantomData<T>,
+}
+
+impl<T> Drop for Alive<T> {
+    fn drop(&mut self) {
+        self.over.notify_one();
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+async fn delay(kind: Kind, waiting: Arc<AtomicU64>) {
+    waiting.fetch_add(1, Ordering::Relaxed);
+    match kind {
+        Kind::Delay | Kind::Tasks => tokio::time::sleep(Duration::from_secs(3600)).await,
+        Kind::Delays => {
+            for _ in 0..10_000 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+}
+
+impl<T: Tracing> Alive<T> {
+    /// Starts them, and waits until all wait and the layer, if there is one, knows as many.
+    pub(crate) fn new(kind: Kind) -> Result<Self, Wrong> {
+        let over = Arc::new(Notify::new());
+        let waiting = Arc::new(AtomicU64::new(0));
+        let failed = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let (over, waiting, failed) = (Arc::clone(&over), Arc::clone(&waiting), Arc::clone(&failed));
+            move || match Builder::new_current_thread().enable_time().build() {
+                Ok(runtime) => runtime.block_on(async {
+                    for n in 0..kind.tasks() {
+                        let waiting = Arc::clone(&waiting);
+                        // Of 10,000 delays at least 10 s pass: longer than anybody asks.
+                        tokio::spawn(T::spanned(
+                            async move {
+                                loop {
+                                    delay(kind, Arc::clone(&waiting)).await;
+                                }
+                            },
+                            || info_span!("task", n),
+                        ));
+                    }
+                    over.notified().await;
+                }),
+                Err(_) => failed.store(true, Ordering::Relaxed),
+            }
+        });
+        let alive = Self { kind, over, thread: Some(thread), tracing: PhantomData };
+        let expected = modes::expected(kind.tasks()).spans;
+        let start = Instant::now();
+        while waiting.load(Ordering::Relaxed) < kind.tasks() || live::dump().len() as u64 != expected {
+            if failed.load(Ordering::Relaxed) || start.elapsed() > Duration::from_secs(20) {
+                return Err(format!("{} of {expected} spans are alive", live::dump().len()));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(alive)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+}

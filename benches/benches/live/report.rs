@@ -1,0 +1,101 @@
+//! The original's table, with its labels, and what was promised.
+
+use std::fmt::Write as _;
+
+use atrace_benches::row::Row;
+use atrace_benches::stats::Interval;
+use atrace_benches::workload::{Bar, Results};
+
+use super::modes::{BY_POINTERS, DEFAULT, NULL, ORIGINAL};
+
+/// Its benchmarks: what they are called there, here, and whether the traces of creations were fetched.
+const BENCHMARKS: [(&str, &str, &str); 10] = [
+    ("Launch", "rust/launch", "N/A"),
+    ("Launch, 2 threads", "rust/launch/2_threads", "N/A"),
+    ("RunBlocking", "rust/run_blocking", "N/A"),
+    ("RunBlocking, 2 threads", "rust/run_blocking/2_threads", "N/A"),
+    ("RunBlockingLaunch", "rust/run_blocking_launch", "N/A"),
+    ("RunBlockingLaunch, 2 threads", "rust/run_blocking_launch/2_threads", "N/A"),
+    ("LongDelayOnDump", "rust/dump_of_long_delay", "false"),
+    ("LotOfTasksOnDump (1000)", "rust/dump_of_1000_tasks", "false"),
+    ("LotOfDelaysOnDump", "rust/dump_of_10000_delays", "false"),
+    ("Creation of a span, 10 deep", CREATION, "N/A"),
+];
+const CREATION: &str = "rust/creation";
+
+pub(crate) fn tables(results: &Results) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{:28} {:>7} {:9} {:>22} {:>5} {:>9} {:>10}",
+        "Benchmark (95 %)", "fetched", "mode", "Score ± Error", "Units", "allocs/op", "B/op"
+    );
+    for (benchmark, case, fetched) in BENCHMARKS {
+        let mut lines = |case: &str, fetched: &str| {
+            for mode in ORIGINAL.iter().chain(&["registry"]).chain(&BY_POINTERS).chain(&["bare"]) {
+                if let Some(row) = results.row(case, mode) {
+                    line(&mut text, benchmark, fetched, mode, row);
+                }
+            }
+            let _ = writeln!(text, "{:-<97}", "");
+        };
+        lines(case, fetched);
+        if fetched == "false" {
+            lines(&format!("{case}/fetched"), "true");
+        }
+    }
+    if !results.modes().iter().any(|mode| BY_POINTERS.contains(&mode.name())) {
+        text.push_str(
+            "C_L_fp, C_S_L_fp and bare_fp are missing: this program has no frame pointers. With them:\n    \
+             RUSTFLAGS=\"-C force-frame-pointers=yes\" cargo bench --bench live\n",
+        );
+    }
+    text
+}
+
+fn line(text: &mut String, benchmark: &str, fetched: &str, mode: &str, row: &Row) {
+    let (divisor, units) = if row.median < 1e4 { (1.0, "ns/op") } else { (1e3, "us/op") };
+    let error = (row.high - row.low) / 2.0;
+    let score = format!("{:.1} ± {:.1}", row.median / divisor, error / divisor);
+    let count = |n: Option<f64>| n.map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"));
+    let _ = writeln!(
+        text,
+        "{benchmark:28} {fetched:>7} {mode:9} {score:>22} {units:>5} {:>9} {:>10}",
+        count(row.allocs),
+        count(row.bytes)
+    );
+}
+
+pub(crate) fn bars(results: &Results) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    // What a mode adds to a creation, of what another adds.
+    let added = |mode: &str| results.difference((CREATION, mode), (CREATION, DEFAULT));
+    let mut compare = |what: &str, of: &str, base: &str, is_kept: fn(f64) -> bool, asked: &str| {
+        let Some((of, base)) = added(of).zip(added(base)) else { return };
+        let ratio = of.median / base.median;
+        let (low, high) = (of.low / base.high, of.high / base.low);
+        let ns = |of: Interval| format!("{:.1} ns", of.median);
+        let measured = format!("{ratio:.2} ({low:.2} – {high:.2}): {} of {}", ns(of), ns(base));
+        bars.push(Bar::new(what, measured, asked, is_kept(ratio)));
+    };
+    compare("a lazy backtrace of the bare capture", "C_L", "bare", |ratio| ratio <= 1.10, "at most 1.10");
+    compare("the same by frame pointers", "C_L_fp", "bare_fp", |ratio| ratio <= 1.10, "at most 1.10");
+    compare("an eager backtrace, in lazy ones", "C", "C_L", |ratio| ratio >= 5.0, "at least 5");
+    compare("the same, in lazy ones by frame pointers", "C", "C_L_fp", |ratio| ratio >= 50.0, "at least 50");
+    for (what, case, asked) in [
+        ("a dump of 1000 spans with backtraces", "rust/dump_of_1000_tasks", 60.0),
+        ("the same with symbols, warm", "rust/dump_of_1000_tasks/fetched", 500.0),
+    ] {
+        let mode = if results.row(case, "C_L_fp").is_some() { "C_L_fp" } else { "C_L" };
+        if let Some(row) = results.row(case, mode) {
+            let us = row.median / 1e3;
+            let measured = format!("{us:.1} µs in the mode {mode}");
+            bars.push(Bar::new(what, measured, format!("at most {asked} µs"), us <= asked));
+        }
+    }
+    for case in results.traced_cases() {
+        let rows = NULL.iter().filter_map(|mode| results.row(case, mode));
+        bars.extend(rows.filter_map(|row| Bar::zero_above(row, DEFAULT)));
+    }
+    bars
+}
