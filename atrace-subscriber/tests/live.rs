@@ -1,6 +1,6 @@
 //! What is alive, where it was made, and who is inside; while it is looked at from everywhere.
 
-#![allow(unsafe_code, reason = "a global allocator that counts, and processes that fork")]
+#![allow(unsafe_code, reason = "a global allocator is unsafe to write; this one only counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -774,70 +774,4 @@ fn frame_pointers_are_used_where_there_are_some() {
     assert_eq!(backtraces().handle().walk(), Some(found));
     assert_eq!(LiveLayer::new().handle().walk(), None);
     assert_eq!(backtraces().with_walk(Walk::Unwinding).handle().walk(), Some(Walk::Unwinding));
-}
-
-mod fork {
-    use super::*;
-
-    fn in_fork(body: impl FnOnce()) {
-        // SAFETY: the child does what this test is about, and ends without returning from here.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child == 0 {
-            // SAFETY: a child that hangs ends by this signal.
-            unsafe { libc::alarm(60) };
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(if done { 0 } else { 1 }) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is writable.
-        let ended = unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!((ended, status), (child, 0), "the child failed, or hung until its alarm");
-    }
-
-    #[test]
-    fn a_child_begins_with_none() {
-        let (dispatch, live) = plain();
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            // Threads that hold locks at any moment.
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    with_default(&dispatch, || {
-                        while !over.load(Ordering::Relaxed) {
-                            drop([(); 10].map(|()| info_span!("parent's")));
-                        }
-                    });
-                });
-            }
-            with_default(&dispatch, || {
-                let outer = info_span!("outer").entered();
-                for round in 0..50 {
-                    in_fork(|| {
-                        assert!(live.dump().is_empty());
-                        let spans = [(); 100].map(|()| info_span!("child's"));
-                        spans[0].in_scope(|| {
-                            let dump = live.dump();
-                            assert_eq!(dump.len(), 100);
-                            let number = dump.spans().find_map(|span| span.threads().next().cloned());
-                            assert_eq!(number.unwrap().number(), Some(std::process::id()));
-                        });
-                        if round == 0 {
-                            in_fork(|| {
-                                let _span = info_span!("grandchild's");
-                                assert_eq!(names(&live.dump()), ["grandchild's"]);
-                            });
-                        }
-                        drop(spans);
-                        assert!(live.dump().is_empty());
-                    });
-                }
-                assert!(names(&live.dump()).contains(&"outer"));
-                drop(outer);
-            });
-            over.store(true, Ordering::Relaxed);
-        });
-        assert!(live.dump().is_empty());
-    }
 }
