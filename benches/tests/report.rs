@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use atrace_benches::row::{self, Row, Sink, Versus};
+use atrace_benches::row::{self, Above, Row, Sink, Versus};
 use atrace_benches::seed;
 use atrace_benches::stats::Interval;
 
@@ -44,6 +44,13 @@ impl Ground {
         let path = self.dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
+    }
+
+    /// Leaves the report where `.ci/run` looks at it in a browser.
+    fn keep(&self, name: &str) {
+        let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&to).unwrap();
+        fs::copy(self.dir.path().join("report/report.html"), to.join("report.html")).unwrap();
     }
 
     fn run(&self, args: &str) -> Ran {
@@ -120,10 +127,25 @@ fn full() -> Ground {
         compared(&format!("rust/{}", case.name), ns, "limit/x", 1.0, 0.01)
     });
     ground.write("subscriber", &twelve);
+    let mut rows = vec![row("rust/work/none", 1000.0)];
+    for (mode, ns) in [("nosub", 0.5), ("filtered", 0.2), ("off", 40.0), ("on", 800.0)] {
+        let mut own = row(&format!("rust/work/{mode}"), 1000.0 + ns);
+        own.counts.insert("polls".to_owned(), 3.0);
+        own.above.insert("none".to_owned(), above(ns));
+        if mode != "nosub" {
+            own.above.insert("nosub".to_owned(), above(ns - 0.5));
+        }
+        rows.push(own);
+    }
+    ground.write("sums", &rows);
     ground
 }
 
-const PLOTS: [&str; 3] = ["plot-costs", "plot-ladder", "plot-rounds"];
+fn above(ns: f64) -> Above {
+    Above { ns, low: ns - 1.0, high: ns + 1.0, allocs: Some(0.0), bytes: None, raw_writes: None }
+}
+
+const PLOTS: [&str; 4] = ["plot-costs", "plot-ladder", "plot-workload-sums", "plot-rounds"];
 
 #[test]
 fn a_run_is_told() {
@@ -143,6 +165,14 @@ fn a_run_is_told() {
         "{}",
         ran.markdown
     );
+    assert!(
+        ran.markdown.contains(
+            "| rust/work | 1000 (990–1010) | 0.50 (-0.50–1.50) | 0.20 (-0.80–1.20) | 40.0 (39.0–41.0) | 800 (799–801) | 0 | 3 polls |"
+        ),
+        "{}",
+        ran.markdown
+    );
+    ground.keep("report");
     // Nothing but this file is needed, and nothing in it runs.
     assert!(!ran.html.contains("<script") && !ran.html.contains("src=") && !ran.html.contains("@import"));
     assert!(!ran.html.replace("http://www.w3.org/2000/svg", "").contains("http:"));
@@ -279,6 +309,7 @@ fn hostile_files_do_nothing() {
     let ran = ground.expect("", 0, &["warnings"]);
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert!(!ran.err.contains("panicked"), "{}", ran.err);
+    ground.keep("report-hostile");
     for tag in ["<script", "<img", "<u>"] {
         assert!(!ran.html.contains(tag), "{tag} in the page");
         assert!(!ran.markdown.contains(tag), "{tag} in the text");
@@ -442,6 +473,30 @@ fn what_moves_with_the_machine_does_not_fail() {
     );
     // The others may be as slow as they like.
     change(run(1.0, 1.0), vec![row("limit/x", 90.0), row("cc/x", 40.0), row("rust/alone", 30.0)], 0, &[]);
+}
+
+#[test]
+fn what_is_added_to_a_workload_is_compared() {
+    let run = |workload: f64, ns: f64| {
+        let mut on = row("rust/work/on", workload + ns);
+        on.above.insert("nosub".to_owned(), above(ns));
+        vec![row("rust/work/nosub", workload), on, row("limit/raw", 100.0)]
+    };
+    change(run(1000.0, 800.0), run(1000.0, 820.0), 0, &["no row is more"]);
+    change(
+        run(1000.0, 800.0),
+        run(1000.0, 850.0),
+        1,
+        &["WORSE    atrace: rust/work/on, what it is above nosub"],
+    );
+    // Nothing stays nothing, within what can be told of a thousand nanoseconds.
+    change(run(1000.0, 0.0), run(1000.0, 10.0), 0, &["no row is more"]);
+    change(run(1000.0, 0.0), run(1000.0, 14.0), 1, &["WORSE"]);
+    // The workload itself is not what is judged.
+    change(run(1000.0, 800.0), run(2000.0, 800.0), 0, &["no row is more"]);
+    let mut without = run(1000.0, 800.0);
+    without[1].above.clear();
+    change(run(1000.0, 800.0), without, 1, &["MISSING  atrace: rust/work/on: what it is above nosub"]);
 }
 
 #[test]

@@ -12,6 +12,9 @@ use crate::row::{self, Row};
 
 /// Below this, a time is a matter of where the linker put the code.
 const FLOOR_NS: f64 = 0.5;
+/// What tracing adds to a workload may move by this many nanoseconds, or by this part of the workload.
+const ZERO_NS: f64 = 2.0;
+const ZERO_PART: f64 = 0.01;
 /// What is counted over thousands of operations may differ by the growth of a container.
 const FLOOR_ALLOCS: f64 = 0.01;
 
@@ -147,10 +150,11 @@ impl Against {
                 .map(|bench| bench.rows.iter().map(|row| (&row.id[..], row)).collect())
                 .unwrap_or_default();
             let drift = drift(&old.rows, &rows);
+            let workload = old.rows.iter().any(|row| !row.above.is_empty());
             for old in &old.rows {
                 let name = format!("{prefix}{bench}: {}", old.id);
                 match rows.get(&old.id[..]) {
-                    Some(new) => self.row(&name, old, new, drift),
+                    Some(new) => self.row(&name, old, new, drift, workload),
                     // A row that said nothing then is not missed.
                     None if old.noisy => {}
                     None => self.missing.push(name),
@@ -162,7 +166,7 @@ impl Against {
         }
     }
 
-    fn row(&mut self, name: &str, then: &Row, now: &Row, drift: f64) {
+    fn row(&mut self, name: &str, then: &Row, now: &Row, drift: f64, workload: bool) {
         if let (Some(a), Some(b)) = (then.allocs, now.allocs)
             && b > a + FLOOR_ALLOCS
         {
@@ -202,7 +206,30 @@ impl Against {
             };
             self.judge(change, added.abs() > FLOOR_NS);
         }
-        if compared || !own {
+        for (base, a) in then.above.iter().filter(|_| own) {
+            let Some(b) = now.above.get(base) else {
+                self.missing.push(format!("{name}: what it is above {base}"));
+                continue;
+            };
+            let without = (then.median - a.ns).abs();
+            let room = (self.max * a.ns.abs()).max(ZERO_NS).max(ZERO_PART * without);
+            let worse = b.low / drift > a.high + room;
+            self.judged += 1;
+            if worse || b.high / drift < a.low - room {
+                let change = Change {
+                    row: name.to_owned(),
+                    what: format!("what it is above {base}, by {} of the machine", ratio(drift)),
+                    then: time(a.ns),
+                    now: time(b.ns),
+                    change: f64::INFINITY,
+                    low: f64::INFINITY,
+                    high: f64::INFINITY,
+                };
+                if worse { self.worse.push(change) } else { self.better.push(change) }
+            }
+        }
+        // Of a workload, all else is the workload's own.
+        if compared || !own || workload {
             return;
         }
         let instructions = now.unit != "ns";
@@ -323,7 +350,7 @@ impl fmt::Display for Against {
             writeln!(f, "noisy    {row}: not judged")?;
         }
         for c in &self.better {
-            writeln!(f, "better   {}, {}: {} → {}, × {}", c.row, c.what, c.then, c.now, ratio(c.change))?;
+            writeln!(f, "better   {}, {}: {} → {}", c.row, c.what, c.then, c.now)?;
         }
         if self.new > 0 {
             writeln!(f, "{} rows are new", self.new)?;

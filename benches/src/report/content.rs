@@ -170,6 +170,7 @@ fn findings(here: &Place) -> Vec<Finding> {
             .then(|| if free.is_empty() { "some".to_owned() } else { "0".to_owned() }),
         beside,
     });
+    all.extend(filtered(here));
     all
 }
 
@@ -683,6 +684,8 @@ fn plain_table(title: &str, rows: &[&Row]) -> Table {
     columns.extend(versus.then_some("compared"));
     columns.extend(allocs.then_some("allocations"));
     columns.extend(bytes.then_some("bytes"));
+    let counts = has(&|r| !r.counts.is_empty());
+    columns.extend(counts.then_some("counted"));
     let mut table = Table {
         title: title.to_owned(),
         columns: columns.into_iter().map(str::to_owned).collect(),
@@ -704,6 +707,10 @@ fn plain_table(title: &str, rows: &[&Row]) -> Table {
         if bytes {
             cells.push(Cell::count(row.bytes));
         }
+        if counts {
+            let all: Vec<_> = row.counts.iter().map(|(what, n)| (what.clone(), Cell::Count(*n))).collect();
+            cells.push(if all.is_empty() { Cell::Empty } else { Cell::List(all) });
+        }
         table.rows.push(cells);
     }
     table
@@ -720,20 +727,146 @@ fn of(id: &str, base: &str) -> String {
 
 /// The benches that have no section of their own above.
 fn workloads(here: &Place) -> Vec<Section> {
-    let mut all = Vec::new();
-    for (name, bench) in &here.benches {
-        if KNOWN.contains(&&name[..]) || bench.rows.is_empty() {
-            continue;
+    let known = |name: &String| KNOWN.contains(&&name[..]);
+    let benches = here.benches.iter().filter(|(name, bench)| !known(name) && !bench.rows.is_empty());
+    benches.map(|(name, bench)| workload(name, &bench.rows)).collect()
+}
+
+/// Splits the id of a workload's row into its case and its mode.
+fn case_and_mode(row: &Row) -> Option<(&str, &str)> {
+    row.id.rsplit_once('/')
+}
+
+/// A program with and without tracing: what each mode adds to each case.
+fn workload(name: &str, rows: &[Row]) -> Section {
+    // The mode that the others are held against: that which most of them name.
+    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+    for base in rows.iter().flat_map(|row| row.above.keys()) {
+        *named.entry(base).or_default() += 1;
+    }
+    let base = named.iter().max_by_key(|(_, n)| **n).map(|(base, _)| *base).unwrap_or_default();
+    let mut cases: Vec<&str> = Vec::new();
+    let mut modes: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| row.above.contains_key(base)) {
+        let Some((case, mode)) = case_and_mode(row) else { continue };
+        if !cases.contains(&case) {
+            cases.push(case);
         }
-        let rows: Vec<&Row> = bench.rows.iter().collect();
-        all.push(Section {
-            id: format!("bench-{}", slug(name)),
-            title: format!("Workload: {name}"),
-            text: Vec::new(),
-            parts: vec![Part::Table(plain_table(name, &rows))],
+        if !modes.contains(&mode) {
+            modes.push(mode);
+        }
+    }
+    let find = |case: &str, mode: &str| rows.iter().find(|row| case_and_mode(row) == Some((case, mode)));
+    let mut table = Table { title: format!("{name}: what each mode adds"), ..Table::default() };
+    table.columns = vec!["case".to_owned(), base.to_owned()];
+    table.columns.extend(modes.iter().map(|mode| format!("{mode} adds")));
+    table.columns.extend(["allocations added", "counted"].map(str::to_owned));
+    let mut groups = Vec::new();
+    let mut told: Vec<&str> = Vec::new();
+    for case in &cases {
+        let plain = find(case, base);
+        told.extend(plain.map(|row| &row.id[..]));
+        let mut cells =
+            vec![Cell::Name((*case).to_owned()), plain.map_or(Cell::Empty, |row| Cell::value(Some(row)))];
+        let mut lines = Vec::new();
+        let (mut allocations, mut counted) = (Vec::new(), Vec::new());
+        for mode in &modes {
+            let Some((row, above)) = find(case, mode).and_then(|row| Some((row, row.above.get(base)?)))
+            else {
+                cells.push(Cell::Empty);
+                continue;
+            };
+            told.push(&row.id);
+            cells.push(Cell::Value(Value {
+                median: above.ns,
+                low: above.low,
+                high: above.high,
+                unit: "ns".to_owned(),
+                noisy: row.noisy,
+                own: true,
+            }));
+            if let Some(n) = above.allocs.filter(|n| *n != 0.0) {
+                allocations.push((format!("in {mode}"), Cell::Count(n)));
+            }
+            counted = row.counts.iter().map(|(what, n)| (what.clone(), Cell::Count(*n))).collect();
+            let sign = if above.ns < 0.0 { "" } else { "+" };
+            let writes = above
+                .raw_writes
+                .map(|v| format!(", {} of the raw writes", ratio(v.ratio)))
+                .unwrap_or_default();
+            lines.push(Line {
+                label: (*mode).to_owned(),
+                text: format!("{sign}{}{writes}", time(above.ns)),
+                points: vec![Point {
+                    median: above.ns,
+                    low: above.low,
+                    high: above.high,
+                    of: format!("{} above {base}", row.id),
+                    ..Point::of(row)
+                }],
+            });
+        }
+        cells.push(match allocations.is_empty() {
+            true => Cell::Text("0".to_owned()),
+            false => Cell::List(allocations),
+        });
+        cells.push(if counted.is_empty() { Cell::Empty } else { Cell::List(counted) });
+        table.rows.push(cells);
+        groups.push(Group { title: (*case).to_owned(), lines });
+    }
+    let mut parts = Vec::new();
+    if !cases.is_empty() {
+        parts.push(Part::Plot(Plot {
+            id: format!("workload-{}", slug(name)),
+            title: format!("{name}: what tracing adds to {base}"),
+            caption: "An interval with zero in it is no difference that was measured.".to_owned(),
+            kind: Kind::Differences,
+            groups,
+        }));
+        parts.push(Part::Table(table.dense()));
+    }
+    let rest: Vec<&Row> = rows.iter().filter(|row| !told.contains(&&row.id[..])).collect();
+    if !rest.is_empty() {
+        let table = Part::Table(plain_table(&format!("{name}: all else that was measured"), &rest));
+        parts.push(match rest.len() {
+            n if n <= 30 || cases.is_empty() => table,
+            n => Part::Folded(format!("{name}: {n} more rows"), vec![table]),
         });
     }
-    all
+    Section {
+        id: format!("bench-{}", slug(name)),
+        title: format!("Workload: {name}"),
+        text: vec![format!(
+            "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval.",
+            if base.is_empty() { "the same without tracing" } else { base }
+        )],
+        parts,
+    }
+}
+
+/// Whether filtered tracing costs programs anything, over all workloads.
+fn filtered(here: &Place) -> Option<Finding> {
+    let all: Vec<(&Row, crate::row::Above)> = here
+        .benches
+        .values()
+        .flat_map(|bench| &bench.rows)
+        .filter(|row| !row.noisy && row.id.ends_with("/filtered"))
+        .filter_map(|row| Some((row, *row.above.get("nosub")?)))
+        .collect();
+    let (none, some): (Vec<_>, Vec<_>) =
+        all.iter().partition(|(_, above)| above.low <= 0.0 && above.high >= 0.0);
+    let mut beside =
+        vec![format!("that can be measured, in {} of {} cases, above no subscriber", none.len(), all.len())];
+    beside.extend(some.iter().take(2).map(|(row, above)| {
+        let sign = if above.ns < 0.0 { "" } else { "+" };
+        format!("{}: {sign}{}", row.id, time(above.ns))
+    }));
+    let value = if none.is_empty() { "some".to_owned() } else { "nothing".to_owned() };
+    (!all.is_empty()).then(|| Finding {
+        what: "programs, filtered, pay".to_owned(),
+        value: Some(value),
+        beside,
+    })
 }
 
 fn slug(name: &str) -> String {
@@ -796,7 +929,7 @@ fn distribution(row: &Row, here: &Place) -> Option<Line> {
     let criterion = || here.criterion.get(&criterion_id(&row.id))?.samples.as_ref();
     let (rounds, what) = match &row.rounds {
         Some(rounds) if rounds.n >= 6 => (rounds, "rounds"),
-        _ => (criterion()?, "samples"),
+        _ => (criterion().filter(|samples| samples.n >= 6)?, "samples"),
     };
     let median = rounds.at[5];
     if median <= 0.0 {
@@ -805,18 +938,15 @@ fn distribution(row: &Row, here: &Place) -> Option<Line> {
     let mut point = Point::of(row);
     point.median = median;
     point.rounds = rounds.at.iter().map(|x| x / median).collect();
-    let off = |percent: f64| digits(percent.abs() * 100.0);
-    let text = format!(
-        "90 %: −{}…+{} % ({} {what})",
-        off(1.0 - point.rounds[2]),
-        off(point.rounds[8] - 1.0),
-        rounds.n
-    );
-    Some(Line {
-        label: seed::label(&row.id).trim_start_matches("rust/").to_owned(),
-        text,
-        points: vec![point],
-    })
+    let off = |part: f64| format!("{:.1}", part.abs() * 100.0);
+    let text =
+        format!("−{} … +{} % of {} {what}", off(1.0 - point.rounds[2]), off(point.rounds[8] - 1.0), rounds.n);
+    let label = match row.id.split_once("/tracing_") {
+        Some(("cc", name)) => format!("C++ {name}"),
+        Some((_, name)) => name.to_owned(),
+        None => row.id.trim_start_matches("rust/").to_owned(),
+    };
+    Some(Line { label, text, points: vec![point] })
 }
 
 /// What Criterion calls the case of a row.

@@ -1,5 +1,6 @@
 //! What a full run leaves, so that what is missing can be named.
 
+use crate::instructions::EVENTS;
 use crate::seed;
 
 /// The benches, and how to run each.
@@ -11,30 +12,14 @@ pub(crate) const BENCHES: [(&str, &str); 3] = [
 
 /// The rows that a bench leaves at least.
 pub(crate) fn rows(bench: &str) -> Vec<String> {
-    const OPERATIONS: [&str; 14] = [
-        "begin/10",
-        "begin/1000",
-        "end",
-        "scoped",
-        "instant",
-        "int",
-        "int64",
-        "async_begin",
-        "async_end",
-        "track_begin",
-        "track_end",
-        "track_instant",
-        "begin_fmt",
-        "method",
-    ];
     let mut all = Vec::new();
     match bench {
         "atrace" | "instructions" => {
             for state in ["off", "on"] {
-                for operation in OPERATIONS {
+                for (operation, _, in_cc) in EVENTS {
                     all.push(format!("rust/tracing_{state}_{operation}"));
                     all.push(format!("ffi/tracing_{state}_{operation}"));
-                    if !matches!(operation, "begin_fmt" | "method") {
+                    if in_cc {
                         all.push(format!("cc/tracing_{state}_{operation}"));
                     }
                 }

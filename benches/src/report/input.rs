@@ -210,6 +210,16 @@ fn checked(mut row: Row) -> Result<Row, String> {
         all.retain(|base, versus| base.len() <= MAX_ID && sensible(versus));
         *all = std::mem::take(all).into_iter().map(|(base, v)| (clean(&base, MAX_ID), v)).collect();
     }
+    row.above.retain(|base, above| base.len() <= MAX_ID && holds(above.low, above.ns, above.high));
+    row.above = row.above.into_iter().map(|(base, above)| (clean(&base, MAX_ID), above)).collect();
+    row.counts.retain(|name, count| name.len() <= MAX_ID && count.abs() <= MAX_NUMBER);
+    row.counts = row.counts.into_iter().map(|(name, count)| (clean(&name, MAX_ID), count)).collect();
+    for above in row.above.values_mut() {
+        let counted = |x: &f64| x.abs() <= MAX_NUMBER;
+        above.allocs = above.allocs.filter(counted);
+        above.bytes = above.bytes.filter(counted);
+        above.raw_writes = above.raw_writes.filter(sensible);
+    }
     row.rounds = row.rounds.filter(|rounds| {
         let ascending = rounds.at.windows(2).all(|pair| pair[0] <= pair[1]);
         rounds.at.len() == PERCENTS.len() && ascending && rounds.at.iter().all(|x| x.abs() <= MAX_NUMBER)

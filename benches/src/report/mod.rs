@@ -16,7 +16,10 @@
 //! - A row that is compared to nothing, and is not itself what others are compared to (`limit/`, `cc/`, peers), is
 //!   compared by its **time**, each divided by how much faster or slower the machine has become: the median, over
 //!   the bench's `limit/` and `cc/` rows, of today's time by the saved one. The bounds are used in the same way.
-//! - Either way the median must have grown by more than half a nanosecond of today's time: what is below is a
+//! - What tracing adds to a **workload** (`above`) has become worse when the lower bound of today's, divided by how
+//!   the machine has changed, is above the upper bound of the saved one by more than the maximum of that, 2 ns and
+//!   1 % of the workload. The workload's own time is nobody's fault here.
+//! - Of ratios and times the median must have grown by more than half a nanosecond of today's time: what is below is a
 //!   matter of where the linker put the code.
 //! - **Instructions** have no intervals and no such floor: they have become worse when they are more than
 //!   1 + the maximum times the saved ones.

@@ -192,7 +192,6 @@ pub(crate) enum Kind {
     /// One mark a line, on a stem.
     Ladder,
     /// Marks around zero: what something adds.
-    #[allow(dead_code, reason = "drawn of workloads, as soon as there are any")]
     Differences,
     /// How rounds are distributed around their median.
     Rounds,

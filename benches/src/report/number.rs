@@ -55,7 +55,7 @@ pub(crate) fn ratio(r: f64) -> String {
 pub(crate) fn count(x: f64) -> String {
     match x {
         x if x.fract() == 0.0 => format!("{x:.0}"),
-        x if x < 0.01 => format!("{x:.4}"),
+        x if x.abs() < 0.01 => format!("{x:.4}"),
         x => format!("{x:.2}"),
     }
 }

@@ -333,7 +333,7 @@ impl Axis {
 
     fn title(&self) -> &'static str {
         match self {
-            Self::Log { .. } => "time of one operation, each step ten times as long; 95 % intervals",
+            Self::Log { .. } => "each step ten times as long; 95 % intervals",
             Self::Around { .. } => "time added to one operation; 95 % intervals",
             Self::Parts { .. } => "of the median: half of the rounds (box), 90 % (bar), 98 % (line)",
         }
