@@ -48,6 +48,19 @@ impl Drop for Pin {
     }
 }
 
+/// Returns the number of the CPU for the thread of this place among several: another one for each, as long as there are
+/// CPUs that the calling thread may run on.
+///
+/// # Errors
+///
+/// What the kernel answered.
+pub fn of_place(place: usize) -> io::Result<usize> {
+    let allowed = sched_getaffinity(None)?;
+    let count = usize::try_from(allowed.count()).unwrap_or(0).max(1);
+    let all = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    all.cycle().nth(place % count).ok_or_else(|| io::Error::other("this thread may run on no CPU"))
+}
+
 /// Returns the number of the last CPU that the calling thread may run on: interrupts rather go to the first.
 ///
 /// # Errors
@@ -78,5 +91,16 @@ mod tests {
         assert_eq!(sched_getcpu(), pin.cpu());
         drop(pin);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
+    }
+
+    #[test]
+    fn places_have_a_cpu_each_while_there_are_any() {
+        let allowed = sched_getaffinity(None).unwrap();
+        let count = allowed.count() as usize;
+        let cpus: Vec<_> = (0..2 * count).map(|place| of_place(place).unwrap()).collect();
+        assert!(cpus.iter().all(|&cpu| allowed.is_set(cpu)));
+        assert!(cpus[..count].is_sorted_by(|a, b| a < b));
+        assert_eq!(cpus[..count], cpus[count..]);
+        assert_eq!(cpus[count - 1], last().unwrap());
     }
 }

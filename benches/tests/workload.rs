@@ -4,7 +4,7 @@
 
 use std::fs::OpenOptions;
 use std::hint::black_box;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, ExitCode, Output};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,9 +13,10 @@ use std::time::Duration;
 use atrace::AtraceTag;
 use atrace::tracefs::Instance;
 use atrace_benches::alloc::Counting;
+use atrace_benches::args::Args;
 use atrace_benches::chain;
 use atrace_benches::row;
-use atrace_benches::workload::{self, Bar, Case, Done, Mode, Results, Tracing, Workload};
+use atrace_benches::workload::{self, Bar, Case, Company, Done, Mode, Results, Tracing, Workload};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -41,6 +42,21 @@ static SLOWER: AtomicBool = AtomicBool::new(false);
 
 /// Work of which everything is known.
 struct Known;
+
+/// Tells the modes that there is company.
+const COMPANY: &str = "ATRACE_BENCHES_TEST_COMPANY";
+
+/// In the bench, while the company is there.
+static ATTENDED: AtomicBool = AtomicBool::new(false);
+
+/// What leaves when it is dropped.
+struct Guest;
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        ATTENDED.store(false, Relaxed);
+    }
+}
 
 impl Workload for Known {
     const NAME: &'static str = "known";
@@ -86,7 +102,14 @@ impl Workload for Known {
                 chain::run::<2>(n)
             };
             runs += 1;
-            if result && runs > 2 { Err("6 times 9 is 42".to_owned()) } else { Ok(Done::new()) }
+            if std::env::var(COMPANY).as_deref() != Ok("a guest") {
+                return Err("nobody is there".to_owned());
+            }
+            if result && runs > 2 {
+                Err("6 times 9 is 42".to_owned())
+            } else {
+                Ok(Done::new().gauge("n", n as f64))
+            }
         });
         let (mut kept, uneven) = (Vec::new(), is("uneven"));
         let uneven = Case::new("rust/uneven", move |n| {
@@ -98,9 +121,15 @@ impl Workload for Known {
         });
         let alone = Case::new("cc/alone", |n| {
             chain::run::<1>(n);
-            Ok(Done::new().took(Duration::from_nanos(7 * n)))
+            Ok(Done::new().took(Duration::from_nanos(7 * n)).gauge("n", n as f64))
         });
-        vec![span, boxes.counted_over(1000), checked, uneven, alone.untraced().one_core()]
+        vec![
+            span,
+            boxes.counted_over(1000),
+            checked,
+            uneven,
+            alone.untraced().one_core().slices_of(Duration::from_millis(16)),
+        ]
     }
 
     fn modes() -> Vec<Mode> {
@@ -113,7 +142,23 @@ impl Workload for Known {
         12
     }
 
+    fn company() -> io::Result<Company> {
+        ATTENDED.store(true, Relaxed);
+        Ok(Company::of(Guest).with_env(COMPANY, "a guest"))
+    }
+
+    fn profile(results: &mut Results, args: &Args) -> io::Result<()> {
+        let attended = f64::from(u8::from(ATTENDED.load(Relaxed)));
+        results.gauge("rust/span", "on", "attended", attended);
+        results.gauge("rust/span", "off", "quick", f64::from(u8::from(args.quick)));
+        results.gauge("rust/nothing", "on", "attended", attended);
+        Ok(())
+    }
+
     fn report(results: &Results) -> String {
+        assert!(!ATTENDED.load(Relaxed));
+        let threads = results.counted("rust/boxes", "off", "threads").map(|i| (i.low, i.median, i.high));
+        assert!(threads.is_none_or(|threads| threads == (3.0, 3.0, 3.0)), "{threads:?}");
         format!("reported {} rows", results.rows().len())
     }
 
@@ -180,12 +225,17 @@ fn tests() {
     assert_eq!((boxes.above["nosub"].allocs, boxes.above["nosub"].bytes), (Some(0.0), Some(0.0)));
     assert_eq!(boxes.counts["threads"], 3.0);
     assert_eq!(row("rust/span/on").counts["spans"], 1.0);
+    // What is found otherwise is there, too.
+    assert_eq!((row("rust/span/on").counts["attended"], row("rust/span/off").counts["quick"]), (1.0, 1.0));
     // A part is what it says it is, in every mode.
     let part = row("rust/boxes/two/off");
     assert_eq!((part.median, part.above["none"].ns, part.allocs), (500.0, 0.0, None));
     // One without modes has one row, which took what it said.
     let alone: Vec<_> = rows.iter().filter(|row| row.id.starts_with("cc/")).collect();
     assert_eq!((alone.len(), &alone[0].id[..], alone[0].median), (1, "cc/alone", 7.0));
+    // It wants longer slices: 32 times as many operations, by calibrations that something may disturb.
+    let (long, short) = (alone[0].counts["n"], row("rust/checked/off").counts["n"]);
+    assert!(long > 8.0 * short, "{long} operations a slice, beside {short}");
     // A mode of the bench's own has its own base, and what it adds is found.
     let slower = row("rust/checked/slower");
     assert_eq!(slower.above.keys().collect::<Vec<_>>(), ["nosub"]);

@@ -19,6 +19,7 @@ pub struct Case {
     pub(crate) one_core: bool,
     pub(crate) traced: bool,
     pub(crate) not_in: &'static [&'static str],
+    pub(crate) slice: Option<Duration>,
 }
 
 impl fmt::Debug for Case {
@@ -38,6 +39,7 @@ impl Case {
             one_core: false,
             traced: true,
             not_in: &[],
+            slice: None,
         }
     }
 
@@ -47,6 +49,14 @@ impl Case {
     #[must_use]
     pub fn counted_over(mut self, operations: u64) -> Self {
         self.counted_over = operations.max(1);
+        self
+    }
+
+    /// Has slices of about this much time instead of a millisecond: of an operation that takes so long itself, or that
+    /// several threads run, as they start and end together only nearly.
+    #[must_use]
+    pub fn slices_of(mut self, time: Duration) -> Self {
+        self.slice = Some(time);
         self
     }
 

@@ -95,7 +95,9 @@ mod results;
 mod tables;
 mod worker;
 
-use std::fmt::Write as _;
+use std::any::Any;
+use std::ffi::OsString;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -107,6 +109,7 @@ pub use self::mode::Mode;
 pub use self::results::Results;
 
 use self::exchange::Process;
+use crate::args::Args;
 use crate::clock::timer_floor;
 use crate::row;
 use crate::shuffle::Shuffle;
@@ -126,6 +129,27 @@ pub trait Workload {
         Mode::all()
     }
 
+    /// Starts what all modes talk to, such as a server in a process of its own. It is there before their processes, and
+    /// dropped after them.
+    ///
+    /// # Errors
+    ///
+    /// Whatever it takes: the bench ends with that.
+    fn company() -> io::Result<Company> {
+        Ok(Company::default())
+    }
+
+    /// Looks at the workload otherwise than by its time, such as at its threads: in the bench's own process, when all rounds
+    /// are over and while the [company](Self::company) is there. What it finds goes [into the rows](Results::gauge).
+    ///
+    /// # Errors
+    ///
+    /// Whatever it takes: the bench ends with that.
+    fn profile(results: &mut Results, args: &Args) -> io::Result<()> {
+        let _ = (results, args);
+        Ok(())
+    }
+
     /// How many seconds a full run measures.
     fn seconds() -> u64 {
         75
@@ -139,6 +163,38 @@ pub trait Workload {
     fn bars(results: &Results) -> Vec<Bar> {
         let _ = results;
         Vec::new()
+    }
+}
+
+/// What is there beside the modes while they are measured, and the environment variables that tell them of it.
+#[derive(Default)]
+pub struct Company {
+    env: Vec<(OsString, OsString)>,
+    _kept: Option<Box<dyn Any>>,
+}
+
+impl fmt::Debug for Company {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Company").field("env", &self.env).finish_non_exhaustive()
+    }
+}
+
+impl Company {
+    /// Keeps something until the modes have ended.
+    #[must_use]
+    pub fn of(kept: impl Any) -> Self {
+        Self { env: Vec::new(), _kept: Some(Box::new(kept)) }
+    }
+
+    /// Sets an environment variable of the modes' processes.
+    #[must_use]
+    pub fn with_env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    fn env(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
+        self.env.iter().map(|(name, value)| (name, value))
     }
 }
 
@@ -197,7 +253,10 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     results.select(|id| session.args().selects(id));
     let started = Instant::now();
     let plan = Plan::of::<W>(session);
-    let rounds = measure::<W>(&plan, &mut results)?;
+    let company = W::company()?;
+    let rounds = measure::<W>(&plan, &company, &mut results)?;
+    W::profile(&mut results, session.args())?;
+    drop(company);
     results.finish();
 
     let mut text = String::new();
@@ -241,7 +300,7 @@ struct Pace {
 }
 
 /// Runs all generations, and returns how many rounds there were.
-fn measure<W: Workload>(plan: &Plan, results: &mut Results) -> io::Result<usize> {
+fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -> io::Result<usize> {
     let started = Instant::now();
     let mut random = Shuffle::new(0xA7ACE);
     let mut rounds = 0;
@@ -250,7 +309,7 @@ fn measure<W: Workload>(plan: &Plan, results: &mut Results) -> io::Result<usize>
     for generation in 0..plan.generations {
         let mut processes = Vec::new();
         for mode in results.modes() {
-            processes.push(Process::start(W::NAME, mode, generation)?);
+            processes.push(Process::start(W::NAME, mode, generation, company)?);
         }
         if generation == 0 {
             paces = first(plan, results, &mut processes)?;
@@ -297,6 +356,7 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
     for case in 0..results.cases().len() {
         let modes: Vec<usize> = results.modes_of(case).collect();
         let mut operation = vec![Duration::ZERO; processes.len()];
+        let long = results.cases()[case].slice.unwrap_or(plan.slice);
         let mut messages = Vec::new();
         for &mode in &modes {
             let process = &mut processes[mode];
@@ -309,18 +369,25 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
             let counted = process.count(results, case, over)?;
             results.set_counts(case, mode, counted, over);
             if !plan.once {
-                operation[mode] = process.calibrate(results, case, plan.slice)?;
+                operation[mode] = process.calibrate(results, case, long)?;
             }
         }
         let (loud, silent): (Vec<usize>, Vec<_>) =
             modes.into_iter().partition(|&mode| results.modes()[mode].writes());
-        paces.push(Pace { messages, ..pace(plan, results.modes(), &operation, &silent, &loud) });
+        paces.push(Pace { messages, ..pace(plan, long, results.modes(), &operation, &silent, &loud) });
     }
     Ok(paces)
 }
 
-/// How often a case runs whose operation takes so long in each of its modes.
-fn pace(plan: &Plan, modes: &[Mode], operation: &[Duration], silent: &[usize], loud: &[usize]) -> Pace {
+/// How often a case runs whose slices should be so `long`, and whose operation takes so long in each of its modes.
+fn pace(
+    plan: &Plan,
+    long: Duration,
+    modes: &[Mode],
+    operation: &[Duration],
+    silent: &[usize],
+    loud: &[usize],
+) -> Pace {
     let fit = |slice: Duration, mode: usize| {
         let fit = slice.as_nanos() / operation[mode].as_nanos().max(1);
         if plan.once { 1 } else { u64::try_from(fit).unwrap_or(u64::MAX).clamp(1, 1 << 30) }
@@ -329,14 +396,14 @@ fn pace(plan: &Plan, modes: &[Mode], operation: &[Duration], silent: &[usize], l
         silent.iter().copied().filter(|&other| modes[other].keeps_pace_with(&modes[mode])).collect()
     };
     // What is compared runs equally often, as far as that takes not too long.
-    let shared = |mode: usize| with(mode).iter().map(|&other| fit(plan.slice, other)).min().unwrap_or(1);
+    let shared = |mode: usize| with(mode).iter().map(|&other| fit(long, other)).min().unwrap_or(1);
     let mut slice: Vec<u64> = (0..operation.len()).map(shared).collect();
     for &mode in loud {
-        slice[mode] = slice[mode].min(fit(plan.slice * 5, mode));
+        slice[mode] = slice[mode].min(fit(long * 5, mode));
     }
     let together = |modes: &[usize], slices: u32| {
         let took = modes.iter().map(|&mode| operation[mode].mul_f64(slice[mode] as f64)).sum::<Duration>();
-        let should = plan.slice * slices * u32::try_from(modes.len()).unwrap_or(1);
+        let should = long * slices * u32::try_from(modes.len()).unwrap_or(1);
         let every = took.as_nanos().div_ceil(should.as_nanos().max(1));
         usize::try_from(every).unwrap_or(1).max(1)
     };

@@ -1,6 +1,7 @@
 //! What was measured, and the rows that are made of it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::case::{Case, Done};
 use super::exchange::Slice;
@@ -19,6 +20,8 @@ pub(super) struct Info {
     traced: bool,
     not_in: &'static [&'static str],
     selected: bool,
+    /// Where it is not as long as others'.
+    pub(super) slice: Option<Duration>,
     /// The parts that it reported, in its order.
     parts: Vec<String>,
 }
@@ -59,6 +62,7 @@ impl Results {
             traced: case.traced,
             not_in: case.not_in,
             selected: true,
+            slice: case.slice,
             parts: Vec::new(),
         };
         Self {
@@ -119,6 +123,21 @@ impl Results {
     #[must_use]
     pub fn allocated(&self, case: &str, mode: &str) -> Option<(Counts, u64)> {
         self.allocated.get(&(self.case(case)?, self.mode(mode)?)).copied()
+    }
+
+    /// Returns what a case counted in a mode under this name, over all rounds: of one operation, or as a gauge.
+    #[must_use]
+    pub fn counted(&self, case: &str, mode: &str, name: &str) -> Option<Interval> {
+        Interval::of(self.counts.get(&(self.case(case)?, self.mode(mode)?))?.get(name)?)
+    }
+
+    /// Adds to the row of a case in a mode what was found otherwise than by its rounds, in
+    /// [`Workload::profile`](super::Workload::profile). There is no such row: nothing is added.
+    pub fn gauge(&mut self, case: &str, mode: &str, name: &str, value: f64) {
+        let Some(key) = self.case(case).zip(self.mode(mode)) else { return };
+        if let Some(counts) = self.counts.get_mut(&key) {
+            counts.entry(name.to_owned()).or_default().push(value);
+        }
     }
 
     /// Tells whether the allocations of a case are the same in each run.

@@ -1,0 +1,156 @@
+//! What the threads and tasks do: the same for both, as far as one waits where the other is polled.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::net::SocketAddr;
+
+use atrace_benches::http::{self, Exchange};
+use atrace_benches::workload::Wrong;
+use p256::ecdsa::signature::{Signer as _, Verifier as _};
+use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
+use p256::elliptic_curve::Generate as _;
+use p256::elliptic_curve::sec1::ToSec1Point as _;
+use p256::{PublicKey, SecretKey};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tracing::{Span, info, info_span};
+
+pub(crate) trait Work: Copy + Send + 'static {
+    type Output: Send + 'static;
+
+    /// Does it in a thread that can wait.
+    fn block(self, number: u64) -> Result<Self::Output, Wrong>;
+
+    /// Does it in a task.
+    fn poll(self, number: u64) -> impl Future<Output = Result<Self::Output, Wrong>> + Send + 'static;
+
+    /// What it is within.
+    fn span(number: u64) -> Span;
+
+    /// What it ends with.
+    fn event();
+
+    /// Checks every one; `last` is the one before, of the same client.
+    fn check(output: &Self::Output, last: Option<&Self::Output>) -> Result<(), Wrong>;
+
+    /// Checks one more thoroughly.
+    fn check_well(output: &Self::Output) -> Result<(), Wrong>;
+}
+
+/// Makes a key pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyPairs;
+
+pub(crate) struct KeyPair {
+    secret: SecretKey,
+    public: PublicKey,
+}
+
+impl KeyPair {
+    fn generate() -> Result<Self, Wrong> {
+        let secret = SecretKey::try_generate().map_err(|e| format!("no random numbers: {e}"))?;
+        let public = black_box(&secret).public_key();
+        Ok(Self { secret, public })
+    }
+}
+
+impl Work for KeyPairs {
+    type Output = KeyPair;
+
+    fn block(self, _: u64) -> Result<KeyPair, Wrong> {
+        KeyPair::generate()
+    }
+
+    async fn poll(self, _: u64) -> Result<KeyPair, Wrong> {
+        KeyPair::generate()
+    }
+
+    fn span(number: u64) -> Span {
+        info_span!("key pair", number)
+    }
+
+    fn event() {
+        info!("generated");
+    }
+
+    fn check(output: &KeyPair, last: Option<&KeyPair>) -> Result<(), Wrong> {
+        if last.is_some_and(|last| last.public == output.public) {
+            return Err("the same key twice".to_owned());
+        }
+        // Its coordinates are put into the equation of the curve.
+        match PublicKey::from_sec1_bytes(black_box(output.public.to_sec1_point(false).as_bytes())) {
+            Ok(key) if key == output.public => Ok(()),
+            Ok(_) => Err("a public key is read as another".to_owned()),
+            Err(e) => Err(format!("a public key is not on the curve: {e}")),
+        }
+    }
+
+    fn check_well(output: &KeyPair) -> Result<(), Wrong> {
+        const MESSAGE: &[u8] = b"signed by the secret key, verified by the public one";
+        let signature: Signature = SigningKey::from(&output.secret).sign(MESSAGE);
+        let verified = VerifyingKey::from(&output.public).verify(MESSAGE, &signature);
+        verified.map_err(|e| format!("the two keys are no pair: {e}"))
+    }
+}
+
+/// Asks the server, and compares its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requests {
+    pub(crate) address: SocketAddr,
+    /// How many milliseconds the server waits.
+    pub(crate) delay: u32,
+}
+
+impl Requests {
+    async fn get(self, number: u64) -> std::io::Result<()> {
+        let mut exchange = Exchange::new(self.delay, number);
+        let mut stream = tokio::net::TcpStream::connect(self.address).await?;
+        http::reset(&stream)?;
+        stream.write_all(exchange.question()).await?;
+        loop {
+            let read = stream.read(exchange.room()).await?;
+            if exchange.received(read)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wrong(number: u64) -> impl Fn(std::io::Error) -> Wrong {
+        move |e| format!("request {number}: {e}")
+    }
+}
+
+impl Work for Requests {
+    /// The number that was answered.
+    type Output = u64;
+
+    fn block(self, number: u64) -> Result<u64, Wrong> {
+        http::get(self.address, self.delay, number).map_err(Self::wrong(number))?;
+        Ok(number)
+    }
+
+    async fn poll(self, number: u64) -> Result<u64, Wrong> {
+        self.get(number).await.map_err(Self::wrong(number))?;
+        Ok(number)
+    }
+
+    fn span(number: u64) -> Span {
+        info_span!("request", number)
+    }
+
+    fn event() {
+        info!("answered");
+    }
+
+    fn check(output: &u64, last: Option<&u64>) -> Result<(), Wrong> {
+        // The answer itself was compared when it came.
+        if last.is_some_and(|last| last >= output) {
+            Err(format!("{output} was answered late"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_well(_: &u64) -> Result<(), Wrong> {
+        Ok(())
+    }
+}

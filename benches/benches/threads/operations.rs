@@ -1,0 +1,197 @@
+//! One operation: a thread or a task is created, started and joined.
+
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use atrace_benches::profile::{Started, minor_faults};
+use atrace_benches::workload::{Done, Tracing, Wrong};
+use tokio::runtime::Runtime;
+
+use super::clients::{CLIENTS, Client, Clients, roles, stay};
+use super::jobs::{KeyPairs, Requests, Work};
+use super::{Job, Kind, Setup, WORKERS, count, server};
+
+/// What runs the operations of a setup, so many, and says what it has done.
+pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wrong> + 'static {
+    let mut team = None;
+    move |n| {
+        let team: &mut Team = match &mut team {
+            Some(team) => team,
+            none => none.insert(Team::start::<T>(setup)?),
+        };
+        team.run(setup.kind, n)
+    }
+}
+
+/// The clients, and what they count.
+struct Team {
+    clients: Clients,
+    polls: Arc<AtomicU64>,
+    /// Of tasks, the threads that any of them ever ran on.
+    started: u64,
+    /// Whether each client has run something.
+    warm: bool,
+}
+
+impl Team {
+    fn start<T: Tracing>(setup: Setup) -> Result<Self, Wrong> {
+        match setup.job {
+            Job::Nonio => Self::of::<T, _>(setup.kind, KeyPairs),
+            Job::Io(delay) => {
+                let address = server().map_err(|e| format!("where the server is: {e}"))?;
+                Self::of::<T, _>(setup.kind, Requests { address, delay })
+            }
+        }
+    }
+
+    fn of<T: Tracing, W: Work>(kind: Kind, work: W) -> Result<Self, Wrong> {
+        let polls = Arc::new(AtomicU64::new(0));
+        let clients = match kind {
+            Kind::Kernel => {
+                Clients::start(|| InThreads { work, last: None, traced: PhantomData::<fn() -> T> })?
+            }
+            Kind::Task => {
+                let runtime = Arc::new(runtime().map_err(|e| format!("the runtime: {e}"))?);
+                Clients::start(|| InTasks {
+                    work,
+                    last: None,
+                    runtime: Arc::clone(&runtime),
+                    polls: Arc::clone(&polls),
+                    traced: PhantomData::<fn() -> T>,
+                })?
+            }
+        };
+        Ok(Self { clients, polls, started: 0, warm: false })
+    }
+
+    fn run(&mut self, kind: Kind, n: u64) -> Result<Done, Wrong> {
+        let faults = || minor_faults().map_err(|e| format!("page faults: {e}"));
+        let (faults_before, started_before) = (faults()?, Started::count());
+        let polls_before = self.polls.load(Relaxed);
+        let mut all = n;
+        if !self.warm {
+            self.clients.run_each()?;
+            all += CLIENTS as u64;
+            self.warm = true;
+        }
+        let shares = self.clients.run(n)?;
+        let polls = self.polls.load(Relaxed) - polls_before;
+        let started = Started::count() - started_before;
+        let faults = faults()? - faults_before;
+        self.started += started;
+        let messages = match kind {
+            // A span and an event.
+            Kind::Kernel => 3 * all,
+            // The span is entered for each poll, and when the task is dropped.
+            Kind::Task => 2 * (polls + all) + all,
+        };
+        match kind {
+            Kind::Kernel if started != all => {
+                return Err(format!("{all} operations have started {started} threads"));
+            }
+            Kind::Task if self.started > WORKERS as u64 => {
+                return Err(format!("tasks ran on {} threads, there are {WORKERS} workers", self.started));
+            }
+            Kind::Task if polls < all => return Err(format!("{all} tasks were polled {polls} times")),
+            _ => {}
+        }
+        // As the original: an operation takes what both clients took together, by how many there were; throughput is the
+        // sum of theirs.
+        let took = shares.iter().map(|share| share.took).sum();
+        let rates = shares.iter().filter(|share| share.ops > 0);
+        let throughput = rates.map(|share| share.ops as f64 / share.took.as_secs_f64()).sum();
+        Ok(Done::new()
+            .took(took)
+            .messages(messages)
+            .count(count::MESSAGES, messages)
+            .count(count::POLLS, polls)
+            .count(count::FAULTS, faults)
+            .count(count::STARTED, started)
+            .gauge(count::THROUGHPUT, throughput))
+    }
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    let places = AtomicUsize::new(0);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_io()
+        .on_thread_start(move || {
+            roles::enter("workers");
+            // To its end.
+            std::mem::forget(stay(places.fetch_add(1, Relaxed)));
+        })
+        .build()
+}
+
+struct InThreads<T: Tracing, W: Work> {
+    work: W,
+    last: Option<W::Output>,
+    traced: PhantomData<fn() -> T>,
+}
+
+impl<T: Tracing, W: Work> Client for InThreads<T, W> {
+    fn operate(&mut self, number: u64) -> Result<(), Wrong> {
+        let work = self.work;
+        let thread = std::thread::Builder::new().spawn(move || {
+            Started::seen();
+            let span = T::span(|| W::span(number));
+            T::within(&span, || {
+                let output = work.block(number);
+                T::event(W::event);
+                output
+            })
+        });
+        let thread = thread.map_err(|e| format!("a thread can't be started: {e}"))?;
+        let output = thread.join().map_err(|_| format!("thread {number} has panicked"))??;
+        W::check(&output, self.last.as_ref())?;
+        self.last = Some(output);
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), Wrong> {
+        self.last.as_ref().map_or(Ok(()), W::check_well)
+    }
+}
+
+struct InTasks<T: Tracing, W: Work> {
+    work: W,
+    last: Option<W::Output>,
+    runtime: Arc<Runtime>,
+    polls: Arc<AtomicU64>,
+    traced: PhantomData<fn() -> T>,
+}
+
+impl<T: Tracing, W: Work> Client for InTasks<T, W> {
+    fn operate(&mut self, number: u64) -> Result<(), Wrong> {
+        let work = self.work;
+        let task = async move {
+            let output = work.poll(number).await;
+            T::event(W::event);
+            output
+        };
+        let task = self.runtime.spawn(T::spanned(counted(Arc::clone(&self.polls), task), || W::span(number)));
+        let output = self.runtime.block_on(task).map_err(|e| format!("task {number}: {e}"))??;
+        W::check(&output, self.last.as_ref())?;
+        self.last = Some(output);
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), Wrong> {
+        self.last.as_ref().map_or(Ok(()), W::check_well)
+    }
+}
+
+/// Counts how often a future is polled, and the threads that do, in whichever mode.
+async fn counted<F: Future>(polls: Arc<AtomicU64>, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        Started::seen();
+        polls.fetch_add(1, Relaxed);
+        future.as_mut().poll(context)
+    })
+    .await
+}
