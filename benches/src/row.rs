@@ -265,7 +265,7 @@ fn target_dir_of(target: Option<PathBuf>, exe: Option<&Path>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("target"))
 }
 
-/// Writes the rows of `bench` to its file in [`dir`], with the [environment](crate::environment) beside it, and
+/// Writes the rows of `bench` to its file in [`dir`], with the [environment] beside it, and
 /// returns which that is.
 ///
 /// # Errors
