@@ -708,12 +708,18 @@ fn plain_table(title: &str, rows: &[&Row]) -> Table {
             cells.push(Cell::count(row.bytes));
         }
         if counts {
-            let all: Vec<_> = row.counts.iter().map(|(what, n)| (what.clone(), Cell::Count(*n))).collect();
+            let all = counted_of(row);
             cells.push(if all.is_empty() { Cell::Empty } else { Cell::List(all) });
         }
         table.rows.push(cells);
     }
     table
+}
+
+/// The first few things that were counted, and were there; report.json has all.
+fn counted_of(row: &Row) -> Vec<(String, Cell)> {
+    let there = row.counts.iter().filter(|(_, n)| **n != 0.0);
+    there.take(5).map(|(what, n)| (what.clone(), Cell::Count(*n))).collect()
 }
 
 /// What a row is compared to, as short as it is clear.
@@ -788,7 +794,7 @@ fn workload(name: &str, rows: &[Row]) -> Section {
             if let Some(n) = above.allocs.filter(|n| *n != 0.0) {
                 allocations.push((format!("in {mode}"), Cell::Count(n)));
             }
-            counted = row.counts.iter().map(|(what, n)| (what.clone(), Cell::Count(*n))).collect();
+            counted = counted_of(row);
             let sign = if above.ns < 0.0 { "" } else { "+" };
             let writes = above
                 .raw_writes

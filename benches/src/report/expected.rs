@@ -4,9 +4,13 @@ use crate::instructions::EVENTS;
 use crate::seed;
 
 /// The benches, and how to run each.
-pub(crate) const BENCHES: [(&str, &str); 3] = [
+pub(crate) const BENCHES: [(&str, &str); 7] = [
     ("atrace", "cargo bench -p atrace-benches --bench atrace"),
     ("subscriber", "cargo bench -p atrace-benches --bench subscriber"),
+    ("suspension", "cargo bench -p atrace-benches --bench suspension"),
+    ("coroutines", "cargo bench -p atrace-benches --bench coroutines"),
+    ("threads", "cargo bench -p atrace-benches --bench threads"),
+    ("live", "cargo bench -p atrace-benches --bench live"),
     ("instructions", "cargo run -p atrace-benches --bin instructions"),
 ];
 

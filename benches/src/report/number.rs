@@ -16,7 +16,8 @@ pub(crate) fn interval(median: f64, low: f64, high: f64, unit: &str) -> (String,
     };
     let places = if unit == "instructions" && median >= 10.0 { 0 } else { places(median / divisor) };
     let f = |x: f64| format!("{:.places$}", x / divisor);
-    (f(median), format!("{}–{}", f(low), f(high)), unit)
+    let between = if low < 0.0 { " to " } else { "–" };
+    (f(median), format!("{}{between}{}", f(low), f(high)), unit)
 }
 
 /// A number with three digits that matter.
@@ -88,7 +89,7 @@ mod tests {
             ["0.54 ns", "9.99 ns", "10.0 ns", "386 ns", "9999 ns", "12.3 µs", "25.0 ms", "40.0 s", "-386 ns"];
         assert_eq!(texts, expected);
         assert_eq!(interval(12_345.0, 12_000.0, 13_000.0, "ns").1, "12.0–13.0");
-        assert_eq!(interval(0.0, -1.0, 1.0, "ns").1, "-1.00–1.00");
+        assert_eq!(interval(0.0, -1.0, 1.0, "ns").1, "-1.00 to 1.00");
         assert_eq!(interval(12.25, 12.25, 12.25, "instructions").0, "12");
         assert_eq!([0.0667, 0.617, 11.66, 123.4].map(ratio), ["0.067", "0.62", "11.66", "123"]);
         assert_eq!([0.0, 2.0, 0.0025, 1.5].map(count), ["0", "2", "0.0025", "1.50"]);

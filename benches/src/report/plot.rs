@@ -305,7 +305,9 @@ impl Axis {
                 (low..=high).map(|power| 10_f64.powi(power)).map(|x| (x, power_label(x))).collect()
             }
             Self::Around { low, high } => {
-                let powers = (0..16).step_by(if high - low > 6.0 { 2 } else { 1 });
+                // Where there is much to show, 1 ns is too near to zero for a label.
+                let (first, step) = if high - low > 6.0 { (2, 2) } else { (0, 1) };
+                let powers = (first..16).step_by(step);
                 let each = powers.flat_map(|power| [-(10_f64.powi(power)), 10_f64.powi(power)]);
                 let inside = |x: &f64| (low..=high).contains(&bend(*x));
                 each.chain([0.0]).filter(inside).map(|x| (x, power_label(x))).collect()
