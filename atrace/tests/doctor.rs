@@ -38,13 +38,18 @@ mod cases {
             // SAFETY: what is tested.
             "closed all" => drop(unsafe { libc::close_range(3, 10_000, 0) }),
             "dropped" => (0..3).for_each(|_| atrace_instant(TAG, "dropped")),
-            "forked" => {
-                __note_filter(true);
-                let watch = watch::watch(|_| {}).unwrap();
+            fault @ ("forked" | "forked and traced") => {
+                let watch = (fault == "forked").then(|| {
+                    __note_filter(true);
+                    watch::watch(|_| {}).unwrap()
+                });
                 // SAFETY: the child does what is safe after a fork.
                 let child = unsafe { libc::fork() };
                 assert!(child >= 0);
                 if child == 0 {
+                    if fault == "forked and traced" {
+                        atrace_set_tracing_enabled(false);
+                    }
                     // SAFETY: ends with its parent; and never lives long.
                     unsafe {
                         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -324,8 +329,22 @@ mod cases {
         let report = examine(child);
         finds(&report, Topic::Filter, "no thread tells it");
         assert!(report.findings().iter().any(|it| it.text.contains("its parent's")), "{report}");
-        // SAFETY: a grandchild of this process, which waits.
-        unsafe { libc::kill(i32::try_from(child).unwrap(), libc::SIGKILL) };
+    }
+
+    #[test]
+    fn a_child_speaks_for_itself() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        let waiting = Waiting::start(&mut place.command(&name), "forked and traced");
+        let child =
+            waiting.said.iter().find_map(|line| line.split_once("CHILD ")).unwrap().1.parse().unwrap();
+        until("the child has said something", || {
+            let report = examine(child);
+            !report.findings().iter().any(|it| it.text.contains("its parent's"))
+        });
+        finds(&examine(child), Topic::Disabled, "disabled tracing for itself");
+        is_healthy(&examine(waiting.pid()));
     }
 
     /// Nobody else than root may write to the kernel's marker, nor look into a process of another user.

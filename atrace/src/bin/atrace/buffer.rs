@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use atrace::tracefs::{self, Instance, Stats};
 
@@ -56,7 +57,7 @@ fn resize(instance: &Instance, kb: Option<u64>) -> Result<()> {
     let available = available_kb();
     let Some(kb) = kb else {
         let modest = DEFAULT_KB.min(DEFAULT_TOTAL_KB / cpus).min(available / 8 / cpus).max(1408);
-        return Ok(instance.set_buffer_kb(modest)?);
+        return Ok(set_size(instance, modest)?);
     };
     let most = available / 10 * 9 / cpus;
     if kb > most {
@@ -66,7 +67,20 @@ fn resize(instance: &Instance, kb: Option<u64>) -> Result<()> {
             thousands(available),
         )));
     }
-    instance.set_buffer_kb(kb).map_err(|e| Failure::new(format!("--buffer {kb}: {e}: name a smaller one")))
+    set_size(instance, kb).map_err(|e| Failure::new(format!("--buffer {kb}: {e}: name a smaller one")))
+}
+
+/// Nobody can be reading a buffer while its size changes: who looks at this one is soon done.
+pub(crate) fn set_size(instance: &Instance, kb: u64) -> std::io::Result<()> {
+    for _ in 0..100 {
+        match instance.set_buffer_kb(kb) {
+            Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other,
+        }
+    }
+    instance.set_buffer_kb(kb)
 }
 
 /// How much memory can be had.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use atrace::tracefs::{self, Instance};
 
-use crate::buffer::PREFIX;
+use crate::buffer::{PREFIX, set_size};
 use crate::failure::Result;
 
 const EVENT: &str = "events/sched/sched_process_exec/enable";
@@ -21,7 +21,7 @@ impl Names {
             return Ok(Self(None));
         }
         let instance = Instance::create(PREFIX)?;
-        instance.set_buffer_kb(64)?;
+        set_size(&instance, 64)?;
         // Of the processes in `set_event_pid` and their children; nobody is in there yet.
         instance.set_option("event-fork", true)?;
         Ok(Self(Some(instance)))
