@@ -15,7 +15,10 @@ fn main() {
     let include = PathBuf::from(variable("DEP_CUTILS_INCLUDE"));
     println!("cargo::rerun-if-changed={}", include.display());
 
-    cxx(cxx_build::bridge("src/lib.rs")).file("src/bench.cc").include(&include).compile("cc_bench_loops");
+    cxx(cxx_build::bridges(["src/lib.rs", "src/coroutines.rs"]))
+        .files(["src/bench.cc", "src/coroutines.cc"])
+        .include(&include)
+        .compile("cc_bench_loops");
 
     println!("cargo::metadata=compiler={}", compiler());
 

@@ -4,22 +4,24 @@
 //! their names. All of it happens on one thread, so that what is counted is the same in each run:
 //!
 //! - `SequentialSemaphoreAsMutex`: one permit, and every acquire of it suspends: it is polled, the permit is
-//!   released, it is polled again. What has to happen if it is dropped meanwhile, its cancellation handler, is
-//!   kept in the future (`inline`) or, as a boxed closure, on the heap (`boxed`). Traced, each acquire has a
-//!   span.
-//! - `ChannelSink`: 10,000 boxed numbers through a channel, a task that keeps every fourth, another channel and a sum. Traced, the
-//!   two tasks are within 0, 1 or 2 spans (`.instrument`), in the place of Kotlin's thread-local context elements: both act at
-//!   each resume. The channels hold nothing (rendezvous), 1, 8 or 32 elements.
+//!   released, it is polled again. What has to happen if it is dropped meanwhile, its cancellation handler,
+//!   is kept in the future (`inline`) or, as a boxed closure, on the heap (`boxed`). Traced, each acquire has
+//!   a span.
+//! - `ChannelSink`: 10,000 boxed numbers through a channel, a task that keeps every fourth, another channel
+//!   and a sum. Traced, the two tasks are within 0, 1 or 2 spans (`.instrument`), in the place of Kotlin's
+//!   thread-local context elements: both act at each resume. The channels hold nothing (rendezvous), 1, 8 or
+//!   32 elements.
 //! - `ChannelSinkNoAllocations`: 100,000 units through one channel; traced, the sender is within a span.
 //!
-//! The runtime is `tokio::runtime::Builder::new_current_thread()` with neither driver; the channels are flume's, also where
-//! tokio has one, so that only the capacity changes. The semaphore is tokio's, polled by hand.
+//! The runtime is `tokio::runtime::Builder::new_current_thread()` with neither driver; the channels are
+//! flume's, also where tokio has one, so that only the capacity changes. The semaphore is tokio's, polled by
+//! hand.
 //!
 //! An instrumented future enters its span for each poll and once more when it is dropped.
 
 use std::fmt::Write as _;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,14 +29,14 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use atrace_benches::alloc::Counting;
 use atrace_benches::row::Row;
-use atrace_benches::workload::{self, Bar, Case, Done, Results, Tracing, Workload, Wrong};
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use atrace_benches::workload::{self, Bar, Case, Done, Results, Tracing, Workload};
+use tokio::sync::Semaphore;
 use tracing::info_span;
 
 #[path = "suspension/acquire.rs"]
 mod acquire;
 
-use self::acquire::{Acquire, Boxed, Handler, Inline, Slots};
+use self::acquire::{Acquire, Boxed, Handler, Inline, Permit, Slots};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -56,9 +58,6 @@ const SPANS: [usize; 3] = [0, 1, 2];
 /// How many acquires an operation of the original has, and allocations are counted over.
 const ACQUIRES: u64 = 1_000_000;
 
-/// What an acquire ends with.
-type Permit = Result<SemaphorePermit<'static>, AcquireError>;
-
 struct Suspension;
 
 impl Workload for Suspension {
@@ -73,10 +72,6 @@ impl Workload for Suspension {
         }
         cases.extend(CAPACITIES.map(units::<T>));
         cases
-    }
-
-    fn seconds() -> u64 {
-        65
     }
 
     fn report(results: &Results) -> String {
@@ -120,7 +115,7 @@ fn semaphore_of<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'sta
     let case = Case::new(semaphore_id(H::NAME), move |n| {
         if !cancelled {
             // Once, as what is boxed for it would be counted.
-            cancel::<H, F>(semaphore, slots, &acquire)?;
+            acquire::cancel::<H, F>(semaphore, slots, &acquire)?;
             cancelled = true;
         }
         let mut context = Context::from_waker(&waker);
@@ -154,39 +149,6 @@ fn semaphore_of<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'sta
 
 fn semaphore_id(handler: &str) -> String {
     format!("rust/semaphore_as_mutex/{handler}")
-}
-
-/// Proves that a handler unregisters: a waiter that is dropped gets no permit, and the one behind it does.
-fn cancel<H: Handler, F: Future<Output = Permit> + Send + 'static>(
-    semaphore: &'static Semaphore,
-    slots: &'static Slots<F>,
-    acquire: &impl Fn() -> F,
-) -> Result<(), Wrong> {
-    let mut context = Context::from_waker(Waker::noop());
-    let held = semaphore.try_acquire().map_err(|e| format!("the permit is not there: {e}"))?;
-    let mut first = Acquire::<H, F>::new(acquire(), slots);
-    let mut second = Acquire::<H, F>::new(acquire(), slots);
-    if Pin::new(&mut first).poll(&mut context).is_ready()
-        || Pin::new(&mut second).poll(&mut context).is_ready()
-    {
-        return Err("there were more permits than one".to_owned());
-    }
-    if slots.taken() != 2 {
-        return Err(format!("{} waiters instead of two", slots.taken()));
-    }
-    drop(first);
-    if slots.taken() != 1 {
-        return Err(format!("the {} handler has not unregistered its waiter", H::NAME));
-    }
-    drop(held);
-    match Pin::new(&mut second).poll(&mut context) {
-        Poll::Ready(permit) => drop(permit),
-        Poll::Pending => return Err(format!("a waiter that was cancelled ({}) got the permit", H::NAME)),
-    }
-    if semaphore.available_permits() != 1 || slots.taken() != 0 {
-        return Err("cancelling has lost the permit".to_owned());
-    }
-    Ok(())
 }
 
 /// A runtime with one thread, the caller's, and no drivers.
@@ -270,7 +232,7 @@ fn pipeline<T: Tracing, const SPANS: usize>(capacity: usize) -> Case {
         let polls = polls.load(Relaxed);
         Ok(Done::new().messages(messages(SPANS, polls, 2 * n)).count("polls", polls))
     });
-    case.counted_over(5).one_core()
+    case.counted_over(5).per("polls").one_core()
 }
 
 fn capacity_name(capacity: usize) -> String {
@@ -312,7 +274,7 @@ fn units<T: Tracing>(capacity: usize) -> Case {
         let polls = polls.load(Relaxed);
         Ok(Done::new().messages(messages(1, polls, n)).count("polls", polls))
     });
-    case.counted_over(5).one_core()
+    case.counted_over(5).per("polls").one_core()
 }
 
 fn units_id(capacity: usize) -> String {

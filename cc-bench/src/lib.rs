@@ -12,6 +12,8 @@
 //! | `BM_TracingOnAtraceBegin/10`, `/1000` | on | [`begin`] with a name of 10, 1000 characters |
 //! | `BM_TracingOnAtraceEnd` | on | [`end`] |
 //!
+//! [`coroutines`] is about tasks, without ATrace: what a workload is made of.
+//!
 //! # Which libcutils
 //!
 //! On Android the loops call the device's, as far as it has what they call (see [`missing`]). A host has none that
@@ -31,6 +33,8 @@
 //! println!("cargo::rustc-link-arg=-Wl,-rpath,{}", std::env::var("DEP_CC_BENCH_LIBDIR").unwrap());
 //! ```
 #![cfg(any(target_os = "linux", target_os = "android"))]
+
+pub mod coroutines;
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -7,7 +7,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+
+/// What an acquire ends with.
+pub(crate) type Permit = Result<SemaphorePermit<'static>, AcquireError>;
 
 /// A few places for futures that wait, made once.
 pub(crate) struct Slots<F> {
@@ -164,4 +169,38 @@ impl<H: Handler, F: Future + Send + 'static> Drop for Acquire<H, F> {
             H::cancel(kept);
         }
     }
+}
+
+/// Proves that a handler unregisters: a waiter that is dropped gets no permit, and the one behind it does.
+///
+/// # Errors
+///
+/// What happened instead.
+pub(crate) fn cancel<H: Handler, F: Future<Output = Permit> + Send + 'static>(
+    semaphore: &'static Semaphore,
+    slots: &'static Slots<F>,
+    acquire: &impl Fn() -> F,
+) -> Result<(), String> {
+    let mut context = Context::from_waker(Waker::noop());
+    let held = semaphore.try_acquire().map_err(|e| format!("the permit is not there: {e}"))?;
+    let mut first = Acquire::<H, F>::new(acquire(), slots);
+    let mut second = Acquire::<H, F>::new(acquire(), slots);
+    let mut poll = |waiter: &mut Acquire<H, F>| Pin::new(waiter).poll(&mut context);
+    if poll(&mut first).is_ready() || poll(&mut second).is_ready() {
+        return Err("there were more permits than one".to_owned());
+    }
+    if slots.taken() != 2 {
+        return Err(format!("{} waiters instead of two", slots.taken()));
+    }
+    drop(first);
+    let left = slots.taken();
+    drop(held);
+    match poll(&mut second) {
+        Poll::Ready(permit) => drop(permit),
+        Poll::Pending => return Err(format!("a waiter that was cancelled ({}) got the permit", H::NAME)),
+    }
+    if left != 1 || slots.taken() != 0 || semaphore.available_permits() != 1 {
+        return Err(format!("the {} handler left {left} waiters", H::NAME));
+    }
+    Ok(())
 }

@@ -45,16 +45,25 @@ impl Bar {
     /// was not compared to that.
     #[must_use]
     pub fn zero_above(row: &Row, base: &str) -> Option<Self> {
+        Self::zero_above_of(row, base, 1.0)
+    }
+
+    /// The same for one of `things` that an operation has ([`Results::things`]).
+    #[must_use]
+    pub fn zero_above_of(row: &Row, base: &str, things: f64) -> Option<Self> {
         let above = row.above.get(base)?;
-        let half = (above.high - above.low) / 2.0;
-        let allowed = ZERO_NS.max(ZERO_RATIO * (row.median - above.ns));
-        let kept = above.low <= 0.0 && above.high >= 0.0 && half <= allowed;
-        let measured = format!("{:+.2} ns ({:+.2} – {:+.2})", above.ns, above.low, above.high);
+        let [ns, low, high] = [above.ns, above.low, above.high].map(|ns| ns / things);
+        let allowed = ZERO_NS.max(ZERO_RATIO * (row.median / things - ns));
+        let has_zero = low <= 0.0 && high >= 0.0;
+        let mut measured = format!("{ns:+.2} ns ({low:+.2} – {high:+.2})");
+        if !has_zero && low >= -allowed && high <= allowed {
+            measured.push_str(", all of which is within that, but not 0");
+        }
         Some(Self::new(
             format!("{} above {base}", row.id),
             measured,
             format!("0 within ± {allowed:.2} ns"),
-            kept,
+            has_zero && (high - low) / 2.0 <= allowed,
         ))
     }
 
@@ -100,9 +109,8 @@ fn hardly_any_allocations_above(row: &Row, base: &str) -> Option<Bar> {
 pub(super) fn common(results: &Results) -> Vec<Bar> {
     let mut bars = Vec::new();
     for case in results.traced_cases() {
-        let parts = results.parts(case).iter().map(|part| results.part(case, part, "filtered"));
-        let rows = std::iter::once(results.row(case, "filtered")).chain(parts);
-        bars.extend(rows.flatten().filter_map(|row| Bar::zero_above(row, "nosub")));
+        let row = results.row(case, "filtered");
+        bars.extend(row.and_then(|row| Bar::zero_above_of(row, "nosub", results.things(case))));
     }
     for case in results.traced_cases() {
         let Some(row) = results.row(case, "on") else { continue };

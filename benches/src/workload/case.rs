@@ -20,6 +20,8 @@ pub struct Case {
     pub(crate) traced: bool,
     pub(crate) not_in: &'static [&'static str],
     pub(crate) slice: Option<Duration>,
+    pub(crate) batch: u64,
+    pub(crate) per: Option<&'static str>,
 }
 
 impl fmt::Debug for Case {
@@ -29,7 +31,8 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    /// Makes a case. Its id is `<who>/<name>`, who being `rust` or `cc`. `run(n)` runs the operation `n` times.
+    /// Makes a case. Its id is `<who>/<name>`, who being `rust` or `cc`. `run(n)` runs the operation `n`
+    /// times.
     pub fn new(id: impl Into<String>, run: impl FnMut(u64) -> Result<Done, Wrong> + 'static) -> Self {
         Self {
             id: id.into(),
@@ -40,6 +43,8 @@ impl Case {
             traced: true,
             not_in: &[],
             slice: None,
+            batch: 1,
+            per: None,
         }
     }
 
@@ -52,22 +57,39 @@ impl Case {
         self
     }
 
-    /// Has slices of about this much time instead of a millisecond: of an operation that takes so long itself, or that
-    /// several threads run, as they start and end together only nearly.
+    /// Has slices of about this much time instead of a millisecond: of an operation that takes so long itself,
+    /// or that several threads run, as they start and end together only nearly.
     #[must_use]
     pub fn slices_of(mut self, time: Duration) -> Self {
         self.slice = Some(time);
         self
     }
 
-    /// Lets the two counts differ, where other threads allocate when they please: the second one is taken.
+    /// Runs this many operations at once, so that parts of them can be timed: `run` is only ever called with
+    /// a multiple of it, also where less was asked for.
+    #[must_use]
+    pub fn batch(mut self, operations: u64) -> Self {
+        self.batch = operations.max(1);
+        self
+    }
+
+    /// Says which of its [counts](Done::count) a person would ask for the cost of: each poll rather than the
+    /// whole pipeline. The rows are about operations, but what is promised is about these.
+    #[must_use]
+    pub fn per(mut self, count: &'static str) -> Self {
+        self.per = Some(count);
+        self
+    }
+
+    /// Lets the counts differ, where other threads allocate when they please: the median of seven is taken.
     #[must_use]
     pub fn inexact(mut self) -> Self {
         self.exact = false;
         self
     }
 
-    /// Keeps the thread that calls `run`, and those started by it meanwhile, on one core, the same in every mode.
+    /// Keeps the thread that calls `run`, and those started by it meanwhile, on one core, the same in every
+    /// mode.
     #[must_use]
     pub fn one_core(mut self) -> Self {
         self.one_core = true;
@@ -81,7 +103,8 @@ impl Case {
         self
     }
 
-    /// Has nothing to instrument, such as C++: it runs in the mode `none` only, and its rows have no mode in their ids.
+    /// Has nothing to instrument, such as C++: it runs in the mode `none` only, and its rows have no mode in
+    /// their ids.
     #[must_use]
     pub fn untraced(mut self) -> Self {
         self.traced = false;

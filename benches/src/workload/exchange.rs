@@ -27,8 +27,8 @@ pub(super) const KEPT: usize = 64;
 pub(super) enum Request {
     /// Run `warm_up` operations, then `n` that are timed and checked. Reply: [`Slice`].
     Slice { case: usize, warm_up: u64, n: u64 },
-    /// Count allocations of `n` operations, twice. Reply: [`Counted`].
-    Count { case: usize, n: u64 },
+    /// Count allocations of `n` operations, so many times. Reply: [`Counted`].
+    Count { case: usize, n: u64, times: usize },
     /// Run one operation. Reply: the first messages of it, as many as are [`KEPT`].
     Capture { case: usize },
     /// Write messages, those given now or before, as long as told. Reply: nanoseconds of one.
@@ -47,8 +47,11 @@ pub(super) struct Slice {
     pub(super) done: Done,
 }
 
-/// What two runs allocated; `None` where nobody counts.
-pub(super) type Counted = Option<[Counts; 2]>;
+/// What each of some runs allocated; `None` where nobody counts.
+pub(super) type Counted = Option<Vec<Counts>>;
+
+/// How often that is counted which differs from run to run.
+const INEXACT: usize = 7;
 
 /// The process of a mode.
 pub(super) struct Process {
@@ -70,7 +73,8 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts it and waits until it is ready, under a name of its own: switching tracing on for one must not for the others.
+    /// Starts it and waits until it is ready, under a name of its own: switching tracing on for one must not
+    /// for the others.
     pub(super) fn start(bench: &str, mode: &Mode, generation: usize, company: &Company) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -91,7 +95,8 @@ impl Process {
 
     /// Runs a slice of a case, and unless it is the first operation ever, some before that are not timed.
     pub(super) fn slice(&mut self, results: &Results, case: usize, n: u64, warm: bool) -> io::Result<Slice> {
-        let warm_up = if warm { n / 8 } else { 0 };
+        let batch = results.cases()[case].batch;
+        let warm_up = if warm { n / 8 / batch * batch } else { 0 };
         self.ask(&Request::Slice { case, warm_up, n }, results.case_id(case))
     }
 
@@ -102,7 +107,7 @@ impl Process {
         case: usize,
         slice: Duration,
     ) -> io::Result<Duration> {
-        let mut n = 1;
+        let mut n = results.cases()[case].batch;
         loop {
             let took = self.slice(results, case, n, false)?.elapsed;
             if took >= slice || n >= 1 << 30 {
@@ -115,16 +120,17 @@ impl Process {
     /// Counts the allocations of `n` operations.
     pub(super) fn count(&mut self, results: &Results, case: usize, n: u64) -> io::Result<Option<Counts>> {
         let id = results.case_id(case);
-        let counted: Counted = self.ask(&Request::Count { case, n }, id)?;
-        match counted {
-            // Of blocks that another thread gives back, some may be on their way.
-            Some([once, again])
-                if (once.allocs, once.bytes) != (again.allocs, again.bytes) && results.is_exact(case) =>
-            {
-                Err(self.error(id, &format!("allocates {once:?}, and the second time {again:?}")))
-            }
-            counted => Ok(counted.map(|[_, again]| again)),
+        let times = if results.is_exact(case) { 2 } else { INEXACT };
+        let counted: Counted = self.ask(&Request::Count { case, n, times }, id)?;
+        let Some(mut counts) = counted else { return Ok(None) };
+        if results.is_exact(case)
+            && let [once, again] = counts[..]
+            && (once.allocs, once.bytes) != (again.allocs, again.bytes)
+        {
+            return Err(self.error(id, &format!("allocates {once:?}, and the second time {again:?}")));
         }
+        counts.sort_unstable_by_key(|counts| (counts.allocs, counts.bytes));
+        Ok(counts.get(counts.len() / 2).copied())
     }
 
     /// Returns the first messages of one operation; none where the sink can't be read.

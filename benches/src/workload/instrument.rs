@@ -7,8 +7,8 @@ use tracing::instrument::{Instrument as _, Instrumented};
 /// How a workload is instrumented: a case is generic over this, so that the mode `none` is other machine code
 /// and its futures are as small as if nobody had thought of tracing.
 ///
-/// Spans are made by closures, since [`Bare`] makes none. Futures are `Send + 'static`, to be spawned wherever the
-/// workload likes.
+/// Spans are made by closures, since [`Bare`] makes none. Futures are `Send + 'static`, to be spawned
+/// wherever the workload likes.
 pub trait Tracing: 'static {
     /// Whether anything is instrumented.
     const COMPILED_IN: bool;

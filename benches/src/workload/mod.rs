@@ -7,10 +7,10 @@
 //! order that changes, while the others wait for a byte from a pipe. So what is compared ran within
 //! milliseconds of each other, and drifts of the machine cancel.
 //!
-//! Where the loader puts a program, and the allocator what it needs, is drawn anew for each process and stays:
-//! a process can be slower than its twin by more than what is to be measured. So the processes are replaced,
-//! *generation* by generation, and what counts as one sample is a generation (the median of its rounds), not a
-//! round. An interval then says how far the next process may be off, too.
+//! Where the loader puts a program, and the allocator what it needs, is drawn anew for each process and
+//! stays: a process can be slower than its twin by more than what is to be measured. So the processes are
+//! replaced, *generation* by generation, and what counts as one sample is a generation (the median of its
+//! rounds), not a round. An interval then says how far the next process may be off, too.
 //!
 //! Every timed slice of every process is checked: what it computed by the case itself, and what it wrote by
 //! the sink, which has to have got exactly the messages that the case says, or none if the mode does not
@@ -64,27 +64,27 @@
 //! }
 //! ```
 //!
-//! The rules: `run(n)` runs the operation `n` times, consumes (`black_box`) what it computes and returns `Err` if that is
-//! wrong; when it returns, every span it made is closed, in whatever thread. What it needs only once (a
-//! runtime, a server) is made when it first runs and kept in the closure, or its time is left out with
-//! [`Done::took`]. All instrumentation goes through [`Tracing`], so that `none` has none.
+//! The rules: `run(n)` runs the operation `n` times, consumes (`black_box`) what it computes and returns
+//! `Err` if that is wrong; when it returns, every span it made is closed, in whatever thread. What it needs
+//! only once (a runtime, a server) is made when it first runs and kept in the closure, or its time is left
+//! out with [`Done::took`]. All instrumentation goes through [`Tracing`], so that `none` has none.
 //!
 //! # What comes out
 //!
 //! `target/overhead/<NAME>.json`: for each case and mode a row `<case>/<mode>`, for each [part](Done::part)
-//! `<case>/<part>/<mode>`; of a case [without modes](Case::untraced) just `<case>` and `<case>/<part>`. A row has
-//! under `above` what its mode costs more than others: nanoseconds with an interval, and exactly counted
+//! `<case>/<part>/<mode>`; of a case [without modes](Case::untraced) just `<case>` and `<case>/<part>`. A row
+//! has under `above` what its mode costs more than others: nanoseconds with an interval, and exactly counted
 //! allocations and bytes; and in `counts` what the case counted. `limit/raw_writes_of/<case>` is what the
 //! messages of one operation cost when they are only written, by the same process between the same slices.
 //!
 //! On stdout: the workload's own [report](Workload::report), the table of what each mode adds, and the
-//! promises of all workloads (and [its own](Workload::bars)) beside what was measured. Promises that are exact
-//! counts fail the bench when they are broken, those about time don't.
+//! promises of all workloads (and [its own](Workload::bars)) beside what was measured. Promises that are
+//! exact counts fail the bench when they are broken, those about time don't.
 //!
 //! # Time
 //!
-//! [`Workload::seconds`] of a full run, a sixth of that with `--quick`: the rounds of every generation go on until its
-//! share is used up. As a test every case runs once in every mode.
+//! [`Workload::seconds`] of a full run, a sixth of that with `--quick`: the rounds of every generation go on
+//! until its share is used up. As a test every case runs once in every mode.
 
 mod bars;
 mod case;
@@ -201,7 +201,8 @@ impl Company {
 /// How long, and how often.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
-    generations: usize,
+    /// How many generations there are at least and at most.
+    generations: [usize; 2],
     /// How long it all takes.
     budget: Duration,
     slice: Duration,
@@ -214,10 +215,12 @@ impl Plan {
     fn of<W: Workload>(session: &Session) -> Self {
         let slice = Duration::from_millis(1);
         let seconds = Duration::from_secs(W::seconds());
-        let full = Self { generations: 15, budget: seconds, slice, counts_less: false, once: false };
+        let full = Self { generations: [9, 25], budget: seconds, slice, counts_less: false, once: false };
         match session.args() {
-            args if args.test => Self { generations: 1, budget: Duration::ZERO, once: true, ..full },
-            args if args.quick => Self { generations: 6, budget: seconds / 6, counts_less: true, ..full },
+            args if args.test => Self { generations: [1, 1], budget: Duration::ZERO, once: true, ..full },
+            args if args.quick => {
+                Self { generations: [6, 9], budget: seconds / 6, counts_less: true, ..full }
+            }
             _ => full,
         }
     }
@@ -254,18 +257,18 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let started = Instant::now();
     let plan = Plan::of::<W>(session);
     let company = W::company()?;
-    let rounds = measure::<W>(&plan, &company, &mut results)?;
+    let [generations, rounds] = measure::<W>(&plan, &company, &mut results)?;
     W::profile(&mut results, session.args())?;
     drop(company);
     results.finish();
 
     let mut text = String::new();
-    let kinds = results.modes().len();
     let _ = writeln!(
         text,
-        "\n{}: {rounds} rounds in {} generations of {kinds} processes, {:.1} s; a reading of the timer takes {} ns",
+        "\n{}: {rounds} rounds in {generations} generations of {} processes, {:.1} s; a reading of the timer \
+         takes {} ns",
         W::NAME,
-        plan.generations,
+        results.modes().len(),
         started.elapsed().as_secs_f64(),
         timer_floor().as_nanos()
     );
@@ -293,20 +296,23 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
 struct Pace {
     /// Of every mode, how many operations a slice has.
     slice: Vec<u64>,
-    /// Of every mode, a slice in one round of so many: what takes longer than a slice should, takes its turn less often.
+    /// Of every mode, a slice in one round of so many: what takes longer than a slice should, takes its turn
+    /// less often.
     every: Vec<usize>,
     /// What it wrote, if anybody can tell.
     messages: Vec<Vec<u8>>,
 }
 
-/// Runs all generations, and returns how many rounds there were.
-fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -> io::Result<usize> {
+/// Runs all generations, and returns how many there were, and how many rounds.
+fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -> io::Result<[usize; 2]> {
     let started = Instant::now();
     let mut random = Shuffle::new(0xA7ACE);
     let mut rounds = 0;
     // Of every case, what the first generation found out.
     let mut paces = Vec::new();
-    for generation in 0..plan.generations {
+    let [least, mut generations] = plan.generations;
+    let mut generation = 0;
+    while generation < generations {
         let mut processes = Vec::new();
         for mode in results.modes() {
             processes.push(Process::start(W::NAME, mode, generation, company)?);
@@ -317,8 +323,9 @@ fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -
         results.begin_generation();
         // The first one does more than rounds, at the cost of the others'.
         let left = plan.budget.saturating_sub(started.elapsed());
-        let left_to_each = left / u32::try_from(plan.generations - generation).unwrap_or(1);
-        let until = Instant::now() + left_to_each;
+        let left_to_each = left / u32::try_from(generations - generation).unwrap_or(1);
+        let began = Instant::now();
+        let until = began + left_to_each;
         let mut order: Vec<usize> = (0..results.cases().len()).collect();
         for round in 0.. {
             random.shuffle(&mut order);
@@ -338,6 +345,11 @@ fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -
                 }
             }
             rounds += 1;
+            if rounds == 1 {
+                // The first round of a generation runs everything: as many as leave three quarters to others.
+                let fit = left.as_nanos() / (4 * began.elapsed().as_nanos()).max(1);
+                generations = usize::try_from(fit).unwrap_or(usize::MAX).clamp(least, generations);
+            }
             if plan.once || Instant::now() >= until {
                 break;
             }
@@ -345,8 +357,9 @@ fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -
         for process in processes {
             process.end()?;
         }
+        generation += 1;
     }
-    Ok(rounds)
+    Ok([generations, rounds])
 }
 
 /// What only the first generation does, for every case: counts allocations, finds how long slices are, and
@@ -356,7 +369,8 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
     for case in 0..results.cases().len() {
         let modes: Vec<usize> = results.modes_of(case).collect();
         let mut operation = vec![Duration::ZERO; processes.len()];
-        let long = results.cases()[case].slice.unwrap_or(plan.slice);
+        let results::Info { batch, slice, .. } = results.cases()[case];
+        let long = slice.unwrap_or(plan.slice);
         let mut messages = Vec::new();
         for &mode in &modes {
             let process = &mut processes[mode];
@@ -365,7 +379,7 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
             }
             let over = results.cases()[case].counted_over;
             let over = if plan.counts_less { over.min(100.max(over / 10)) } else { over };
-            let over = if plan.once { over.min(100) } else { over };
+            let over = if plan.once { over.min(100) } else { over }.next_multiple_of(batch);
             let counted = process.count(results, case, over)?;
             results.set_counts(case, mode, counted, over);
             if !plan.once {
@@ -374,15 +388,17 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
         }
         let (loud, silent): (Vec<usize>, Vec<_>) =
             modes.into_iter().partition(|&mode| results.modes()[mode].writes());
-        paces.push(Pace { messages, ..pace(plan, long, results.modes(), &operation, &silent, &loud) });
+        let pace = pace(plan, (long, batch), results.modes(), &operation, &silent, &loud);
+        paces.push(Pace { messages, ..pace });
     }
     Ok(paces)
 }
 
-/// How often a case runs whose slices should be so `long`, and whose operation takes so long in each of its modes.
+/// How often a case runs whose slices should be so `long`, of whole batches, and whose operation takes so long
+/// in each of its modes.
 fn pace(
     plan: &Plan,
-    long: Duration,
+    (long, batch): (Duration, u64),
     modes: &[Mode],
     operation: &[Duration],
     silent: &[usize],
@@ -390,13 +406,14 @@ fn pace(
 ) -> Pace {
     let fit = |slice: Duration, mode: usize| {
         let fit = slice.as_nanos() / operation[mode].as_nanos().max(1);
-        if plan.once { 1 } else { u64::try_from(fit).unwrap_or(u64::MAX).clamp(1, 1 << 30) }
+        let fit = if plan.once { 1 } else { u64::try_from(fit).unwrap_or(u64::MAX).min(1 << 30) };
+        (fit / batch).max(1) * batch
     };
     let with = |mode: usize| -> Vec<usize> {
         silent.iter().copied().filter(|&other| modes[other].keeps_pace_with(&modes[mode])).collect()
     };
     // What is compared runs equally often, as far as that takes not too long.
-    let shared = |mode: usize| with(mode).iter().map(|&other| fit(long, other)).min().unwrap_or(1);
+    let shared = |mode: usize| with(mode).iter().map(|&other| fit(long, other)).min().unwrap_or(batch);
     let mut slice: Vec<u64> = (0..operation.len()).map(shared).collect();
     for &mode in loud {
         slice[mode] = slice[mode].min(fit(long * 5, mode));
@@ -407,8 +424,9 @@ fn pace(
         let every = took.as_nanos().div_ceil(should.as_nanos().max(1));
         usize::try_from(every).unwrap_or(1).max(1)
     };
-    let mut every: Vec<usize> = (0..operation.len()).map(|mode| together(&with(mode), 2)).collect();
-    let of_loud = together(loud, 8);
+    let mut every: Vec<usize> = (0..operation.len()).map(|mode| together(&with(mode), 3)).collect();
+    // What is written need not be known as well.
+    let of_loud = together(loud, 3);
     for &mode in loud {
         // In rounds in which it has something to be compared to.
         every[mode] = of_loud.next_multiple_of(every[mode]);

@@ -5,7 +5,8 @@ use std::fmt;
 use atrace_subscriber::AtraceSubscriber;
 use tracing::Subscriber;
 
-/// A process of its own: whether instrumentation is compiled in, which subscriber there is, and whether tracing is on.
+/// A process of its own: whether instrumentation is compiled in, which subscriber there is, and whether
+/// tracing is on.
 #[derive(Clone, Copy)]
 pub struct Mode {
     name: &'static str,
@@ -59,8 +60,8 @@ impl Mode {
         vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON]
     }
 
-    /// Makes an instrumented mode of another kind, tracing off, compared to `none` and `nosub`. `install` sets the
-    /// global subscriber, and whatever else its process needs, before the cases are made.
+    /// Makes an instrumented mode of another kind, tracing off, compared to `none` and `nosub`. `install`
+    /// sets the global subscriber, and whatever else its process needs, before the cases are made.
     #[must_use]
     pub const fn new(name: &'static str, install: fn()) -> Self {
         Self { name, compiled_in: true, writes: false, install, bases: BASES, pace: Pace::Common }

@@ -16,6 +16,8 @@ use crate::stats::Interval;
 pub(super) struct Info {
     pub(super) id: String,
     pub(super) counted_over: u64,
+    pub(super) batch: u64,
+    per: Option<&'static str>,
     exact: bool,
     traced: bool,
     not_in: &'static [&'static str],
@@ -58,6 +60,8 @@ impl Results {
         let info = |case: Case| Info {
             id: case.id,
             counted_over: case.counted_over,
+            batch: case.batch,
+            per: case.per,
             exact: case.exact,
             traced: case.traced,
             not_in: case.not_in,
@@ -93,6 +97,14 @@ impl Results {
     /// Returns the ids of the cases that ran and can be traced.
     pub fn traced_cases(&self) -> impl Iterator<Item = &str> {
         self.cases.iter().filter(|case| case.selected && case.traced).map(|case| &case.id[..])
+    }
+
+    /// Returns how many things that a person would ask for the cost of one operation of a case has.
+    #[must_use]
+    pub fn things(&self, case: &str) -> f64 {
+        let per = self.case(case).and_then(|case| self.cases[case].per);
+        let row = self.row(case, "nosub");
+        per.zip(row).and_then(|(per, row)| row.counts.get(per).copied()).filter(|&n| n >= 1.0).unwrap_or(1.0)
     }
 
     /// Returns the parts that a case reported.
@@ -146,20 +158,27 @@ impl Results {
         self.case(case).is_some_and(|case| self.cases[case].exact)
     }
 
-    /// Returns how many nanoseconds longer one operation of a case in a mode takes than one of another case in
-    /// another mode, each `(case, mode)`: the median of the generations' medians of the differences in a
-    /// round.
+    /// Returns how many nanoseconds longer one operation of a case in a mode takes than one of another case
+    /// in another mode, each `(case, mode)` or `(case/part, mode)`: the median of the generations' medians of
+    /// the differences in a round.
     #[must_use]
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
-        let key = |(case, mode)| Some((self.case(case)?, self.mode(mode)?, What::Total));
-        self.pairwise(&key(of)?, &key(base)?, |a, b| a - b)
+        self.pairwise(&self.key(of)?, &self.key(base)?, |a, b| a - b)
     }
 
     /// As [`difference`](Self::difference), how many times as long.
     #[must_use]
     pub fn ratio(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
-        let key = |(case, mode)| Some((self.case(case)?, self.mode(mode)?, What::Total));
-        self.pairwise(&key(of)?, &key(base)?, |a, b| a / b)
+        self.pairwise(&self.key(of)?, &self.key(base)?, |a, b| a / b)
+    }
+
+    fn key(&self, (id, mode): (&str, &str)) -> Option<(usize, usize, What)> {
+        let mode = self.mode(mode)?;
+        if let Some(case) = self.case(id) {
+            return Some((case, mode, What::Total));
+        }
+        let (case, part) = id.rsplit_once('/')?;
+        Some((self.case(case)?, mode, What::Part(part.to_owned())))
     }
 
     fn case(&self, id: &str) -> Option<usize> {

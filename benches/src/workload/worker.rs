@@ -35,7 +35,7 @@ pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()>
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
             Request::Slice { case, warm_up, n } => reply(&worker.slice(case, warm_up, n))?,
-            Request::Count { case, n } => reply(&worker.count(case, n))?,
+            Request::Count { case, n, times } => reply(&worker.count(case, n, times))?,
             Request::Capture { case } => reply(&worker.capture(case))?,
             Request::Raw { case, messages, slice } => reply(&worker.raw(case, messages, slice))?,
         }
@@ -119,20 +119,24 @@ impl Worker<'_> {
         }
     }
 
-    fn count(&mut self, case: usize, n: u64) -> Reply<Counted> {
+    fn count(&mut self, case: usize, n: u64, times: usize) -> Reply<Counted> {
         let _pin = self.pin(case)?;
-        let run = &mut self.cases[case].run;
-        run(1)?;
-        let (once, first) = alloc::count(|| run(n));
-        let (again, second) = alloc::count(|| run(n));
-        first.and(second)?;
-        Ok(once.zip(again).map(|(once, again)| [once, again]))
+        let Case { run, batch, .. } = &mut self.cases[case];
+        run(*batch)?;
+        let mut counted = Vec::with_capacity(times);
+        for _ in 0..times {
+            let (counts, result) = alloc::count(|| run(n));
+            result?;
+            counted.push(counts);
+        }
+        Ok(counted.into_iter().collect())
     }
 
     fn capture(&mut self, case: usize) -> Reply<Vec<Vec<u8>>> {
         let Some(instance) = self.session.instance() else { return Ok(Vec::new()) };
         self.session.clear().map_err(|e| e.to_string())?;
-        let done = (self.cases[case].run)(1)?;
+        let Case { run, batch, .. } = &mut self.cases[case];
+        let done = run(*batch)?;
         if done.messages == 0 || done.others_wrote {
             return Ok(Vec::new());
         }
