@@ -32,6 +32,9 @@
 //! `AtraceLayer::default().with_filter(AtraceFilter::default().and(LevelFilter::DEBUG))`, or
 //! `AtraceSubscriber::default().with(LevelFilter::DEBUG)`.
 //!
+//! With the feature `live`, [`live::LiveLayer`](https://docs.rs/atrace-subscriber/latest/atrace_subscriber/live/) beside them
+//! tells which spans are alive, where each was made and who is inside: for the program that hangs.
+//!
 //! # What becomes of it
 //!
 //! | in the program | in the trace |
