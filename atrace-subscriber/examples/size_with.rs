@@ -1,19 +1,16 @@
-//! The service of `size_without`, traced: its spans and events through the layer, which costs nothing while tracing is off,
-//! and by `atrace` itself what is too hot for `tracing`.
+//! The service of `size_without`, traced: its spans and events through the subscriber in place of the registry, and by `atrace`
+//! itself what is too hot for `tracing`.
 //!
-//! `.ci/size` builds and compares the two.
+//! `.ci/size` builds and compares them.
 
 #[path = "size/work.rs"]
 mod work;
 
 use atrace::{AtraceTag, atrace_begin_fmt, atrace_end, atrace_int64, begin_scoped_event, trace_method};
-use atrace_subscriber::{AtraceFilter, AtraceLayer};
-use tracing_subscriber::Layer as _;
-use tracing_subscriber::layer::SubscriberExt as _;
+use atrace_subscriber::AtraceSubscriber;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let layer = AtraceLayer::default().with_filter(AtraceFilter::default());
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer))?;
+    tracing::subscriber::set_global_default(AtraceSubscriber::default().with_filter())?;
     println!("events go to {}", atrace::sink());
     traced()?;
     Ok(())

@@ -1,6 +1,6 @@
 //! A service whose subscriber is `tracing-subscriber`'s registry alone: beside `size_with`, what tracing adds to a program's size.
 //!
-//! `.ci/size` builds and compares the two.
+//! `.ci/size` builds and compares them.
 
 #[path = "size/work.rs"]
 mod work;

@@ -67,8 +67,8 @@ impl Span {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }
 
-    /// Begins its slice on this thread.
-    #[inline]
+    /// Begins its slice on this thread. A call, as it is much code and there are two callers.
+    #[inline(never)]
     pub(crate) fn begin(self, enabled: Enabled) -> Slice {
         let Some(metadata) = self.metadata().filter(|_| !self.is_hidden()) else { return Slice::none() };
         let fields = self.in_slot().and_then(Kept::fields);
