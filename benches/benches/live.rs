@@ -25,7 +25,7 @@ use std::cell::RefCell;
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atrace_benches::alloc::Counting;
 use atrace_benches::workload::{self, Bar, Case, Done, Mode, Results, Tracing, Workload, Wrong};
@@ -186,23 +186,20 @@ impl Workload for Live {
         });
         cases.push(case.counted_over(1000).inexact());
         for kind in Kind::ALL {
-            for fetch in [false, true] {
-                let beside = Rc::clone(&beside);
-                let id = format!("rust/{}{}", kind.name(), if fetch { "/fetched" } else { "" });
-                let case = Case::new(id, move |n| {
-                    let mut beside = beside.borrow_mut();
-                    beside.alive(kind)?;
-                    let done = dumps(kind, fetch, n);
-                    if kind == Kind::Delays {
-                        // They would go on while other modes have their turn.
-                        beside.nothing();
-                    }
-                    done
-                });
-                let case = case.not_in(&modes::EMPTY);
-                // A task that is inside its span at that moment has a thread to be told.
-                cases.push(if kind == Kind::Delays { case.inexact() } else { case });
-            }
+            let beside = Rc::clone(&beside);
+            let case = Case::new(format!("rust/{}", kind.name()), move |n| {
+                let mut beside = beside.borrow_mut();
+                beside.alive(kind)?;
+                let done = dumps(kind, n);
+                if kind == Kind::Delays {
+                    // They would go on while other modes have their turn.
+                    beside.nothing();
+                }
+                done
+            });
+            let case = case.not_in(&modes::EMPTY);
+            // A task that is inside its span at that moment has a thread to be told.
+            cases.push(if kind == Kind::Delays { case.inexact() } else { case });
         }
         cases
     }
@@ -212,7 +209,7 @@ impl Workload for Live {
     }
 
     fn seconds() -> u64 {
-        60
+        78
     }
 
     fn report(results: &Results) -> String {
@@ -228,27 +225,33 @@ fn check(what: &str, got: u64, expected: u64) -> Result<(), Wrong> {
     if got == expected { Ok(()) } else { Err(format!("{expected} {what} expected, {got} found")) }
 }
 
-/// Dumps `n` times, and asks for the frames of each span's creation or not.
-fn dumps(kind: Kind, fetch: bool, n: u64) -> Result<Done, Wrong> {
+/// The part of a dump's case in which the frames of each span's creation are asked for, too.
+const FETCHED: &str = "fetched";
+
+/// Dumps `n` times, then as often with the frames.
+fn dumps(kind: Kind, n: u64) -> Result<Done, Wrong> {
     let expected = modes::expected(kind.tasks());
     let mut frames = 0;
-    let start = Instant::now();
-    for _ in 0..n {
-        let dump = live::dump();
-        check("spans", dump.len() as u64, expected.spans)?;
-        if fetch {
-            for span in dump.spans() {
-                if let Some(backtrace) = span.backtrace() {
-                    frames += black_box(backtrace.frames()).len() as u64;
+    let mut timed = |fetch: bool| -> Result<Duration, Wrong> {
+        let start = Instant::now();
+        for _ in 0..n {
+            let dump = live::dump();
+            check("spans", dump.len() as u64, expected.spans)?;
+            if fetch {
+                for span in dump.spans() {
+                    if let Some(backtrace) = span.backtrace() {
+                        frames += black_box(backtrace.frames()).len() as u64;
+                    }
                 }
             }
+            black_box(dump);
         }
-        black_box(dump);
-    }
-    let took = start.elapsed();
-    if fetch && (frames == 0) == expected.backtraces {
+        Ok(start.elapsed())
+    };
+    let (took, fetched) = (timed(false)?, timed(true)?);
+    if n > 0 && (frames == 0) == expected.backtraces {
         return Err(format!("{frames} frames found, backtraces expected: {}", expected.backtraces));
     }
-    // The tasks are started here and may be at work.
-    Ok(Done::new().others_wrote(true).took(took).count("frames", frames))
+    // The tasks may have been started here, and may be at work.
+    Ok(Done::new().others_wrote(true).took(took).part(FETCHED, fetched, n).count("frames", frames))
 }
