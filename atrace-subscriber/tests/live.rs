@@ -510,7 +510,12 @@ fn a_dump_is_right_while_eight_threads_trace() {
             scope.spawn(move || with_default(&dispatch, work));
         }
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(1500) {
+        let is_enough =
+            |records: u64, most: usize| made.load(Ordering::Relaxed) > 1000 && records > 1000 && most > 200;
+        // To print the first dump is to read the program's debug information, which may take seconds.
+        while start.elapsed() < Duration::from_millis(1500)
+            || !is_enough(records, most) && start.elapsed() < Duration::from_secs(60)
+        {
             let dump = live.dump();
             most = most.max(dump.len());
             let mut ids = HashMap::new();
@@ -621,8 +626,11 @@ fn a_backtrace_says_who_made_it() {
         let backtrace = named(&dump, "made").backtrace().unwrap();
         let functions = functions(&named(&dump, "made"));
         assert!(position(&functions, "inner_function") < position(&functions, "outer_function"));
+        // A closure of the test is within these two, the test itself around them.
+        let around = &functions[position(&functions, "outer_function")..];
         assert!(
-            position(&functions, "outer_function") < position(&functions, "a_backtrace_says_who_made_it")
+            around.iter().any(|function| function.contains("a_backtrace_says_who_made_it")),
+            "{functions:#?}"
         );
         position(&functions, "std");
         let text = dump.to_string();
