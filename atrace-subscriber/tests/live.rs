@@ -269,7 +269,7 @@ fn threads_are_shown_while_they_are_inside() {
 }
 
 #[test]
-fn spans_of_other_filters_are_skipped_over() {
+fn spans_of_other_filters_are_left_out() {
     let layer = LiveLayer::new();
     let live = layer.handle();
     let registry = tracing_subscriber::registry()
