@@ -236,7 +236,7 @@ mod tests {
             "/home/me/.cargo/git/checkouts/tokio-377c595163f99a10/6b37b4e/tokio/src/park.rs"
         ));
         assert!(!hidden("run", &format!("{registry}/axum-extra-0.8.1/src/serve.rs")));
-        assert!(!hidden("{async_fn#0}", "/work/tokio-1.0/src/main.rs"));
+        assert!(!hidden("{async_fn#0}", "/home/me/tokio-1.0/src/main.rs"));
         assert!(!hidden("poll<tokio::time::Sleep>", "src/main.rs"));
         // Where there is a path it counts.
         assert!(!hidden("my_app::generic::<u8>", "/rustc/59807616e1/library/core/src/ops/function.rs"));
