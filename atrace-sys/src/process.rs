@@ -328,6 +328,7 @@ const CANCEL_DISABLE: i32 = 1;
 /// Sets whether the calling thread can be cancelled; returns what it was.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn set_cancel_state(state: i32) -> i32 {
+    // The signature is that of pthread.h.
     unsafe extern "C" {
         fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
     }

@@ -209,6 +209,7 @@ mod tests {
     #[allow(unsafe_code, reason = "C's functions are called")]
     fn numbers_are_read_as_the_c_library_reads_them() {
         use std::ffi::{CString, c_char, c_int, c_ulonglong};
+        // The signatures are those of stdlib.h and inttypes.h, where intmax_t has 64 bits.
         unsafe extern "C" {
             fn strtoull(text: *const c_char, end: *mut *mut c_char, base: c_int) -> c_ulonglong;
             fn strtoimax(text: *const c_char, end: *mut *mut c_char, base: c_int) -> i64;

@@ -30,6 +30,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// How often to attempt what a writer can disturb.
 const ATTEMPTS: usize = 64;
 
+// The signatures are those of bionic's sys/_system_properties.h and sys/system_properties.h.
 unsafe extern "C" {
     fn __system_property_serial(property: *const prop_info) -> u32;
     fn __system_property_read(property: *const prop_info, name: *mut c_char, value: *mut c_char) -> c_int;
