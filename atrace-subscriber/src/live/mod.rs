@@ -62,6 +62,7 @@
 //! a filter for the whole stack, only what the filter lets through.
 
 mod dump;
+mod frames;
 mod layer;
 mod rules;
 mod stack;

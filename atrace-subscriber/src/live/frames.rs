@@ -1,0 +1,396 @@
+//! Frames that are linked by frame pointers, and how far they are believed.
+//!
+//! Nothing is read here. Who walks says what words are at a place, and is asked of places alone that were
+//! checked: aligned, both words within the stack, above the stack pointer and above each frame before. So a walk
+//! goes up, reads no place twice, and ends.
+
+/// What is known of a thread's stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stack {
+    /// Where what may be read begins.
+    pub(super) low: usize,
+    /// Where it ends.
+    pub(super) high: usize,
+    /// At which frame a walk must end; none has the address 0.
+    pub(super) root: Frame,
+}
+
+impl Stack {
+    /// Without anything that may be read.
+    pub(super) const NONE: Self = Self { low: 0, high: 0, root: Frame { at: 0, address: 0 } };
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) at: usize,
+    /// What it returns to.
+    pub(super) address: usize,
+}
+
+/// Where a walk begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registers {
+    /// The stack pointer: what is below is not in use.
+    pub(super) stack: usize,
+    /// What may be the address of the function's frame.
+    pub(super) frame: usize,
+}
+
+/// The address of two words that may be read.
+#[derive(Debug)]
+pub(super) struct Place(usize);
+
+impl Place {
+    #[inline(always)]
+    pub(super) fn address(&self) -> usize {
+        self.0
+    }
+}
+
+/// Two words.
+const FRAME: usize = 2 * size_of::<usize>();
+/// Frames of the C library, around a thread's outermost frame, that need not have frame pointers.
+pub(super) const OUTER: usize = 4;
+/// How far a walk goes on, once it has all it can keep, to see that it ends where it should.
+const FURTHER: usize = 512;
+
+/// A walk, at the next frame.
+struct Walker<R> {
+    at: usize,
+    /// Above what was seen.
+    low: usize,
+    /// Where the highest frame may be.
+    last: usize,
+    read: R,
+}
+
+impl<R: Fn(Place) -> (usize, usize)> Walker<R> {
+    /// None if the stack pointer is not within the stack that the thread is known to have.
+    #[inline(always)]
+    fn new(stack: &Stack, from: Registers, read: R) -> Option<Self> {
+        let within = from.stack >= stack.low && from.stack < stack.high;
+        let last = stack.high.checked_sub(FRAME)?;
+        within.then_some(Self { at: from.frame, low: from.stack, last, read })
+    }
+
+    /// The frame here, if it may be one; then goes to its caller's.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Frame> {
+        let at = self.at;
+        if at < self.low || at > self.last || !at.is_multiple_of(align_of::<usize>()) {
+            return None;
+        }
+        let (caller, address) = (self.read)(Place(at));
+        (self.at, self.low) = (caller, at + FRAME);
+        Some(Frame { at, address })
+    }
+}
+
+/// Writes the return addresses, and says how many, if the frames lead to the outermost; else nothing, and `into`
+/// holds anything.
+///
+/// `read` returns the two words at a place: the caller's frame and the return address.
+#[inline(always)]
+pub(super) fn follow(
+    stack: &Stack,
+    from: Registers,
+    into: &mut [usize],
+    read: impl Fn(Place) -> (usize, usize),
+) -> Option<usize> {
+    if stack.root.at == 0 {
+        return None;
+    }
+    let mut walker = Walker::new(stack, from, read)?;
+    for (found, place) in into.iter_mut().enumerate() {
+        let frame = walker.next()?;
+        *place = frame.address;
+        if frame.at == stack.root.at {
+            // Another one may be there by now.
+            return (frame.address == stack.root.address).then_some(found + 1);
+        }
+    }
+    for _ in 0..FURTHER {
+        let frame = walker.next()?;
+        if frame.at == stack.root.at {
+            return (frame.address == stack.root.address).then_some(into.len());
+        }
+    }
+    // So many that they are hardly a coincidence.
+    Some(into.len())
+}
+
+/// Follows frames as far as they agree with what the unwinder found; if that is all the way, the frame they end
+/// at is the thread's outermost.
+pub(super) fn outermost(
+    stack: &Stack,
+    from: Registers,
+    unwound: &[usize],
+    read: impl Fn(Place) -> (usize, usize),
+) -> Option<Frame> {
+    let mut walker = Walker::new(stack, from, read)?;
+    let mut agreed = 0;
+    let mut last = None;
+    while let Some(frame) = walker.next()
+        && unwound.get(agreed) == Some(&frame.address)
+    {
+        last = Some(frame);
+        agreed += 1;
+    }
+    // One alone may be what any register happened to hold.
+    last.filter(|_| agreed > 1 && unwound.len() - agreed <= OUTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const LOW: usize = 0x7000_0000;
+    const WORD: usize = size_of::<usize>();
+
+    /// A stack that notices what is read of it.
+    struct Memory {
+        words: Vec<usize>,
+        /// What may be read next: nothing below.
+        next: Cell<usize>,
+    }
+
+    impl Memory {
+        fn new(words: Vec<usize>) -> Self {
+            Self { words, next: Cell::new(LOW) }
+        }
+
+        /// Frames one above the other, each after as many words of data, which return to 1001, 1002 and so on.
+        fn linked(frames: usize, data: usize) -> Self {
+            let mut words = Vec::new();
+            for frame in 1..=frames {
+                words.extend(std::iter::repeat_n(usize::MAX, data));
+                words.extend([LOW + (words.len() + 2 + data) * WORD, 1000 + frame]);
+            }
+            Self::new(words)
+        }
+
+        fn high(&self) -> usize {
+            LOW + self.words.len() * WORD
+        }
+
+        fn stack(&self, root: Frame) -> Stack {
+            Stack { low: LOW, high: self.high(), root }
+        }
+
+        fn read(&self, place: Place) -> (usize, usize) {
+            let at = place.address();
+            assert!(at.is_multiple_of(WORD) && at >= self.next.get() && at + FRAME <= self.high(), "{at:x}");
+            self.next.set(at + FRAME);
+            let index = (at - LOW) / WORD;
+            (self.words[index], self.words[index + 1])
+        }
+
+        fn follow(&self, stack: Stack, from: Registers, into: &mut [usize]) -> Option<usize> {
+            self.next.set(from.stack);
+            follow(&stack, from, into, |place| self.read(place))
+        }
+
+        fn outermost(&self, from: Registers, unwound: &[usize]) -> Option<Frame> {
+            self.next.set(from.stack);
+            outermost(&self.stack(Frame::default()), from, unwound, |place| self.read(place))
+        }
+    }
+
+    /// The frame of that number in [`Memory::linked`], from 1, without data.
+    fn frame(number: usize) -> Frame {
+        Frame { at: LOW + (number - 1) * FRAME, address: 1000 + number }
+    }
+
+    const FIRST: Registers = Registers { stack: LOW, frame: LOW };
+
+    #[test]
+    fn a_walk_ends_at_the_outermost_frame_or_counts_for_nothing() {
+        let memory = Memory::linked(5, 0);
+        let mut into = [0; 7];
+        assert_eq!(memory.follow(memory.stack(Frame::default()), FIRST, &mut into), None);
+        assert_eq!(into, [0; 7]);
+        assert_eq!(memory.follow(memory.stack(frame(5)), FIRST, &mut into), Some(5));
+        assert_eq!(into, [1001, 1002, 1003, 1004, 1005, 0, 0]);
+        assert_eq!(memory.follow(memory.stack(frame(3)), FIRST, &mut into), Some(3));
+        assert_eq!(memory.follow(memory.stack(frame(1)), FIRST, &mut into), Some(1));
+        // No room for all: still seen to end where it should.
+        for room in 0..=5 {
+            into.fill(0);
+            assert_eq!(memory.follow(memory.stack(frame(5)), FIRST, &mut into[..room]), Some(room));
+            assert_eq!(into[..room], [1001, 1002, 1003, 1004, 1005][..room]);
+            assert!(into[room..].iter().all(|address| *address == 0));
+        }
+        // At another frame, at what is no frame, at one that returns elsewhere by now.
+        let elsewhere =
+            [frame(6), Frame { at: LOW + WORD, address: 1001 }, Frame { address: 1004, ..frame(5) }];
+        for root in elsewhere {
+            for room in 0..=7 {
+                assert_eq!(memory.follow(memory.stack(root), FIRST, &mut into[..room]), None, "{root:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_outside_of_the_stack_is_read() {
+        let memory = Memory::linked(5, 0);
+        let whole = memory.stack(frame(5));
+        let mut into = [0; 7];
+        let top = whole.high;
+        let not_there = [0, 1, WORD, LOW - FRAME, LOW - WORD, LOW - 1, top - WORD, top - 1, top, top + WORD];
+        for at in not_there.into_iter().chain([1 << (usize::BITS - 1), usize::MAX - WORD + 1, usize::MAX]) {
+            assert_eq!(memory.follow(whole, Registers { frame: at, ..FIRST }, &mut into), None, "{at:x}");
+            let mut memory = Memory::linked(5, 0);
+            memory.words[4] = at;
+            assert_eq!(memory.follow(whole, FIRST, &mut into), None, "{at:x}");
+            assert_eq!(memory.follow(whole, FIRST, &mut into[..1]), None, "{at:x}");
+        }
+        // Not aligned.
+        for odd in 1..WORD {
+            assert_eq!(memory.follow(whole, Registers { frame: LOW + odd, ..FIRST }, &mut into), None);
+        }
+        // From a stack pointer that is not on this stack, whatever the frames.
+        for pointer in [0, 1, LOW - WORD, LOW - 1, top, top + 1, usize::MAX] {
+            let from = Registers { stack: pointer, ..FIRST };
+            assert_eq!(memory.follow(whole, from, &mut into), None, "{pointer:x}");
+            memory.next.set(0);
+            assert_eq!(outermost(&whole, from, &[1001, 1002], |place| memory.read(place)), None);
+        }
+        // A stack whose end is known to be lower, or that begins higher.
+        assert_eq!(memory.follow(Stack { high: top - WORD, ..whole }, FIRST, &mut into), None);
+        assert_eq!(memory.follow(Stack { low: LOW + 1, ..whole }, FIRST, &mut into), None);
+        for (low, high) in [(LOW, LOW), (LOW, LOW + 1), (LOW, LOW + FRAME - 1), (0, WORD), (1, 1), (0, 0)] {
+            assert_eq!(memory.follow(Stack { low, high, ..whole }, FIRST, &mut into), None);
+        }
+        // Below the stack pointer a signal handler may write at any time.
+        let above = Registers { stack: LOW + 1, frame: LOW };
+        assert_eq!(memory.follow(whole, above, &mut into), None);
+        let second = Registers { stack: LOW + 1, frame: LOW + FRAME };
+        assert_eq!(memory.follow(whole, second, &mut into), Some(4));
+        // The last two words may be a frame.
+        let last = Registers { stack: top - 1, frame: top - FRAME };
+        assert_eq!(memory.follow(whole, last, &mut into), None);
+        assert_eq!(memory.follow(whole, Registers { stack: top - FRAME, ..last }, &mut into), Some(1));
+    }
+
+    #[test]
+    fn frames_that_do_not_rise_end_a_walk() {
+        for (data, root) in [(0, frame(5)), (3, Frame { at: LOW + 23 * WORD, address: 1005 })] {
+            let mut memory = Memory::linked(5, data);
+            let from = Registers { stack: LOW, frame: LOW + data * WORD };
+            let all = memory.stack(root);
+            assert_eq!(memory.follow(all, from, &mut [0; 16]), Some(5));
+            // Its own, one before, within the one before or within itself.
+            let third = 2 * (2 + data) + data;
+            for back in 0..third + 2 {
+                memory.words[third] = LOW + back * WORD;
+                for room in [16, 5, 2, 0] {
+                    assert_eq!(memory.follow(all, from, &mut [0; 16][..room]), None, "{back}");
+                }
+            }
+            // Further than the next is no loop.
+            memory.words[third] = root.at;
+            assert_eq!(memory.follow(all, from, &mut [0; 16]), Some(4));
+        }
+    }
+
+    #[test]
+    fn a_stack_that_goes_on_and_on_is_believed() {
+        let memory = Memory::linked(FURTHER + 20, 0);
+        let root = memory.stack(Frame { at: 8, address: 8 });
+        let mut into = [0; 21];
+        assert_eq!(memory.follow(root, FIRST, &mut into[..20]), Some(20));
+        assert_eq!(into[19..], [1020, 0]);
+        assert_eq!(memory.next.get(), memory.high(), "it went as far as it may");
+        assert_eq!(memory.follow(root, FIRST, &mut into[..21]), None);
+        assert_eq!(memory.follow(memory.stack(frame(FURTHER + 20)), FIRST, &mut into), Some(21));
+    }
+
+    #[test]
+    fn only_what_the_unwinder_sees_too_is_learnt() {
+        let memory = Memory::linked(12, 0);
+        let learnt = |unwound: &[usize]| memory.outermost(FIRST, unwound);
+        let seen: Vec<usize> = (1001..1030).collect();
+        assert_eq!(learnt(&seen[..12]), Some(frame(12)));
+        // The C library's around them need no frame pointers, a whole program's do.
+        assert_eq!(learnt(&seen[..12 + OUTER]), Some(frame(12)));
+        assert_eq!(learnt(&seen[..12 + OUTER + 1]), None);
+        assert_eq!(OUTER, 4);
+        for wrong in 0..12 {
+            let mut other = seen[..12].to_vec();
+            other[wrong] = 1;
+            // What comes before is all there is, but for the C library's.
+            assert_eq!(learnt(&other), (12 - wrong <= OUTER).then(|| frame(wrong)), "{wrong}");
+        }
+        assert_eq!(learnt(&seen[1..12]), None);
+        assert_eq!(learnt(&[]), None);
+        assert_eq!(learnt(&seen[..1]), None);
+        assert_eq!(learnt(&seen[..2]), Some(frame(2)));
+        // What lies beyond what it sees is no frame.
+        assert_eq!(learnt(&seen[..9]), Some(frame(9)));
+        // And where frames lead away none is.
+        assert_eq!(memory.outermost(Registers { frame: LOW - FRAME, ..FIRST }, &seen), None);
+        assert_eq!(memory.outermost(Registers { stack: LOW - 1, ..FIRST }, &seen), None);
+    }
+
+    /// Stacks full of what looks nearly right: nothing but what may be read is read (`Memory::read`), and what is
+    /// found is what the links say.
+    #[test]
+    fn hostile_stacks_are_survived() {
+        let mut state = 7_u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let [mut whole, mut nothing] = [0; 2];
+        for _ in 0..if cfg!(miri) { 300 } else { 100_000 } {
+            let length = 2 + random(24);
+            let memory = Memory::new(
+                (0..length)
+                    .map(|at| match random(8) {
+                        0 => random(usize::MAX),
+                        1 => LOW + random(length * WORD + 9),
+                        2 => LOW + random(length) * WORD,
+                        _ => LOW + (at + 1 + random(4)) * WORD,
+                    })
+                    .collect(),
+            );
+            let root = LOW + random(length) * WORD;
+            let address = memory.words.get((root - LOW) / WORD + 1).copied().unwrap_or(0);
+            let stack = memory.stack(Frame { at: root, address });
+            let from = Registers { stack: LOW + random(12), frame: LOW + random(6) * WORD / 2 };
+            let mut into = [0; 8];
+            let into = &mut into[..random(9)];
+            let found = memory.follow(stack, from, into);
+
+            let mut frames = Vec::new();
+            let mut at = from.frame;
+            let mut low = from.stack;
+            let ended = loop {
+                if at < low || at + FRAME > memory.high() || !at.is_multiple_of(WORD) {
+                    break None;
+                }
+                let [caller, address] = memory.words[(at - LOW) / WORD..][..2] else { unreachable!() };
+                frames.push(address);
+                if at == root {
+                    break Some(frames.len().min(into.len()));
+                }
+                low = at + FRAME;
+                at = caller;
+                // Which is nowhere on this stack.
+                if at > memory.high() {
+                    break None;
+                }
+            };
+            assert_eq!(found, ended);
+            if let Some(found) = found {
+                assert_eq!(into[..found], frames[..found]);
+            }
+            *if found.is_some() { &mut whole } else { &mut nothing } += 1;
+            let learnt = memory.outermost(from, &frames);
+            assert!(learnt.is_none_or(|frame| frames.contains(&frame.address)));
+        }
+        assert!(whole * 100 > nothing && nothing * 100 > whole, "{whole} {nothing}");
+    }
+}

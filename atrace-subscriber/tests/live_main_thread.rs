@@ -1,0 +1,137 @@
+//! The main thread's stack, which grows, and of which the thread library tells what it may grow to. Without the test
+//! harness, which runs tests on other threads.
+
+#![allow(unsafe_code, reason = "limits are set, and a stack is switched to")]
+
+#[cfg(target_os = "linux")]
+fn main() {
+    on_linux::main();
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+mod on_linux {
+    use std::hint::black_box;
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use atrace_subscriber::live::{Walk, return_addresses};
+
+    /// Of the C library's frames some have no frame pointers.
+    const OUTER: usize = 4;
+
+    pub(super) fn main() {
+        const CHILD: &str = "LIVE_TEST_MAIN_THREAD";
+        // What asks which tests there are is not told of any.
+        if std::env::args().any(|argument| argument == "--list") {
+            return;
+        }
+        match std::env::var(CHILD).as_deref() {
+            Ok("grows") => return grows(),
+            Ok("unlimited") => return unlimited(),
+            Ok(other) => panic!("{CHILD}={other}"),
+            Err(_) => {}
+        }
+        for (test, limit) in [("grows", 8 << 20), ("unlimited", libc::RLIM_INFINITY)] {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.env(CHILD, test);
+            // SAFETY: it asks for and sets a limit, and does nothing else.
+            unsafe { command.pre_exec(move || limit_stack(limit)) };
+            let status = command.status().unwrap();
+            assert!(status.success(), "{test}: {status}");
+            eprintln!("test {test} ... ok");
+        }
+    }
+
+    fn limit_stack(bytes: libc::rlim_t) -> std::io::Result<()> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the limit is writable, and then read.
+        let done = unsafe {
+            libc::getrlimit(libc::RLIMIT_STACK, &mut limit) == 0 && {
+                limit.rlim_cur = bytes.min(limit.rlim_max);
+                libc::setrlimit(libc::RLIMIT_STACK, &limit) == 0
+            }
+        };
+        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+
+    fn both() -> [Vec<usize>; 2] {
+        let mut into = [0; 64];
+        [Walk::FramePointers, Walk::Unwinding].map(|by| {
+            let found = return_addresses(by, &mut into);
+            into[..found].to_vec()
+        })
+    }
+
+    #[track_caller]
+    fn check([pointers, unwound]: [Vec<usize>; 2]) {
+        assert!(pointers.len() > 2 && unwound.len() - pointers.len() <= OUTER, "{pointers:x?} {unwound:x?}");
+        assert_eq!(pointers[1..], unwound[1..pointers.len()]);
+    }
+
+    /// A walk is right at each depth, also from where the stack was never used before.
+    fn grows() {
+        #[inline(never)]
+        fn deeper(calls: u32) {
+            let mut kept = [0_u8; 5000];
+            black_box(&mut kept);
+            check(both());
+            if calls > 0 {
+                deeper(calls - 1);
+            }
+            black_box(&mut kept);
+        }
+        deeper(30);
+        deeper(1000);
+        check(both());
+    }
+
+    /// With the heap counted to what the main thread's stack may grow to, a coroutine on a stack of the heap has frame
+    /// pointers that lead nowhere.
+    fn unlimited() {
+        check(both());
+        check(both());
+        #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+        coroutine();
+        check(both());
+    }
+
+    #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn coroutine() {
+        extern "C" fn run() {
+            let [pointers, unwound] = both();
+            assert!(!unwound.is_empty());
+            assert_eq!(pointers[1..], unwound[1..]);
+            // As a whole, the second time too.
+            assert_eq!(both()[0].len(), pointers.len());
+        }
+        // From the heap's end, not from a mapping of its own.
+        let mut stack = vec![0_u128; 0x1000];
+        let [heap, main] = [stack.as_ptr().addr(), (&raw const stack).addr()];
+        assert!(heap < main);
+        let nowhere = (heap + (main - heap) / 2) & !15;
+        // SAFETY: both contexts are written before they are read, and live until the function, which has a stack that
+        // nobody else uses, has come back here. What its frame pointer says is for its callees to save.
+        unsafe {
+            let mut back = std::mem::zeroed::<libc::ucontext_t>();
+            let mut there = std::mem::zeroed::<libc::ucontext_t>();
+            assert_eq!(libc::getcontext(&mut there), 0);
+            there.uc_stack.ss_sp = stack.as_mut_ptr().cast();
+            there.uc_stack.ss_size = size_of_val(&stack[..]);
+            there.uc_link = &mut back;
+            libc::makecontext(&mut there, run, 0);
+            #[cfg(target_arch = "x86_64")]
+            {
+                there.uc_mcontext.gregs[libc::REG_RBP as usize] = nowhere as i64;
+            }
+            #[cfg(target_arch = "aarch64")]
+            {
+                there.uc_mcontext.regs[29] = nowhere as u64;
+            }
+            assert_eq!(libc::swapcontext(&mut back, &there), 0);
+        }
+        drop(stack);
+    }
+}
