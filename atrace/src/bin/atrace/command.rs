@@ -1,11 +1,27 @@
 //! The command line.
 
+mod buffer;
+mod caller;
+mod categories;
+mod doctor;
+mod failure;
+mod names;
+mod output;
+mod picture;
+mod processes;
+mod record;
+mod run;
+mod signals;
+mod stage;
+mod stores;
+mod switch;
+mod top;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::failure::say;
-use crate::{doctor, record, run, stage, switch};
+use self::failure::say;
 
 /// Records what programs trace with ATrace, for ui.perfetto.dev
 #[derive(Debug, Parser)]

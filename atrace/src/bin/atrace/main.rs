@@ -4,39 +4,7 @@
 //! Everything it changes it puts back, and each of its errors says what to do.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-mod buffer;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod caller;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod categories;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod command;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod doctor;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod failure;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod names;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod output;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod picture;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod processes;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod record;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod run;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod signals;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod stage;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod stores;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod switch;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod top;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn main() -> std::process::ExitCode {

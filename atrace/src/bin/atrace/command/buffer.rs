@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use atrace::tracefs::{self, Instance, Stats};
 
-use crate::failure::{Failure, Result, failed, say, thousands};
-use crate::output::Output;
-use crate::picture;
+use super::failure::{Failure, Result, failed, say, thousands};
+use super::output::Output;
+use super::picture;
 
 /// What the instances of this command are called.
 pub(crate) const PREFIX: &str = "atrace-recording";
@@ -155,7 +155,7 @@ fn rescue(path: &Path) -> String {
 /// The processes that have a file of this directory open, as far as can be seen.
 pub(crate) fn holders(directory: &Path) -> String {
     let mut found = Vec::new();
-    for process in crate::processes::all() {
+    for process in super::processes::all() {
         if process.files().any(|file| file.starts_with(directory)) {
             found.push(process.to_string());
         }

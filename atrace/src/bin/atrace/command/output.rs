@@ -8,8 +8,8 @@ use std::io::{self, BufWriter, ErrorKind, Write as _};
 use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 
-use crate::caller::Caller;
-use crate::failure::{Failure, Result, failed};
+use super::caller::Caller;
+use super::failure::{Failure, Result, failed};
 
 /// A file in the making; without [`finish`](Self::finish) it goes.
 #[derive(Debug)]

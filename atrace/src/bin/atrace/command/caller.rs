@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist};
 
-use crate::failure::{Failure, Result, failed};
+use super::failure::{Failure, Result, failed};
 
 /// A user to run a program as.
 #[derive(Clone, Debug)]

@@ -21,13 +21,13 @@ use nix::sys::signal::kill;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-use crate::buffer::{self, Tally};
-use crate::caller::Caller;
-use crate::failure::{Failure, Result, failed, say};
-use crate::names::Names;
-use crate::output::Output;
-use crate::processes::Process;
-use crate::signals::Signals;
+use super::buffer::{self, Tally};
+use super::caller::Caller;
+use super::failure::{Failure, Result, failed, say};
+use super::names::Names;
+use super::output::Output;
+use super::processes::Process;
+use super::signals::Signals;
 
 /// The exit status where this command itself fails, as other commands that start one have it.
 const FAILED: u8 = 125;

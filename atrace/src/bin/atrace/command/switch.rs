@@ -4,9 +4,9 @@ use std::io::Write as _;
 
 use atrace::AtraceTag;
 
-use crate::failure::{Failure, Result, say};
-use crate::processes::{self, Process};
-use crate::stores::{self, Store};
+use super::failure::{Failure, Result, say};
+use super::processes::{self, Process};
+use super::stores::{self, Store};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

@@ -16,9 +16,9 @@ use std::process::{Command, ExitCode};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
-use crate::failure::{Failure, Result, failed};
-use crate::names::Names;
-use crate::signals;
+use super::failure::{Failure, Result, failed};
+use super::names::Names;
+use super::signals;
 
 /// The number that the program inherits the marker under, or the next that is free: beyond those that
 /// programs count on.
@@ -49,7 +49,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     let mut report = match report(args.report) {
         Ok(report) => report,
         Err(e) => {
-            crate::failure::say(e);
+            super::failure::say(e);
             return ExitCode::from(125);
         }
     };

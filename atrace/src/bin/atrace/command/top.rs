@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use atrace::tracefs::{self, Instance};
 
-use crate::buffer;
-use crate::failure::{Failure, Result, failed};
+use super::buffer;
+use super::failure::{Failure, Result, failed};
 
 /// The top-level buffer; what was changed is undone when this is dropped.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Top {
 impl Drop for Top {
     fn drop(&mut self) {
         if let Err(e) = self.put_back() {
-            crate::failure::say(format_args!("putting the kernel's trace buffer back: {e}"));
+            super::failure::say(format_args!("putting the kernel's trace buffer back: {e}"));
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use atrace::doctor::{Report, examine, examine_program};
 
-use crate::failure::{Failure, Result};
-use crate::processes::{self, Process};
-use crate::switch::print;
+use super::failure::{Failure, Result};
+use super::processes::{self, Process};
+use super::switch::print;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

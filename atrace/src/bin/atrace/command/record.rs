@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use atrace::control::Switched;
 use atrace::tracefs::{self, Instance};
 
-use crate::buffer::{self, Tally};
-use crate::caller::Caller;
-use crate::failure::{Failure, Result, say, thousands};
-use crate::output::Output;
-use crate::processes::{self, Process};
-use crate::signals::Signals;
-use crate::top::Top;
-use crate::{categories, stores, switch};
+use super::buffer::{self, Tally};
+use super::caller::Caller;
+use super::failure::{Failure, Result, say, thousands};
+use super::output::Output;
+use super::processes::{self, Process};
+use super::signals::Signals;
+use super::top::Top;
+use super::{categories, stores, switch};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use atrace::tracefs::{self, Instance};
 
-use crate::buffer::{PREFIX, set_size};
-use crate::failure::Result;
+use super::buffer::{PREFIX, set_size};
+use super::failure::Result;
 
 const EVENT: &str = "events/sched/sched_process_exec/enable";
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::failure::{Failure, Result};
+use super::failure::{Failure, Result};
 
 /// A name and the events it stands for; a kernel has some of them.
 const CATEGORIES: [(&str, &[&str]); 9] = [

@@ -7,9 +7,9 @@ use atrace::control::{Control, Error, Switched};
 use atrace_sys::properties::Properties;
 use nix::unistd::{User, geteuid};
 
-use crate::caller::Caller;
-use crate::failure::{Failure, Result, say};
-use crate::processes;
+use super::caller::Caller;
+use super::failure::{Failure, Result, say};
+use super::processes;
 
 /// A property store that can be switched.
 pub(crate) struct Store {
