@@ -37,5 +37,6 @@ mod shuffle;
 pub mod stats;
 pub mod supervise;
 pub mod table;
+mod terminal;
 pub mod threads;
 pub mod workload;

@@ -4,12 +4,11 @@ use std::fmt;
 
 use crate::supervise::by_signal;
 
-/// What failed; the number is the exit status.
+/// What failed; the number is the exit status (2: the command line).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Something on this machine that is nobody's fault.
     Here = 1,
-    Usage = 2,
     Device = 3,
     Permission = 4,
     Build = 5,

@@ -24,8 +24,10 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use clap::Parser as _;
+
 use adb::{Adb, Done, SHORT, is_full, quote};
-use args::{Args, HELP};
+use args::Args;
 use build::{Abi, Bench};
 use child::{Interrupt, Stream};
 use error::{Error, Step, at};
@@ -34,30 +36,23 @@ use record::Record;
 use results::Results;
 
 use crate::supervise::{DEVICE_TEMP, PREFIX};
+use crate::terminal::{self, complain, fail};
 
 /// Runs the program `on-device` and returns its exit status, which says what failed.
 #[must_use]
 pub fn main() -> ExitCode {
-    match Args::parse(std::env::args_os().skip(1)).and_then(|args| run(&args)) {
+    match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            let _ = writeln!(io::stderr(), "error: {e}");
-            ExitCode::from(e.code())
-        }
+        Err(e) => fail(e.code(), e),
     }
 }
 
-/// Prints a line of progress. Not `println!`, which panics when stdout is gone.
+/// Prints a line of progress.
 fn say(what: &str, line: impl fmt::Display) {
-    let mut out = io::stdout();
-    let _ = writeln!(out, "{what}: {line}").and_then(|()| out.flush());
+    terminal::say(format_args!("{what}: {line}"));
 }
 
 fn run(args: &Args) -> Result<(), Error> {
-    if args.help {
-        let _ = io::stdout().write_all(HELP.as_bytes());
-        return Ok(());
-    }
     let interrupt = Interrupt::new().map_err(at(Step::Here, "taking signals"))?;
     let serial =
         args.serial.clone().or_else(|| std::env::var("ANDROID_SERIAL").ok().filter(|s| !s.is_empty()));
@@ -80,7 +75,7 @@ fn run(args: &Args) -> Result<(), Error> {
     let cleaned = session.clean_up(done.as_ref().is_err_and(Error::is_device));
     match (done, cleaned) {
         (Err(e), Err(left)) => {
-            let _ = writeln!(io::stderr(), "error: {left}");
+            complain(left);
             Err(e)
         }
         (done, cleaned) => done.and(cleaned),
@@ -341,7 +336,7 @@ impl Drop for Session<'_> {
         if !self.cleaned
             && let Err(e) = self.clean_up(false)
         {
-            let _ = writeln!(io::stderr(), "error: {e}");
+            complain(e);
         }
     }
 }

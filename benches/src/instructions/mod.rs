@@ -27,15 +27,17 @@ mod args;
 mod bounds;
 mod callgrind;
 
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use clap::Parser as _;
 
 use self::args::Args;
 use self::bounds::Bounds;
 use crate::environment;
 use crate::row::{self, Row, Sink};
 use crate::stats::Interval;
+use crate::terminal::{fail, say};
 
 /// How many operations are counted at once.
 pub const OPERATIONS: u64 = 1000;
@@ -140,20 +142,10 @@ fn messages(id: &str) -> u64 {
 /// Runs `instructions` with this process' command line.
 #[must_use]
 pub fn main() -> ExitCode {
-    let run = Args::parse(std::env::args_os().skip(1)).and_then(|args| run(&args));
-    run.unwrap_or_else(|e| {
-        let _ = writeln!(io::stderr(), "error: {e}");
-        ExitCode::from(2)
-    })
+    run(&Args::parse()).unwrap_or_else(|e| fail(2, e))
 }
 
 fn run(args: &Args) -> Result<ExitCode, String> {
-    // Not `println!`, which panics when nobody reads on.
-    let say = |line: &str| drop(writeln!(io::stdout(), "{line}"));
-    if args.help {
-        say(args::HELP.trim_end());
-        return Ok(ExitCode::SUCCESS);
-    }
     environment::start();
     let rustc = environment::Environment::here().rustc;
     let path = args.bounds.clone().unwrap_or_else(bounds_file);
@@ -163,9 +155,9 @@ fn run(args: &Args) -> Result<ExitCode, String> {
         Some(file) => row::read(file).map_err(|e| e.to_string())?,
         None => {
             let rows = count()?;
-            say(&table(&rows));
+            say(table(&rows));
             let written = row::write("instructions", &rows).map_err(|e| e.to_string())?;
-            say(&format!("rows: {}", written.display()));
+            say(format_args!("rows: {}", written.display()));
             rows
         }
     };
@@ -173,17 +165,17 @@ fn run(args: &Args) -> Result<ExitCode, String> {
     if args.twice {
         let again = count()?;
         let (most, of) = difference(&rows, &again);
-        say(&format!("a second run differs by at most {:.3} % ({of})", most * 100.0));
+        say(format_args!("a second run differs by at most {:.3} % ({of})", most * 100.0));
         passes &= most <= SAME;
     }
     if args.update {
         let new = Bounds::of(&rustc, &rows);
         new.write(&path)?;
-        say(&format!("{} bounds: {}", new.instructions.len(), path.display()));
+        say(format_args!("{} bounds: {}", new.instructions.len(), path.display()));
     }
     if let Some(bounds) = bounds {
         let verdict = bounds.check(&rows);
-        say(&verdict.to_string());
+        say(&verdict);
         passes &= verdict.passes();
     }
     Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -45,31 +45,24 @@ mod model;
 mod number;
 mod plot;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
+
+use clap::Parser as _;
 
 use self::args::Args;
 use self::input::Input;
 use crate::row;
+use crate::terminal::{fail, say};
 
 /// Runs `report` with this process' command line.
 #[must_use]
 pub fn main() -> ExitCode {
-    let run = Args::parse(std::env::args_os().skip(1)).and_then(|args| run(&args));
-    run.unwrap_or_else(|e| {
-        let _ = writeln!(io::stderr(), "error: {e}");
-        ExitCode::from(2)
-    })
+    run(&Args::parse()).unwrap_or_else(|e| fail(2, e))
 }
 
 fn run(args: &Args) -> Result<ExitCode, String> {
-    // Not `println!`, which panics when nobody reads on.
-    let say = |line: &str| drop(writeln!(io::stdout(), "{line}"));
-    if args.help {
-        say(args::HELP.trim_end());
-        return Ok(ExitCode::SUCCESS);
-    }
     let target = row::target_dir();
     let measured = args.measured.clone().unwrap_or_else(row::dir);
     let criterion = args.criterion.clone();
@@ -110,14 +103,14 @@ fn run(args: &Args) -> Result<ExitCode, String> {
     match report.warnings.len() {
         0 => {}
         1 => say("one warning; see the report"),
-        n => say(&format!("{n} warnings; see the report")),
+        n => say(format_args!("{n} warnings; see the report")),
     }
-    say(&format!("{}", out.join("report.html").display()));
+    say(out.join("report.html").display());
     if let Some(against) = &against {
-        say(&against.to_string());
+        say(against);
     }
     if let Some(saved) = saved {
-        say(&saved?);
+        say(saved?);
     }
     Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
