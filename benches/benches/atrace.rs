@@ -69,7 +69,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
         Some(other) => return Err(io::Error::other(format!("there is no mode {other}"))),
         None => {}
     }
-    println!("sink: {}; switched by the properties, verified by what arrived there", atrace::sink());
+    println!("sink: {}; switched by the properties, verified by {}", atrace::sink(), session.verified_by());
     say_what_is_missing(session);
     let mut rows = Vec::new();
     let mut section = |title: &str, part: Vec<Row>| {
@@ -88,7 +88,11 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
         println!("rows: {}", row::write("atrace", &rows)?.display());
     }
     criterion(session, &switch)?;
-    Ok(if session.args().test { ExitCode::SUCCESS } else { row::exit_code(&rows) })
+    let none_asked = rows.is_empty() && !session.args().filters.is_empty();
+    if none_asked {
+        println!("no case has an id with that in it; --list shows them");
+    }
+    Ok(if session.args().test || none_asked { ExitCode::SUCCESS } else { row::exit_code(&rows) })
 }
 
 /// Says which rows there are not, and why, a line for each reason.

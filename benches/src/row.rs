@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::alloc::PerOp;
 use crate::environment;
 use crate::stats::Interval;
+use crate::terminal::fail;
 
 /// Where the messages went while a row was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,6 +280,18 @@ pub fn write(bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// Tells whether the rows of `bench` can be written where they will be.
+///
+/// # Errors
+///
+/// As [`write()`].
+pub fn can_write(bench: &str) -> io::Result<()> {
+    let dir = dir();
+    let path = dir.join(format!("{bench}.json"));
+    let all = || std::fs::create_dir_all(&dir).and_then(|()| tempfile::tempfile_in(&dir)).map(drop);
+    all().map_err(|e| io::Error::new(e.kind(), format!("writing {}: {e}", path.display())))
+}
+
 /// Writes the rows of `bench` to its file in `dir` and returns which that is.
 ///
 /// # Errors
@@ -335,9 +348,7 @@ pub fn exit_code(rows: &[Row]) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let why = if rows.is_empty() { "no row was measured" } else { "every row is noisy" };
-    // Not `eprintln!`, which panics when stderr is gone.
-    let _ = writeln!(io::stderr(), "error: {why}: nothing can be said about this machine");
-    ExitCode::FAILURE
+    fail(1, format_args!("{why}: nothing can be said about this machine"))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@
 //!   `/data/local/tmp/atrace-bench`, or where that can't be, beside the program, unless they are set.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -41,6 +41,7 @@ use crate::args::Args;
 use crate::environment;
 use crate::paired::Config;
 use crate::row::{Sink, env_path};
+use crate::terminal::{complain, fail, say};
 
 /// What the names of the tracefs instances begin with.
 pub const PREFIX: &str = "atrace-bench";
@@ -171,6 +172,16 @@ impl Session {
         }
     }
 
+    /// Says by what it is known that tracing was on, or off.
+    #[must_use]
+    pub fn verified_by(&self) -> &'static str {
+        match self.sink {
+            Sink::Tracefs => "what arrived there",
+            Sink::File => "whether something arrived there",
+            _ => "that alone: nobody can tell what arrived there",
+        }
+    }
+
     /// The session of a process that was started to measure; `None` in one that was not.
     fn inherited(args: &Args) -> io::Result<Option<Self>> {
         let Some(parent) = std::env::var_os(CHILD) else { return Ok(None) };
@@ -202,21 +213,16 @@ impl Session {
 pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
     let args = match Args::from_env() {
         Ok(args) => args,
-        Err(e) => return failed(&e),
+        Err(e) => return fail(2, e),
     };
     if args.list {
         return main_child(Session { args, sink: Sink::None, marker: None, instance: None });
     }
     match Session::inherited(&args) {
         Ok(Some(session)) => main_child(session),
-        Ok(None) => supervise(&args).map_or_else(|e| failed(&e), ExitCode::from),
-        Err(e) => failed(&e),
+        Ok(None) => supervise(&args).map_or_else(|e| fail(2, e), ExitCode::from),
+        Err(e) => fail(2, e),
     }
-}
-
-fn failed(e: &dyn std::error::Error) -> ExitCode {
-    let _ = writeln!(io::stderr(), "error: {e}");
-    ExitCode::from(2)
 }
 
 fn supervise(args: &Args) -> io::Result<u8> {
@@ -275,7 +281,7 @@ impl Drop for Switches {
             }
             match self.control.disable(&pattern) {
                 Ok(switched) => switched.keep(),
-                Err(e) => drop(writeln!(io::stderr(), "{pattern} is still switched on: {e}")),
+                Err(e) => complain(format_args!("{pattern} is still switched on: {e}")),
             }
         }
     }
@@ -377,7 +383,7 @@ impl Prepared {
         if asked.is_none_or(|sink| sink == Sink::Tracefs) {
             match instance() {
                 Ok(instance) => {
-                    say(&format!("sink: tracefs, {}", instance.path().display()));
+                    say(format_args!("sink: tracefs, {}", instance.path().display()));
                     let marker = instance.marker_path();
                     let state =
                         std::fs::read_to_string(instance.path().join("tracing_on")).unwrap_or_default();
@@ -400,7 +406,7 @@ impl Prepared {
         if sink == Sink::File {
             std::fs::write(&marker, "")?;
         }
-        say(&format!("sink: {sink}, not the kernel's trace_marker ({why})"));
+        say(format_args!("sink: {sink}, not the kernel's trace_marker ({why})"));
         Ok(Self { sink, marker, instance: None, was_off: false })
     }
 }
@@ -453,11 +459,6 @@ fn real(args: &Args) -> String {
     let mount = tracefs::root().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
     let mount = if mount { "sudo mount -t tracefs nodev /sys/kernel/tracing; " } else { "" };
     format!("{mount}sudo {}{}", exe.display(), if args.test { "" } else { " --bench" })
-}
-
-fn say(line: &str) {
-    // Not `println!`, which panics when stdout is gone.
-    let _ = writeln!(io::stdout(), "{line}");
 }
 
 fn sink_of(name: &OsStr) -> io::Result<Sink> {

@@ -159,7 +159,8 @@ impl Workload for Known {
         assert!(!ATTENDED.load(Relaxed));
         let threads = results.counted("rust/boxes", "off", "threads").map(|i| (i.low, i.median, i.high));
         assert!(threads.is_none_or(|threads| threads == (3.0, 3.0, 3.0)), "{threads:?}");
-        format!("reported {} rows", results.rows().len())
+        let ids: Vec<_> = results.rows().iter().map(|row| &row.id[..]).collect();
+        format!("reported {} rows: {}", ids.len(), ids.join(" "))
     }
 
     fn bars(_: &Results) -> Vec<Bar> {
@@ -190,6 +191,7 @@ fn tests() {
     // As a test: each once, nothing left.
     let fine = bench("", &["--test"], temp.path());
     assert!(fine.status.success(), "{}", text(&fine.stderr));
+    assert!(text(&fine.stdout).contains("nothing was measured"), "{}", text(&fine.stdout));
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
 
     // What is wrong fails, and says what.
@@ -256,8 +258,21 @@ fn tests() {
     assert_eq!(listed.lines().count(), 4 * 6 + 1);
     let one = bench("", &["--bench", "--quick", "checked/slower"], temp.path());
     assert!(one.status.success(), "{}", text(&one.stderr));
-    let rows = row::read(&temp.path().join("known.json")).unwrap();
-    let ids: Vec<_> = rows.iter().map(|row| row.id.strip_prefix("rust/checked/").unwrap()).collect();
-    assert_eq!(ids, ["none", "nosub", "filtered", "off", "on", "slower"]);
+    let modes =
+        ["none", "nosub", "filtered", "off", "on", "slower"].map(|mode| format!("rust/checked/{mode}"));
+    assert!(
+        text(&one.stdout).contains(&format!("reported 6 rows: {}", modes.join(" "))),
+        "{}",
+        text(&one.stdout)
+    );
+    let none = bench("", &["--bench", "--quick", "no such thing"], temp.path());
+    assert!(none.status.success(), "{}", text(&none.stderr));
+    assert!(text(&none.stdout).contains("--list shows them"), "{}", text(&none.stdout));
+    // The rows of the others are still there.
+    assert_eq!(row::read(&temp.path().join("known.json")).unwrap(), rows);
+    // Where nothing can be written, that is said before anything is measured.
+    let nowhere = bench("", &["--bench", "--quick"], &temp.path().join("known.json"));
+    assert_eq!((nowhere.status.code(), text(&nowhere.stdout).contains("reported")), (Some(1), false));
+    assert!(text(&nowhere.stderr).contains("error: writing"), "{}", text(&nowhere.stderr));
     println!("workload: what is added is found, and what is wrong is found out");
 }

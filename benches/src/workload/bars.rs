@@ -18,6 +18,7 @@ pub struct Bar {
     measured: String,
     asked: String,
     kept: bool,
+    open: bool,
     exact: bool,
 }
 
@@ -29,7 +30,21 @@ impl Bar {
         asked: impl Into<String>,
         kept: bool,
     ) -> Self {
-        Self { what: what.into(), measured: measured.into(), asked: asked.into(), kept, exact: false }
+        Self {
+            what: what.into(),
+            measured: measured.into(),
+            asked: asked.into(),
+            kept,
+            open: false,
+            exact: false,
+        }
+    }
+
+    /// Leaves it open: what was measured may be what was asked for, but is not known well enough.
+    #[must_use]
+    fn open(mut self) -> Self {
+        (self.kept, self.open) = (false, true);
+        self
     }
 
     /// Makes it one about something that is counted: then it holds in a test, too, and breaking it fails the
@@ -41,8 +56,8 @@ impl Bar {
     }
 
     /// Makes the promise that a row takes as long as `base` (`nosub`, `DEFAULT`): the interval of the
-    /// difference has 0 in it, and half of it is at most 2 ns or 1 %, whichever is more. `None` where the row
-    /// was not compared to that.
+    /// difference has 0 in it, and half of it is at most 2 ns or 1 %, whichever is more. With 0 in a wider one it is
+    /// open. `None` where the row was not compared to that.
     #[must_use]
     pub fn zero_above(row: &Row, base: &str) -> Option<Self> {
         Self::zero_above_of(row, base, 1.0)
@@ -59,12 +74,9 @@ impl Bar {
         if !has_zero && low >= -allowed && high <= allowed {
             measured.push_str(", all of which is within that, but not 0");
         }
-        Some(Self::new(
-            format!("{} above {base}", row.id),
-            measured,
-            format!("0 within ± {allowed:.2} ns"),
-            has_zero && (high - low) / 2.0 <= allowed,
-        ))
+        let asked = format!("0 within ± {allowed:.2} ns");
+        let bar = Self::new(format!("{} above {base}", row.id), measured, asked, has_zero);
+        Some(if has_zero && (high - low) / 2.0 > allowed { bar.open() } else { bar })
     }
 
     /// Makes the promise that a row allocates what `base` does.
@@ -88,6 +100,10 @@ impl Bar {
 
     pub(super) fn kept(&self) -> bool {
         self.kept
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
     }
 
     pub(super) fn columns(&self) -> [&str; 3] {
@@ -127,6 +143,22 @@ mod tests {
     use super::*;
     use crate::row::{Above, Sink};
     use crate::stats::Interval;
+
+    #[test]
+    fn a_wide_interval_leaves_it_open() {
+        let ns = Interval { median: 100.0, low: 100.0, high: 100.0, sure: true };
+        let bar = |low: f64, high: f64| {
+            let mut row = Row::new("a/filtered", ns, Sink::Null);
+            let above = Above { ns: 0.0, low, high, allocs: None, bytes: None, raw_writes: None };
+            row.above.insert("nosub".into(), above);
+            let bar = Bar::zero_above(&row, "nosub").unwrap();
+            (bar.kept(), bar.is_open())
+        };
+        assert_eq!(bar(-1.0, 2.0), (true, false));
+        assert_eq!(bar(-1.0, 4.0), (false, true));
+        assert_eq!(bar(0.5, 1.0), (false, false));
+        assert_eq!(bar(3.0, 9.0), (false, false));
+    }
 
     #[test]
     fn what_allocates_when_it_pleases_may_differ_a_little() {

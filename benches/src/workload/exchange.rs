@@ -15,6 +15,7 @@ use super::mode::Mode;
 use super::results::Results;
 use crate::alloc::Counts;
 use crate::processes;
+use crate::terminal::say;
 
 /// What a line of stdout begins with that is a reply.
 pub(super) const REPLY: &str = "atrace-benches reply: ";
@@ -148,7 +149,7 @@ impl Process {
     pub(super) fn end(mut self) -> io::Result<()> {
         self.requests = None;
         for line in &mut self.replies {
-            println!("{}", line?);
+            say(line?);
         }
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(self.error("its end", &format!("ended with {status}"))) }
@@ -171,7 +172,7 @@ impl Process {
                 let reply: Reply<T> = serde_json::from_str(json)?;
                 return reply.map_err(|wrong| self.error(about, &wrong));
             }
-            println!("{line}");
+            say(line);
         }
         let status = self.child.wait()?;
         Err(self.error(about, &format!("the process ended with {status}")))

@@ -81,6 +81,8 @@
 //! promises of all workloads (and [its own](Workload::bars)) beside what was measured. Promises that are
 //! exact counts fail the bench when they are broken, those about time don't.
 //!
+//! With filters nothing is written: a file without the other cases would take their rows away.
+//!
 //! # Time
 //!
 //! [`Workload::seconds`] of a full run, a sixth of that with `--quick`: the rounds of every generation go on
@@ -98,7 +100,7 @@ mod worker;
 use std::any::Any;
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -114,6 +116,7 @@ use crate::clock::timer_floor;
 use crate::row;
 use crate::shuffle::Shuffle;
 use crate::supervise::{self, Session};
+use crate::terminal::{complain, fail, say};
 
 /// A program whose tracing is measured.
 pub trait Workload {
@@ -231,10 +234,7 @@ impl Plan {
 pub fn run<W: Workload>() -> ExitCode {
     supervise::run(|session| match bench::<W>(&session) {
         Ok(code) => code,
-        Err(reason) => {
-            let _ = writeln!(io::stderr(), "error: {reason}");
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(1, reason),
     })
 }
 
@@ -249,46 +249,65 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let mut results = Results::new(modes, W::cases::<Bare>(), session.sink());
     if session.args().list {
         for id in results.ids() {
-            println!("{id}: benchmark");
+            say(format_args!("{id}: benchmark"));
         }
         return Ok(ExitCode::SUCCESS);
     }
     results.select(|id| session.args().selects(id));
+    if results.is_empty() {
+        say("no case has an id with that in it; --list shows them");
+        return Ok(ExitCode::SUCCESS);
+    }
     let started = Instant::now();
     let plan = Plan::of::<W>(session);
+    // A file without the other cases would take their rows away.
+    let keeps_rows = !plan.once && session.args().filters.is_empty();
+    if keeps_rows {
+        // Rather now than after a minute.
+        row::can_write(W::NAME)?;
+    }
     let company = W::company()?;
     let [generations, rounds] = measure::<W>(&plan, &company, &mut results)?;
     W::profile(&mut results, session.args())?;
     drop(company);
     results.finish();
 
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "\n{}: {rounds} rounds in {generations} generations of {} processes, {:.1} s; a reading of the timer \
-         takes {} ns",
-        W::NAME,
-        results.modes().len(),
-        started.elapsed().as_secs_f64(),
-        timer_floor().as_nanos()
-    );
-    let all = !results.rows().is_empty();
-    if all {
-        let _ = writeln!(text, "\n{}\n\n{}", W::report(&results).trim_end(), tables::Overhead(&results));
+    let mut text = format!("\n{}: ", W::NAME);
+    let (processes, seconds) = (results.modes().len(), started.elapsed().as_secs_f64());
+    // Also of a test, which it is a part of.
+    let tables = format!("{}\n\n{}", W::report(&results).trim_end(), tables::Overhead(&results));
+    if plan.once {
+        let _ = writeln!(
+            text,
+            "each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s"
+        );
+    } else {
+        let _ = writeln!(
+            text,
+            "{rounds} rounds in {generations} generations of {processes} processes, {seconds:.1} s; a reading of the \
+             timer takes {} ns\nsink: {}; switched by the properties, verified by {}",
+            timer_floor().as_nanos(),
+            atrace::sink(),
+            session.verified_by()
+        );
+        let _ = writeln!(text, "\n{tables}");
     }
     let mut bars = bars::common(&results);
     bars.extend(W::bars(&results));
     let _ = write!(text, "{}", tables::Bars(&bars, !plan.once));
-    print!("{text}");
+    say(text.trim_end_matches('\n'));
     let broken = bars.iter().any(Bar::fails);
     if broken {
-        let _ = writeln!(io::stderr(), "error: a promise that is an exact count is broken");
+        complain("a promise that is an exact count is broken");
     }
-    if plan.once {
-        return Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    if keeps_rows {
+        say(format_args!("rows: {}", row::write(W::NAME, results.rows())?.display()));
     }
-    println!("rows: {}", row::write(W::NAME, results.rows())?.display());
-    Ok(if broken { ExitCode::FAILURE } else { row::exit_code(results.rows()) })
+    Ok(match (broken, plan.once) {
+        (true, _) => ExitCode::FAILURE,
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => row::exit_code(results.rows()),
+    })
 }
 
 /// How often a case runs in each mode.

@@ -227,6 +227,11 @@ impl Results {
         }
     }
 
+    /// Whether no case is kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.cases.iter().all(|case| !case.selected)
+    }
+
     pub(super) fn begin_generation(&mut self) {
         self.generations += 1;
     }

@@ -108,10 +108,18 @@ impl fmt::Display for Bars<'_> {
         }
         let kept = bars.iter().filter(|bar| bar.kept()).count();
         let exact = bars.iter().filter(|bar| bar.kept() && bar.is_exact()).count();
-        writeln!(f, "\npromised: {kept} of {} kept, {exact} of them exact counts", bars.len())?;
+        write!(f, "\npromised: {kept} of {} kept, {exact} of them exact counts", bars.len())?;
+        match bars.iter().filter(|bar| bar.is_open()).count() {
+            0 => writeln!(f)?,
+            open => writeln!(f, "; {open} open, as their intervals are too wide to tell")?,
+        }
         for bar in bars.iter().filter(|bar| !(bar.kept() && bar.is_exact())) {
             let [what, measured, asked] = bar.columns();
-            let verdict = if bar.kept() { "" } else { "  MISSED" };
+            let verdict = match bar.kept() {
+                true => "",
+                false if bar.is_open() => "  OPEN",
+                false => "  MISSED",
+            };
             writeln!(f, "{what}\n    {measured}; asked for: {asked}{verdict}")?;
         }
         Ok(())
