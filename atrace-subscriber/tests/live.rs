@@ -81,6 +81,15 @@ fn drawn(dump: &Dump) -> String {
     text.lines().map(|line| line.split("  live  ").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
+/// Tells others that it is over, also if this fails: they would go on forever.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -206,20 +215,25 @@ fn fields_that_are_recorded_later_are_added() {
 #[test]
 fn fields_recorded_by_many_threads_are_all_there() {
     let (dispatch, live) = plain();
-    let span = with_default(&dispatch, || info_span!("all", n = Empty));
-    std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let span = &span;
-            scope.spawn(move || {
-                for n in 0..10 {
-                    span.record("n", 1000 + thread * 10 + n);
-                }
-            });
-        }
-    });
-    let dump = live.dump();
-    let numbers: HashSet<_> = named(&dump, "all").fields().split(", ").map(str::to_owned).collect();
-    assert_eq!(numbers.len(), 80, "{numbers:?}");
+    // Many spans, as two of the threads hardly ever meet.
+    for _ in 0..300 {
+        let span = with_default(&dispatch, || info_span!("all", n = Empty));
+        let begin = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (span, begin) = (&span, &begin);
+                scope.spawn(move || {
+                    begin.wait();
+                    for n in 0..20 {
+                        span.record("n", 1000 + thread * 20 + n);
+                    }
+                });
+            }
+        });
+        let dump = live.dump();
+        let numbers: HashSet<_> = named(&dump, "all").fields().split(", ").map(str::to_owned).collect();
+        assert_eq!(numbers.len(), 80, "{numbers:?}");
+    }
 }
 
 #[test]
@@ -243,19 +257,20 @@ fn threads_are_shown_while_they_are_inside() {
         }
         inside.wait();
         let dump = live.dump();
+        let tasks: HashSet<_> = std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .map(|task| task.unwrap().file_name().into_string().unwrap().parse().ok())
+            .collect();
+        // Nobody is to wait for who fails.
+        leave.wait();
         let shared = named(&dump, "shared");
         let mut threads: Vec<_> = shared.threads().map(|thread| thread.name().unwrap().to_owned()).collect();
         threads.sort_unstable();
         assert_eq!(threads, ["one", "two"]);
         let numbers: HashSet<_> = shared.threads().map(|thread| thread.number()).collect();
         assert_eq!(numbers.len(), 2);
-        let tasks: HashSet<_> = std::fs::read_dir("/proc/self/task")
-            .unwrap()
-            .map(|task| task.unwrap().file_name().into_string().unwrap().parse().ok())
-            .collect();
         assert!(numbers.is_subset(&tasks), "{numbers:?} {tasks:?}");
         assert!(shared.to_string().contains(" and "), "{shared}");
-        leave.wait();
     });
     assert_eq!(named(&live.dump(), "shared").threads().len(), 0);
     // Twice by one thread: until it has left as often.
@@ -509,6 +524,7 @@ fn a_dump_is_right_while_eight_threads_trace() {
             };
             scope.spawn(move || with_default(&dispatch, work));
         }
+        let over = Over(&OVER);
         let start = Instant::now();
         let is_enough =
             |records: u64, most: usize| made.load(Ordering::Relaxed) > 1000 && records > 1000 && most > 200;
@@ -551,7 +567,7 @@ fn a_dump_is_right_while_eight_threads_trace() {
                 assert!(dump.to_string().lines().count() > dump.len());
             }
         }
-        OVER.store(true, Ordering::Relaxed);
+        drop(over);
     });
     eprintln!("{} spans made, {records} seen, {most} at a time", made.load(Ordering::Relaxed));
     assert!(made.load(Ordering::Relaxed) > 1000 && records > 1000 && most > 200);

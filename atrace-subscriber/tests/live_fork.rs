@@ -1,11 +1,13 @@
-//! Forked children know their own spans. One test, as `tracing` itself has locks that another test's thread may hold at
+//! Forked children know their own spans. One test at a time, as `tracing` itself has locks that another test's thread may hold at
 //! a fork: while it learns of a subscriber, or of a callsite.
 
 #![allow(unsafe_code, reason = "processes are forked")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atrace_subscriber::live::LiveLayer;
+use std::sync::{Mutex, PoisonError};
+
+use atrace_subscriber::live::{LiveLayer, Symbols};
 use tracing::dispatcher::with_default;
 use tracing::{Dispatch, Span, info_span};
 use tracing_subscriber::prelude::*;
@@ -32,8 +34,20 @@ fn span(of: &'static str) -> Span {
     info_span!("span", of)
 }
 
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Tells others that it is over, also if this fails: they would go on forever.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_child_begins_with_none() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let layer = LiveLayer::new();
     let live = layer.handle();
     let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
@@ -51,6 +65,7 @@ fn a_child_begins_with_none() {
                     });
                 });
             }
+            let done = Over(&over);
             for round in 0..50 {
                 in_fork(|| {
                     assert!(live.dump().is_empty());
@@ -73,10 +88,67 @@ fn a_child_begins_with_none() {
                     assert!(live.dump().is_empty());
                 });
             }
-            over.store(true, Ordering::Relaxed);
+            drop(done);
         });
         assert_eq!(live.dump().len(), 1);
         drop(outer);
     });
     assert!(live.dump().is_empty());
+}
+
+/// Threads that look symbols up at any moment hold a lock, for milliseconds; nobody gives it back in a child.
+#[test]
+fn a_child_looks_symbols_up_or_does_without() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let layer = LiveLayer::new().with_backtraces(true).with_symbols(Symbols::Eager).with_depth(8);
+    let live = layer.handle();
+    let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
+    let lazy = LiveLayer::new().with_backtraces(true).with_depth(8);
+    let shown = lazy.handle();
+    let to_lazy: Dispatch = tracing_subscriber::registry().with(lazy).into();
+    let over = AtomicBool::new(false);
+    let named = |dump: &atrace_subscriber::live::Dump| {
+        let span = dump.spans().next().expect("it is alive");
+        let frames = span.backtrace().expect("it has one").frames();
+        frames.iter().any(|frame| frame.function().is_some())
+    };
+    let in_child = || {
+        with_default(&dispatch, || {
+            let _span = span("child");
+            assert!(!live.dump().to_string().is_empty());
+        });
+        with_default(&to_lazy, || {
+            let _span = span("child");
+            let dump = shown.dump();
+            assert!(dump.to_string().lines().count() > 3);
+            let _ = named(&dump);
+        });
+    };
+    with_default(&to_lazy, || drop(span("known")));
+    // Nobody looks anything up: names are there.
+    in_fork(|| {
+        with_default(&to_lazy, || {
+            let _span = span("child");
+            assert!(named(&shown.dump()));
+        });
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            with_default(&dispatch, || {
+                while !over.load(Ordering::Relaxed) {
+                    drop(span("parent's thread"));
+                }
+            });
+        });
+        let _done = Over(&over);
+        for _ in 0..30 {
+            in_fork(in_child);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    });
+    // Here they are.
+    with_default(&to_lazy, || {
+        let _span = span("parent");
+        assert!(named(&shown.dump()));
+    });
 }

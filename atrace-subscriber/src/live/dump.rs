@@ -224,15 +224,14 @@ impl Dump {
         let first = range.start;
         let mut written = vec![false; range.len()];
         let (mut roots, children) = self.tree(range);
-        while !roots.is_empty() {
+        loop {
             self.write_trees(f, &roots, &children, |index| {
                 std::mem::replace(&mut written[index - first], true)
             })?;
             // Ids are used again, and a dump is not of one moment: it might show two spans within each other.
-            roots.clear();
-            roots.extend(written.iter().position(|written| !written).map(|at| first + at));
+            let Some(at) = written.iter().position(|written| !written) else { return Ok(()) };
+            roots = vec![first + at];
         }
-        Ok(())
     }
 
     /// Writes these and what is below, but what was `written` already.
@@ -271,5 +270,117 @@ impl Dump {
             push(&mut left, children, &below, depth + 1);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::metadata_of_a_test;
+    use super::super::store::Made;
+    use super::*;
+
+    fn made(id: u64, parent: u64) -> Made {
+        let metadata = metadata_of_a_test();
+        let at = Instant::now();
+        let fields = Some(format!("id = {id}").into());
+        Made { id, parent: Some(parent).filter(|parent| *parent != 0), metadata, at, fields, frames: None }
+    }
+
+    /// Of layers, each of which has spans with these ids and parents, the oldest first; 0 is no parent.
+    fn dump(layers: &[&[(u64, u64)]]) -> Dump {
+        let mut dump =
+            Dump { at: Instant::now(), records: Vec::new(), addresses: vec![0x10, 0x20], layers: Vec::new() };
+        for (number, layer) in layers.iter().enumerate() {
+            for (id, parent) in *layer {
+                let made = made(*id, *parent);
+                dump.records.push(Record { made, threads: Vec::new(), addresses: 0..0 });
+            }
+            let rules = Rules::new(number % 2 == 1, Vec::new());
+            dump.layers.push((dump.records.len(), Arc::new(rules)));
+        }
+        dump
+    }
+
+    /// Without targets and ages.
+    fn drawn(dump: &Dump) -> Vec<String> {
+        let text = dump.to_string();
+        text.lines().map(|line| line.split("  t  ").next().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn every_span_is_drawn_once() {
+        assert_eq!(drawn(&dump(&[])), ["no span is alive"]);
+        assert_eq!(drawn(&dump(&[&[(1, 0)]])), ["1 span is alive", "└─ span{id = 1}"]);
+        // Its parent is not there, or is itself.
+        let dump_of_two = dump(&[&[(1, 9), (2, 2)]]);
+        assert_eq!(drawn(&dump_of_two), ["2 spans are alive", "├─ span{id = 1}", "└─ span{id = 2}"]);
+        // Each within the other, and one within them; a dump is not of one moment.
+        let circle = dump(&[&[(1, 2), (2, 1), (3, 2), (4, 0)]]);
+        assert_eq!(
+            drawn(&circle),
+            [
+                "4 spans are alive",
+                "└─ span{id = 4}",
+                "└─ span{id = 1}",
+                "   └─ span{id = 2}",
+                "      └─ span{id = 3}"
+            ]
+        );
+    }
+
+    #[test]
+    fn layers_are_drawn_one_after_the_other() {
+        let both = dump(&[&[(1, 2), (2, 1)], &[(1, 0), (2, 1)], &[], &[(7, 8), (8, 7)]]);
+        assert_eq!(
+            drawn(&both),
+            [
+                "6 spans are alive",
+                "└─ span{id = 1}",
+                "   └─ span{id = 2}",
+                "└─ span{id = 1}",
+                "   └─ span{id = 2}",
+                "└─ span{id = 7}",
+                "   └─ span{id = 8}"
+            ]
+        );
+        // Each has the rules of its own layer.
+        let rules: Vec<u32> = both.layers.iter().map(|(_, rules)| rules.number).collect();
+        let of_spans: Vec<u32> = both.spans().map(|span| span.rules.number).collect();
+        assert_eq!(of_spans, [rules[0], rules[0], rules[1], rules[1], rules[3], rules[3]]);
+    }
+
+    #[test]
+    fn the_oldest_is_drawn_first_wherever_it_was_kept() {
+        let mut dump = dump(&[&[(1, 0), (2, 0), (3, 1), (4, 1)]]);
+        dump.records.reverse();
+        assert_eq!(
+            drawn(&dump)[1..],
+            ["├─ span{id = 1}", "│  ├─ span{id = 3}", "│  └─ span{id = 4}", "└─ span{id = 2}"]
+        );
+    }
+
+    #[test]
+    fn backtraces_are_drawn_between_a_span_and_its_children() {
+        let mut dump = dump(&[&[(1, 0), (2, 1), (3, 0)]]);
+        for (at, record) in dump.records.iter_mut().enumerate() {
+            record.addresses = if at == 2 { 0..2 } else { at..at + 1 };
+        }
+        let expected = [
+            "3 spans are alive",
+            "├─ span{id = 1}",
+            "│  │  0x10",
+            "│  └─ span{id = 2}",
+            "│        0x20",
+            "└─ span{id = 3}",
+            "      0x10",
+            "      0x20",
+        ];
+        assert_eq!(drawn(&dump), expected);
+        let alternate = format!("{dump:#}");
+        assert!(alternate.lines().count() == 4 && !alternate.contains("0x"), "{alternate}");
+        // What was looked up when the span was made is not looked up again.
+        let rules = Rules::new(false, Vec::new());
+        dump.records[2].made.frames = Some(symbols::look_up_afresh(&[0x30], &rules));
+        assert_eq!(drawn(&dump)[5..], ["└─ span{id = 3}", "      0x30"]);
     }
 }

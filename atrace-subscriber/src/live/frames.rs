@@ -263,6 +263,8 @@ mod tests {
         for (low, high) in [(LOW, LOW), (LOW, LOW + 1), (LOW, LOW + FRAME - 1), (0, WORD), (1, 1), (0, 0)] {
             assert_eq!(memory.follow(Stack { low, high, ..whole }, FIRST, &mut into), None);
         }
+        let nowhere = Stack { low: 0, high: WORD, ..whole };
+        assert_eq!(memory.follow(nowhere, Registers { stack: 0, ..FIRST }, &mut into), None);
         // Below the stack pointer a signal handler may write at any time.
         let above = Registers { stack: LOW + 1, frame: LOW };
         assert_eq!(memory.follow(whole, above, &mut into), None);

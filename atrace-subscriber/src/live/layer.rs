@@ -334,3 +334,82 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
         self.live().store.remove(id.into_u64());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tracing::info_span;
+    use tracing_core::dispatcher::with_default;
+    use tracing_subscriber::prelude::*;
+
+    use super::super::metadata_of_a_test;
+    use super::*;
+
+    /// One test: it counts what all of this process are.
+    #[test]
+    fn a_layer_counts_from_its_dispatcher_or_handle_on() {
+        let known = || ALL.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let layer = LiveLayer::new();
+        assert_eq!(known(), 0);
+        let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
+        assert_eq!(known(), 1, "before its first span");
+        // What is set after a handle was taken is of another.
+        let layer = LiveLayer::new();
+        let before = layer.handle();
+        let layer = layer.with_backtraces(true).with_walk(Walk::Unwinding).with_depth(0);
+        let after = layer.handle();
+        assert_eq!((before.walk(), after.walk()), (None, Some(Walk::Unwinding)));
+        let other: Dispatch = tracing_subscriber::registry().with(layer).into();
+        with_default(&other, || {
+            let _span = info_span!("seen");
+            assert_eq!((before.dump().len(), after.dump().len(), dump().len()), (0, 1, 1));
+            let dump = after.dump();
+            let addresses = dump.spans().map(|span| span.backtrace().map(|trace| trace.addresses().len()));
+            assert_eq!(addresses.collect::<Vec<_>>(), [Some(1)], "one at least");
+        });
+        drop((before, after, other));
+        // Those that are gone are forgotten with the next.
+        for _ in 0..100 {
+            drop(LiveLayer::new().handle());
+        }
+        assert_eq!(known(), 2);
+        drop(dispatch);
+    }
+
+    #[test]
+    fn symbols_are_looked_up_when_it_was_asked_for() {
+        for (symbols, walk) in [
+            (Symbols::Lazy, Walk::Unwinding),
+            (Symbols::Lazy, Walk::FramePointers),
+            (Symbols::Eager, Walk::Unwinding),
+            (Symbols::Eager, Walk::FramePointers),
+        ] {
+            // In no dispatcher: the other test counts them.
+            let live = Live {
+                store: Store::new(8),
+                rules: Arc::new(Rules::new(false, Vec::new())),
+                creation: Some((walk, symbols)),
+                depth: 8,
+            };
+            for id in 1..4 {
+                let metadata = metadata_of_a_test();
+                live.insert(Made {
+                    id,
+                    parent: None,
+                    metadata,
+                    at: Instant::now(),
+                    fields: None,
+                    frames: None,
+                });
+            }
+            let (mut records, mut addresses) = Default::default();
+            live.store.copy(&mut records, &mut addresses);
+            assert_eq!(records.len(), 3);
+            for record in records {
+                assert_eq!(record.addresses.len(), 8);
+                let frames = record.made.frames;
+                assert_eq!(frames.is_some(), symbols == Symbols::Eager);
+                assert!(frames.is_none_or(|frames| frames.len() >= 8));
+            }
+        }
+    }
+}

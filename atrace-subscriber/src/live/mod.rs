@@ -55,7 +55,8 @@
 //! leaving look it up there. Memory stays with the layer for as many spans as were alive at a time: about 150 bytes
 //! each, and 8 for each return address that [may be kept](LiveLayer::with_depth).
 //!
-//! *Fork.* A child begins with none: the spans of its parent are not its own.
+//! *Fork.* A child begins with none: the spans of its parent are not its own. In one that was forked while another
+//! thread looked symbols up, functions have no names: a lock is held by a thread that is not there.
 //!
 //! *Registry.* The layer needs a span's life to be kept: a `Registry` below it. Beside an
 //! [`AtraceLayer`](crate::AtraceLayer) with a filter of its own, spans are alive for this layer on or off; below
@@ -75,3 +76,12 @@ pub use layer::{Handle, LiveLayer, Symbols, dump};
 pub use stack::{Walk, return_addresses};
 pub use symbols::Frame;
 pub use thread::Thread;
+
+/// What a span with the target `t` says of itself.
+#[cfg(test)]
+fn metadata_of_a_test() -> &'static tracing_core::Metadata<'static> {
+    use tracing_core::dispatcher::{Dispatch, with_default};
+
+    let dispatch = Dispatch::new(tracing_subscriber::registry());
+    with_default(&dispatch, || tracing::info_span!(target: "t", "span").metadata().expect("it is enabled"))
+}

@@ -342,10 +342,11 @@ pub(super) fn count_forks() {
 
         extern "C" fn in_child() {
             FORKS.fetch_add(1, Ordering::Relaxed);
+            super::symbols::in_child();
         }
 
         HANDLER.call_once(|| {
-            // SAFETY: the function adds to a number, which may be done in any child.
+            // SAFETY: the function changes numbers, which may be done in any child.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
     }
@@ -609,6 +610,97 @@ mod tests {
         assert_eq!((again.unwound.len(), again.either.len()), (here.unwound.len(), here.either.len()));
         assert_eq!(again.by_frame_pointers.is_some(), has_frame_pointers);
         assert_eq!(STACK.get().root, root);
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[cfg_attr(miri, ignore = "miri has no stack")]
+    fn a_probe_on_a_strange_stack_changes_nothing() {
+        thread_local! {
+            static PROBES: Cell<Option<(bool, Walk)>> = const { Cell::new(None) };
+        }
+        extern "C" fn probe() {
+            PROBES.set(Some((agrees(PROBED), Walk::of_this_program())));
+        }
+        let walk = Walk::of_this_program();
+        let has_frame_pointers = has_frame_pointers();
+        // A thread that knows nothing of its stack, and one that does.
+        for knows in [false, true] {
+            let work = move || {
+                if knows {
+                    Found::here();
+                }
+                on_another_stack(&mut vec![0; 0x8000], probe);
+                assert_eq!(PROBES.take(), Some((false, walk)), "what was found of the program stays");
+                if knows {
+                    Found::look();
+                    assert_eq!(FOUND.take().by_frame_pointers.is_some(), has_frame_pointers);
+                }
+                assert_eq!(Found::here().by_frame_pointers.is_some(), has_frame_pointers);
+            };
+            std::thread::spawn(work).join().unwrap();
+        }
+    }
+
+    /// Calls itself, each time with more than a page of its own.
+    #[inline(never)]
+    fn deeper(calls: usize, last: &mut dyn FnMut()) {
+        let mut kept = [0_u8; 5000];
+        black_box(&mut kept);
+        if calls == 0 {
+            last()
+        } else {
+            deeper(calls - 1, last)
+        }
+        black_box(&mut kept);
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[cfg_attr(miri, ignore = "miri has no stack")]
+    fn where_nothing_was_called_from_before_frame_pointers_are_enough() {
+        if !has_frame_pointers() {
+            return;
+        }
+        let work = || {
+            // By the unwinder and by frame pointers the innermost are kept.
+            let [few, all] = [3, 64].map(|room| {
+                let mut into = [0; 64];
+                let found = return_addresses(Walk::FramePointers, &mut into[..room]);
+                into[..found].to_vec()
+            });
+            assert_eq!(few[..], all[..3]);
+            let here = Found::here();
+            assert_eq!(here.either[1..], here.unwound[1..here.either.len()]);
+            for calls in [20, 30] {
+                deeper(calls, &mut || {
+                    Found::look();
+                    let found = FOUND.take();
+                    assert_eq!(found.by_frame_pointers, None, "nobody knows yet that there is memory");
+                    Found::look();
+                    let again = FOUND.take();
+                    assert!(again.by_frame_pointers.is_some());
+                    // Not the frames around the outermost, which the unwinder sees.
+                    assert_eq!(found.either.len(), again.either.len());
+                    assert!(found.unwound.len() > found.either.len());
+                });
+            }
+        };
+        std::thread::spawn(work).join().unwrap();
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no stack")]
+    fn nothing_is_learnt_of_a_stack_that_is_not_seen_to_its_end() {
+        let work = || {
+            deeper(DEEPEST + 10, &mut || {
+                let mut into = [0; DEEPEST];
+                assert_eq!(return_addresses(Walk::FramePointers, &mut into), DEEPEST);
+                assert_eq!(STACK.get().root, Frame::default());
+                assert_eq!(by_frame_pointers(&mut into), None);
+            });
+        };
+        std::thread::Builder::new().stack_size(16 << 20).spawn(work).unwrap().join().unwrap();
     }
 
     #[test]

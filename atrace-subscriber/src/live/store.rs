@@ -343,3 +343,174 @@ impl Store {
         self.expected[1].store(addresses.len() - before[1], Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::super::metadata_of_a_test;
+    use super::*;
+
+    /// Ids that are in one part.
+    fn ids() -> impl Iterator<Item = u64> {
+        (1..).filter(|id| (hash(*id) >> 32) as usize % PARTS == 5)
+    }
+
+    fn made(id: u64) -> Made {
+        let metadata = metadata_of_a_test();
+        Made { id, parent: None, metadata, at: Instant::now(), fields: None, frames: None }
+    }
+
+    fn add(store: &Store, id: u64) {
+        assert!(store.insert(made(id), |_| Some(0)));
+    }
+
+    fn all(store: &Store) -> (Vec<Record>, Vec<usize>) {
+        let (mut records, mut addresses) = Default::default();
+        store.copy(&mut records, &mut addresses);
+        records.sort_by_key(|record| record.made.id);
+        (records, addresses)
+    }
+
+    fn pages(store: &Store) -> usize {
+        store.parts().parts.iter().map(|part| part.lock().pages.len()).sum()
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        let store = Store::new(2);
+        let ids: Vec<u64> = ids().take(3 * PAGE).collect();
+        for round in 0..3 {
+            for (at, id) in ids.iter().enumerate() {
+                assert!(store.insert(made(*id), |room| {
+                    room.fill(at + 1);
+                    Some(at % 3)
+                }));
+                assert_eq!(pages(&store), if round == 0 { at / PAGE + 1 } else { 3 });
+            }
+            let (records, addresses) = all(&store);
+            assert_eq!(records.len(), ids.len());
+            for (at, record) in records.iter().enumerate() {
+                assert_eq!(record.made.id, ids[at]);
+                assert_eq!(addresses[record.addresses.clone()], [at + 1, at + 1][..at % 3]);
+            }
+            // In another order each time, and some twice.
+            for id in ids.iter().rev().step_by(round + 1).chain(&ids) {
+                store.remove(*id);
+            }
+            assert_eq!(all(&store).0.len(), 0);
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_given_twice_is_there_once() {
+        let store = Store::new(0);
+        for _ in 0..10 * PAGE {
+            add(&store, 7);
+            assert_eq!(all(&store).0.len(), 1);
+        }
+        assert_eq!(pages(&store), 1);
+        store.remove(7);
+        assert_eq!(all(&store).0.len(), 0);
+    }
+
+    #[test]
+    fn nothing_of_a_closed_span_is_left_to_the_next() {
+        let store = Store::new(4);
+        let [first, second] = [0, 1].map(|at| ids().nth(at).expect("there are more"));
+        store.insert(made(first), |room| {
+            room.fill(1);
+            Some(4)
+        });
+        store.set_fields(first, None, "a = 1".into());
+        store.enter(first);
+        store.enter(first);
+        assert_eq!(all(&store).0[0].threads.len(), 1);
+        store.remove(first);
+        // By frame pointers none were found, and nobody looked otherwise.
+        assert!(!store.insert(made(second), |_| None));
+        let (records, addresses) = all(&store);
+        assert_eq!((pages(&store), records.len(), addresses.len()), (1, 1, 0));
+        assert_eq!((records[0].made.id, records[0].threads.len()), (second, 0));
+        assert_eq!(store.fields(second), None);
+        store.set_addresses(second, &[5, 6, 7, 8, 9]);
+        assert_eq!(all(&store).1, [5, 6, 7, 8]);
+        // Of one that is not there nothing is to be had.
+        store.set_addresses(first, &[1]);
+        store.enter(first);
+        store.exit(first);
+        assert!(store.set_fields(first, None, "b = 2".into()), "it is not tried again");
+        assert_eq!((store.fields(first), all(&store).0.len()), (None, 1));
+    }
+
+    #[test]
+    fn fields_are_replaced_as_they_were_seen() {
+        let store = Store::new(0);
+        add(&store, 1);
+        let [one, other]: [Arc<str>; 2] = ["a = 1".into(), "a = 1".into()];
+        assert!(!store.set_fields(1, Some(&one), Arc::clone(&one)));
+        assert!(store.set_fields(1, None, Arc::clone(&one)));
+        assert!(!store.set_fields(1, None, Arc::clone(&other)));
+        assert!(!store.set_fields(1, Some(&other), Arc::clone(&other)), "the same text, but another");
+        assert!(store.fields(1).is_some_and(|now| Arc::ptr_eq(&now, &one)));
+        assert!(store.set_fields(1, Some(&one), other));
+    }
+
+    #[test]
+    fn threads_leave_as_often_as_they_entered() {
+        let store = Store::new(0);
+        add(&store, 1);
+        let inside = || all(&store).0[0].threads.clone();
+        let here = thread::this(forks());
+        store.exit(1);
+        assert_eq!(inside().len(), 0);
+        for times in 1..4 {
+            store.enter(1);
+            assert_eq!(inside(), [Arc::clone(&here)], "{times}");
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                store.enter(1);
+                assert_eq!(inside().len(), 2);
+                store.exit(1);
+                store.exit(1);
+                assert_eq!(inside(), [Arc::clone(&here)], "the other's are its own");
+            });
+        });
+        for left in (0..3).rev() {
+            store.exit(1);
+            assert_eq!(inside().len(), usize::from(left > 0));
+        }
+    }
+
+    /// A signal handler, or an allocator that traces, comes here while its thread is here.
+    #[test]
+    fn who_comes_again_goes_away_again() {
+        let (send, receive) = mpsc::channel();
+        std::thread::spawn(move || {
+            let store = Store::new(3);
+            let [first, second] = [0, 1].map(|at| ids().nth(at).expect("there are more"));
+            let found = store.insert(made(first), |room| {
+                assert!(store.insert(made(second), |_| panic!("it walks")), "nobody is to look for more");
+                store.enter(first);
+                store.exit(first);
+                store.remove(first);
+                store.set_addresses(first, &[1]);
+                assert!(store.fields(first).is_none());
+                assert!(store.set_fields(first, None, "a = 1".into()), "it would be tried again");
+                assert!(all(&store).0.is_empty());
+                room[0] = 7;
+                Some(1)
+            });
+            assert!(found);
+            let (records, addresses) = all(&store);
+            assert_eq!((records.len(), records[0].made.id, &addresses[..]), (1, first, &[7][..]));
+            assert_eq!((records[0].threads.len(), &records[0].made.fields), (0, &None));
+            // And it is not kept out any more.
+            store.remove(first);
+            send.send(all(&store).0.len()).expect("somebody waits");
+        });
+        assert_eq!(receive.recv_timeout(Duration::from_secs(30)), Ok(0), "it waits for itself, or failed");
+    }
+}

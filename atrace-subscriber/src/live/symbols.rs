@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -74,10 +75,41 @@ impl fmt::Display for Frame {
 /// A backtrace with symbols, as it is shared.
 pub(super) type Frames = Arc<[Arc<Frame>]>;
 
+/// How many threads look something up now: they hold or want a lock of `backtrace`.
+static LOOKING: AtomicUsize = AtomicUsize::new(0);
+/// That lock is held by a thread that does not exist in this process.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// To be called in a forked child, by its only thread.
+#[cfg(unix)]
+pub(super) fn in_child() {
+    if LOOKING.swap(0, Ordering::Relaxed) > 0 {
+        LOST.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Looking(());
+
+impl Looking {
+    fn new() -> Option<Self> {
+        if LOST.load(Ordering::Relaxed) {
+            return None;
+        }
+        LOOKING.fetch_add(1, Ordering::Relaxed);
+        Some(Self(()))
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        LOOKING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Looks an address up: the functions inlined there, innermost first, and the one that they are in.
 fn look_up(address: usize) -> Vec<Arc<Frame>> {
     let mut frames = Vec::new();
-    backtrace::resolve(std::ptr::without_provenance_mut(address), |symbol| {
+    let symbol = |symbol: &backtrace::Symbol| {
         frames.push(Arc::new(Frame {
             address,
             // Without the hash of the old names.
@@ -86,7 +118,10 @@ fn look_up(address: usize) -> Vec<Arc<Frame>> {
             line: symbol.lineno().filter(|line| *line != 0),
             column: symbol.colno().filter(|column| *column != 0),
         }));
-    });
+    };
+    if let Some(_looking) = Looking::new() {
+        backtrace::resolve(std::ptr::without_provenance_mut(address), symbol);
+    }
     if frames.is_empty() {
         frames.push(Arc::new(Frame { address, function: None, file: None, line: None, column: None }));
     }
@@ -122,16 +157,30 @@ struct Memory {
 static MEMORY: LazyLock<Mutex<Memory>> = LazyLock::new(Mutex::default);
 static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// None where another thread holds it for longer than it reasonably can: in a forked child it may not exist.
+/// It was not to be had when it was last asked for.
+static STUCK: AtomicBool = AtomicBool::new(false);
+
+/// None where another thread holds it for longer than it reasonably can: in a forked child it may not exist. Then
+/// nobody waits again until it was had.
 fn memory() -> Option<MutexGuard<'static, Memory>> {
-    for _ in 0..100 {
-        match MEMORY.try_lock() {
-            Ok(memory) => return Some(memory),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
-        }
+    let mut tries = if STUCK.load(Ordering::Relaxed) { 1 } else { 100 };
+    loop {
+        let memory = match MEMORY.try_lock() {
+            Ok(memory) => memory,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                tries -= 1;
+                if tries == 0 {
+                    STUCK.store(true, Ordering::Relaxed);
+                    return None;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+                continue;
+            }
+        };
+        STUCK.store(false, Ordering::Relaxed);
+        return Some(memory);
     }
-    None
 }
 
 /// The frames of a backtrace, of those that the rules show.
@@ -168,4 +217,103 @@ pub(super) fn frames(addresses: &[usize], rules: &Rules) -> Frames {
         memory.backtraces.insert(hash, known);
     }
     frames
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// What nothing is at.
+    const NOWHERE: usize = 0x10;
+
+    fn plain() -> Rules {
+        Rules::new(false, Vec::new())
+    }
+
+    fn named(function: Option<&str>) -> Arc<Frame> {
+        let function = function.map(Into::into);
+        Arc::new(Frame { address: NOWHERE, function, file: None, line: None, column: None })
+    }
+
+    fn names(frames: &Frames) -> Vec<Option<&str>> {
+        frames.iter().map(|frame| frame.function()).collect()
+    }
+
+    #[test]
+    fn what_has_no_name_is_hidden_where_anything_has_one() {
+        let sanitised = Rules::new(true, Vec::new());
+        let of = |names: &[Option<&str>]| names.iter().map(|name| named(*name)).collect::<Vec<_>>();
+        let some = [None, Some("app::run"), None, Some("std::rt::lang_start"), Some("app::main")];
+        assert_eq!(names(&without_hidden(of(&some), &sanitised)), [Some("app::run"), Some("app::main")]);
+        assert_eq!(names(&without_hidden(of(&some), &plain())), some);
+        assert_eq!(names(&without_hidden(of(&[None, None]), &sanitised)), [None, None]);
+        assert_eq!(names(&without_hidden(of(&[None, Some("std::f")]), &sanitised)), [None; 0]);
+    }
+
+    #[test]
+    fn a_frame_says_what_is_known_of_it() {
+        let frame = |function: Option<&str>, file: Option<&str>, line, column| {
+            let (function, file) = (function.map(Into::into), file.map(Into::into));
+            Frame { address: 0x7f01, function, file, line, column }.to_string()
+        };
+        assert_eq!(frame(Some("a::f"), Some("a.rs"), Some(7), Some(3)), "a::f (a.rs:7:3)");
+        assert_eq!(frame(Some("a::f"), Some("a.rs"), Some(7), None), "a::f (a.rs:7)");
+        assert_eq!(frame(Some("a::f"), Some("a.rs"), None, None), "a::f (a.rs)");
+        assert_eq!(frame(Some("a::f"), None, Some(7), None), "a::f");
+        assert_eq!(frame(None, None, None, None), "0x7f01");
+        assert_eq!(frame(None, Some("a.rs"), Some(7), None), "0x7f01 (a.rs:7)");
+    }
+
+    #[test]
+    fn an_address_that_is_in_no_function_is_a_frame_too() {
+        for frames in [frames(&[NOWHERE], &plain()), look_up_afresh(&[NOWHERE], &plain())] {
+            let [frame] = &*frames else { panic!("{frames:?}") };
+            assert_eq!((frame.address(), frame.function(), frame.file()), (NOWHERE, None, None));
+            assert_eq!((frame.line(), frame.column()), (None, None));
+        }
+    }
+
+    /// One test for what all share: how much is remembered, and that nobody waits for whoever has it.
+    #[test]
+    fn memory_is_bounded_and_not_waited_for() {
+        let sizes = || {
+            let memory = memory().expect("nobody holds it");
+            (memory.by_address.len(), memory.backtraces.len())
+        };
+        let rules = plain();
+        let once = frames(&[NOWHERE, NOWHERE + 1], &rules);
+        assert!(Arc::ptr_eq(&once, &frames(&[NOWHERE, NOWHERE + 1], &rules)));
+        assert!(!Arc::ptr_eq(&once, &frames(&[NOWHERE, NOWHERE + 1], &plain())), "of other rules");
+        assert!(!Arc::ptr_eq(&once, &frames(&[NOWHERE + 1, NOWHERE], &rules)));
+        // Far more than is ever kept, but for miri.
+        let (several, each) = if cfg!(miri) { (3, 2) } else { (BACKTRACES + 50, ADDRESSES / BACKTRACES + 1) };
+        let mut most = (0, 0);
+        for at in 0..several {
+            let addresses: Vec<usize> = (0..each).map(|n| NOWHERE + 2 + at * each + n).collect();
+            assert_eq!(frames(&addresses, &rules).len(), each);
+            let (addresses, backtraces) = sizes();
+            assert!(addresses <= ADDRESSES && backtraces <= BACKTRACES, "{addresses} {backtraces}");
+            most = (most.0.max(addresses), most.1.max(backtraces));
+        }
+        assert!(cfg!(miri) || most.0 + each > ADDRESSES && most.1 == BACKTRACES, "{most:?}");
+
+        let held = memory().expect("nobody holds it");
+        let (send, receive) = mpsc::channel();
+        let looks = std::thread::spawn(move || {
+            for at in 0..200 {
+                send.send(frames(&[NOWHERE + at, NOWHERE], &plain()).len()).expect("somebody waits");
+            }
+        });
+        for _ in 0..200 {
+            let found = receive.recv_timeout(Duration::from_secs(30));
+            assert_eq!(found, Ok(2), "it waits for whoever has the memory");
+        }
+        assert!(STUCK.load(Ordering::Relaxed), "it is asked for, for long, each time");
+        drop(held);
+        looks.join().expect("it ends");
+        assert_eq!(frames(&[NOWHERE], &rules).len(), 1);
+        assert!(!STUCK.load(Ordering::Relaxed));
+    }
 }

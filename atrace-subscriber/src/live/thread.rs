@@ -70,7 +70,8 @@ pub(super) struct Busy(());
 
 impl Busy {
     pub(super) fn new() -> Option<Self> {
-        (!BUSY.replace(true)).then_some(Self(()))
+        // Made only then: to drop one says that the thread is not there any more.
+        (!BUSY.replace(true)).then(|| Self(()))
     }
 }
 
