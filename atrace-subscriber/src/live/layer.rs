@@ -213,15 +213,14 @@ impl Handle {
 impl Live {
     #[inline]
     fn insert(&self, mut made: Made) {
-        let id = made.id;
         match self.creation {
             None => {
                 self.store.insert(made, |_| Some(0));
             }
             Some((Walk::FramePointers, Symbols::Lazy)) => {
                 // Straight to where they are kept.
-                if !self.store.insert(made, stack::by_frame_pointers) {
-                    self.add_addresses(id);
+                if let Some(made) = self.store.insert(made, stack::by_frame_pointers) {
+                    self.insert_unwound(made);
                 }
             }
             Some((walk, symbols)) => {
@@ -231,20 +230,24 @@ impl Live {
                 if symbols == Symbols::Eager {
                     made.frames = Some(symbols::look_up_afresh(addresses, &self.rules));
                 }
-                self.store.insert(made, |room| {
-                    room[..found].copy_from_slice(addresses);
-                    Some(found)
-                });
+                self.insert_with(made, addresses);
             }
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn add_addresses(&self, id: u64) {
+    fn insert_unwound(&self, made: Made) {
         let mut addresses = [0; DEEPEST];
         let found = stack::return_addresses(Walk::FramePointers, &mut addresses[..self.depth]);
-        self.store.set_addresses(id, &addresses[..found]);
+        self.insert_with(made, &addresses[..found]);
+    }
+
+    fn insert_with(&self, made: Made, addresses: &[usize]) {
+        self.store.insert(made, |room| {
+            room[..addresses.len()].copy_from_slice(addresses);
+            Some(addresses.len())
+        });
     }
 }
 

@@ -233,36 +233,29 @@ impl Store {
     }
 
     /// Adds a span. `walk` writes its return addresses to where they are kept, and says how many; or None if it
-    /// can't, and is not asked again.
-    ///
-    /// Returns whether the addresses are there.
-    pub(super) fn insert(&self, made: Made, walk: impl FnOnce(&mut [usize]) -> Option<usize>) -> bool {
-        let Some(_busy) = Busy::new() else { return true };
+    /// can't: then the span is not added, and returned.
+    pub(super) fn insert(
+        &self,
+        made: Made,
+        walk: impl FnOnce(&mut [usize]) -> Option<usize>,
+    ) -> Option<Made> {
+        let _busy = Busy::new()?;
         let id = made.id;
         let mut part = self.part(id).lock();
-        let Some(index) = part.take_slot(self.depth) else { return true };
+        let index = part.take_slot(self.depth)?;
         let (slot, room) = part.slot_and_addresses(index, self.depth);
+        let Some(found) = walk(room) else {
+            part.release(index);
+            return Some(made);
+        };
         slot.made = Some(made);
-        let found = walk(room);
-        slot.addresses = found.unwrap_or(0) as u32;
+        slot.addresses = found as u32;
         let before = part.by_id.insert(id, index);
         // One that was closed without our hearing of it, as an id is not given twice.
         let gone = before.map(|index| part.release(index));
         drop(part);
         drop(gone);
-        found.is_some()
-    }
-
-    /// Gives the span the return addresses that it was made without.
-    pub(super) fn set_addresses(&self, id: u64, addresses: &[usize]) {
-        let Some(_busy) = Busy::new() else { return };
-        let mut part = self.part(id).lock();
-        if let Some(index) = part.by_id.get(&id).copied() {
-            let (slot, room) = part.slot_and_addresses(index, self.depth);
-            let found = addresses.len().min(room.len());
-            room[..found].copy_from_slice(&addresses[..found]);
-            slot.addresses = found as u32;
-        }
+        None
     }
 
     /// Returns the fields of a span.
@@ -363,7 +356,7 @@ mod tests {
     }
 
     fn add(store: &Store, id: u64) {
-        assert!(store.insert(made(id), |_| Some(0)));
+        assert!(store.insert(made(id), |_| Some(0)).is_none());
     }
 
     fn all(store: &Store) -> (Vec<Record>, Vec<usize>) {
@@ -383,10 +376,11 @@ mod tests {
         let ids: Vec<u64> = ids().take(3 * PAGE).collect();
         for round in 0..3 {
             for (at, id) in ids.iter().enumerate() {
-                assert!(store.insert(made(*id), |room| {
+                let again = store.insert(made(*id), |room| {
                     room.fill(at + 1);
                     Some(at % 3)
-                }));
+                });
+                assert!(again.is_none());
                 assert_eq!(pages(&store), if round == 0 { at / PAGE + 1 } else { 3 });
             }
             let (records, addresses) = all(&store);
@@ -428,16 +422,15 @@ mod tests {
         store.enter(first);
         assert_eq!(all(&store).0[0].threads.len(), 1);
         store.remove(first);
-        // By frame pointers none were found, and nobody looked otherwise.
-        assert!(!store.insert(made(second), |_| None));
+        // By frame pointers none were found: then it is not there without.
+        let second_made = store.insert(made(second), |_| None).expect("it is returned");
+        assert_eq!((second_made.id, all(&store).0.len()), (second, 0));
+        assert!(store.insert(second_made, |_| Some(0)).is_none());
         let (records, addresses) = all(&store);
         assert_eq!((pages(&store), records.len(), addresses.len()), (1, 1, 0));
         assert_eq!((records[0].made.id, records[0].threads.len()), (second, 0));
         assert_eq!(store.fields(second), None);
-        store.set_addresses(second, &[5, 6, 7, 8, 9]);
-        assert_eq!(all(&store).1, [5, 6, 7, 8]);
         // Of one that is not there nothing is to be had.
-        store.set_addresses(first, &[1]);
         store.enter(first);
         store.exit(first);
         assert!(store.set_fields(first, None, "b = 2".into()), "it is not tried again");
@@ -492,18 +485,18 @@ mod tests {
             let store = Store::new(3);
             let [first, second] = [0, 1].map(|at| ids().nth(at).expect("there are more"));
             let found = store.insert(made(first), |room| {
-                assert!(store.insert(made(second), |_| panic!("it walks")), "nobody is to look for more");
+                let again = store.insert(made(second), |_| panic!("it walks"));
+                assert!(again.is_none(), "nobody is to try again");
                 store.enter(first);
                 store.exit(first);
                 store.remove(first);
-                store.set_addresses(first, &[1]);
                 assert!(store.fields(first).is_none());
                 assert!(store.set_fields(first, None, "a = 1".into()), "it would be tried again");
                 assert!(all(&store).0.is_empty());
                 room[0] = 7;
                 Some(1)
             });
-            assert!(found);
+            assert!(found.is_none());
             let (records, addresses) = all(&store);
             assert_eq!((records.len(), records[0].made.id, &addresses[..]), (1, first, &[7][..]));
             assert_eq!((records[0].threads.len(), &records[0].made.fields), (0, &None));
