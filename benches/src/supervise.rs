@@ -123,8 +123,8 @@ impl Session {
     pub fn messages(&self) -> io::Result<Option<Vec<Vec<u8>>>> {
         let Some(instance) = &self.instance else { return Ok(None) };
         let all = instance.markers()?.map(|marker| marker.payload);
-        let id = std::process::id();
-        Ok(Some(all.filter(|message| !is_shared(instance) || is_of(message, id)).collect()))
+        let (id, shared) = (std::process::id(), self.is_shared());
+        Ok(Some(all.filter(|message| !shared || is_of(message, id)).collect()))
     }
 
     /// Empties the sink, where it can be emptied.
@@ -154,22 +154,30 @@ impl Session {
     pub fn wrote(&self, f: impl FnOnce()) -> io::Result<Option<u64>> {
         self.clear()?;
         f();
-        self.written()
+        match self.is_shared() {
+            true => Ok(self.messages()?.map(|all| all.len() as u64)),
+            false => self.written(),
+        }
     }
 
     /// Returns how much the sink got since it was last cleared, as [`wrote`](Self::wrote) does: two of these tell what came
-    /// between, without the milliseconds that clearing takes.
+    /// between, without the milliseconds that clearing takes. In the whole system's ring buffer others' events are among
+    /// them: they can't be told apart when older ones are gone.
     ///
     /// # Errors
     ///
     /// What the system answered.
     pub fn written(&self) -> io::Result<Option<u64>> {
         match (&self.instance, &self.marker) {
-            (Some(instance), _) if is_shared(instance) => Ok(self.messages()?.map(|all| all.len() as u64)),
             (Some(instance), _) => Ok(Some(instance.stats()?.written())),
             (None, Some(file)) if self.sink == Sink::File => Ok(Some(std::fs::metadata(file)?.len())),
             _ => Ok(None),
         }
+    }
+
+    /// Tells whether others write to the sink's ring buffer, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.instance.as_ref().is_some_and(is_shared)
     }
 
     /// Says by what it is known that tracing was on, or off.
