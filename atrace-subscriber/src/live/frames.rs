@@ -346,7 +346,7 @@ mod tests {
             (state >> 33) as usize % below
         };
         let [mut whole, mut nothing] = [0; 2];
-        for _ in 0..if cfg!(miri) { 300 } else { 100_000 } {
+        for _ in 0..if cfg!(miri) { 100 } else { 100_000 } {
             let length = 2 + random(24);
             let memory = Memory::new(
                 (0..length)

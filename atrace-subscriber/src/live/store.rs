@@ -374,14 +374,16 @@ mod tests {
     fn slots_are_used_again() {
         let store = Store::new(2);
         let ids: Vec<u64> = ids().take(3 * PAGE).collect();
-        for round in 0..3 {
+        for round in 0..if cfg!(miri) { 2 } else { 3 } {
             for (at, id) in ids.iter().enumerate() {
                 let again = store.insert(made(*id), |room| {
                     room.fill(at + 1);
                     Some(at % 3)
                 });
                 assert!(again.is_none());
-                assert_eq!(pages(&store), if round == 0 { at / PAGE + 1 } else { 3 });
+                if at % PAGE == PAGE - 1 {
+                    assert_eq!(pages(&store), if round == 0 { at / PAGE + 1 } else { 3 });
+                }
             }
             let (records, addresses) = all(&store);
             assert_eq!(records.len(), ids.len());
@@ -400,10 +402,10 @@ mod tests {
     #[test]
     fn an_id_that_is_given_twice_is_there_once() {
         let store = Store::new(0);
-        for _ in 0..10 * PAGE {
+        for _ in 0..2 * PAGE {
             add(&store, 7);
-            assert_eq!(all(&store).0.len(), 1);
         }
+        assert_eq!(all(&store).0.len(), 1);
         assert_eq!(pages(&store), 1);
         store.remove(7);
         assert_eq!(all(&store).0.len(), 0);

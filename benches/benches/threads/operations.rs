@@ -5,12 +5,13 @@ use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use atrace_benches::profile::{Started, minor_faults};
 use atrace_benches::workload::{Done, Tracing, Wrong};
 use tokio::runtime::Runtime;
 
-use super::clients::{CLIENTS, Client, Clients, roles, stay};
+use super::clients::{CLIENTS, Client, Clients, Share, roles, stay};
 use super::jobs::{KeyPairs, Requests, Work};
 use super::{Job, Kind, Setup, WORKERS, count, server};
 
@@ -22,7 +23,7 @@ pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wr
             Some(team) => team,
             none => none.insert(Team::start::<T>(setup)?),
         };
-        team.run(setup.kind, n)
+        team.run(setup, n)
     }
 }
 
@@ -67,7 +68,11 @@ impl Team {
         Ok(Self { clients, polls, started: 0, warm: false })
     }
 
-    fn run(&mut self, kind: Kind, n: u64) -> Result<Done, Wrong> {
+    fn run(&mut self, Setup { kind, job }: Setup, n: u64) -> Result<Done, Wrong> {
+        let delay = match job {
+            Job::Nonio => Duration::ZERO,
+            Job::Io(milliseconds) => Duration::from_millis(milliseconds.into()),
+        };
         let faults = || minor_faults().map_err(|e| format!("page faults: {e}"));
         let (faults_before, started_before) = (faults()?, Started::count());
         let polls_before = self.polls.load(Relaxed);
@@ -88,6 +93,11 @@ impl Team {
             // The span is entered for each poll, and when the task is dropped.
             Kind::Task => 2 * (polls + all) + all,
         };
+        // A client asks again when it was answered.
+        let waits = |share: &Share| delay * u32::try_from(share.ops).unwrap_or(u32::MAX);
+        if let Some(share) = shares.iter().find(|share| share.took < waits(share)) {
+            return Err(format!("{} answers in {:?}: each is to take {delay:?}", share.ops, share.took));
+        }
         match kind {
             Kind::Kernel if started != all => {
                 return Err(format!("{all} operations have started {started} threads"));
