@@ -239,7 +239,11 @@ fn dumps(kind: Kind, n: u64) -> Result<Done, Wrong> {
             check("spans", dump.len() as u64, expected.spans)?;
             if fetch {
                 for span in dump.spans() {
-                    if let Some(backtrace) = span.backtrace() {
+                    let backtrace = span.backtrace();
+                    if backtrace.is_some() != expected.backtraces {
+                        return Err(format!("a span with a backtrace: {}", backtrace.is_some()));
+                    }
+                    if let Some(backtrace) = backtrace {
                         frames += black_box(backtrace.frames()).len() as u64;
                     }
                 }
