@@ -506,7 +506,9 @@ mod tests {
         let start = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let start = libc::mmap(std::ptr::null_mut(), SIZE, protection, flags, -1, 0);
+            // Below all stacks, if that is free.
+            let wish = std::ptr::without_provenance_mut(0x2000_0000);
+            let start = libc::mmap(wish, SIZE, protection, flags, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
             assert_eq!(libc::munmap(start.wrapping_byte_add(SIZE / 2), SIZE / 2), 0);
             start
@@ -682,7 +684,8 @@ mod tests {
                     assert!(again.by_frame_pointers.is_some());
                     // Not the frames around the outermost, which the unwinder sees.
                     assert_eq!(found.either.len(), again.either.len());
-                    assert!(found.unwound.len() > found.either.len());
+                    // On 64-bit ARM these have frame pointers too.
+                    assert!(found.unwound.len() > found.either.len() || cfg!(target_arch = "aarch64"));
                 });
             }
         };
