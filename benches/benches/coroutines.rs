@@ -145,6 +145,10 @@ impl Workload for Coroutines {
         Place::all().flat_map(|place| KINDS.map(|kind| case::<T>(kind, place))).collect()
     }
 
+    fn seconds() -> u64 {
+        115
+    }
+
     fn report(results: &Results) -> String {
         report(results)
     }
@@ -401,6 +405,12 @@ fn yielding<T: Tracing>(place: Place) -> Case {
 }
 
 fn tokio<T: Tracing>(place: Place) -> Case {
+    let case = Case::afresh(place.id(Kind::Tokio), move || tokio_runs::<T>(place));
+    // Its workers allocate when they run out of something.
+    if place.one_core { case } else { case.inexact() }
+}
+
+fn tokio_runs<T: Tracing>(place: Place) -> impl FnMut(u64) -> Result<Done, Wrong> {
     let mut builder = match place.one_core {
         true => tokio::runtime::Builder::new_current_thread(),
         false => tokio::runtime::Builder::new_multi_thread(),
@@ -408,7 +418,7 @@ fn tokio<T: Tracing>(place: Place) -> Case {
     let batch = place.batch(Kind::Tokio);
     let mut runtime = None;
     let mut tasks = Vec::new();
-    let case = Case::new(place.id(Kind::Tokio), move |n| {
+    move |n| {
         // When it first runs: its workers are not to be in the way of other cases before.
         let runtime = runtime.get_or_insert_with(|| builder.build().expect("a runtime without drivers"));
         let (mut total, mut sum) = (Parts::default(), 0.0);
@@ -432,9 +442,7 @@ fn tokio<T: Tracing>(place: Place) -> Case {
         place.check(sum, n)?;
         // Polled once and dropped.
         Ok(total.done(n, Kind::Tokio).messages(4 * n))
-    });
-    // Its workers allocate when they run out of something.
-    if place.one_core { case } else { case.inexact() }
+    }
 }
 
 /// The lines of the original, as columns.

@@ -26,9 +26,12 @@ use atrace::control::{Control, Switched};
 use atrace_benches::instructions::{OPERATIONS, Who, ids};
 use gungraun::{LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 
+/// Runs an operation so many times.
+type Run = Box<dyn FnMut(u64)>;
+
 /// A case that is ready to be counted, and its sink.
 struct Prepared {
-    run: Box<dyn FnMut(u64)>,
+    run: Run,
     _on: Option<Switched>,
 }
 
@@ -40,7 +43,7 @@ fn prepare(id: String) -> Prepared {
         let operation = operations::operations().into_iter().find(|operation| operation.name == name)?;
         Some((operation, *state == "on"))
     });
-    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Box<dyn FnMut(u64)>) = match operation {
+    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match operation {
         Some((operation, on)) => {
             let run = if who == "cc" { operation.cc.expect("C++ has it") } else { operation.rust };
             (on, operation.events, None, run)

@@ -114,9 +114,10 @@ pub(crate) fn all() -> Vec<Mode> {
         Mode::new("registry", || Mode::install(tracing_subscriber::registry())).above(&["nosub"]),
     ));
     modes.push(plain(Mode::new(DEFAULT, || NO.install()).above(&["registry"])));
-    modes.push(plain(above("S", || Options { sanitised: true, ..NO }.install())));
-    modes.push(plain(above("L", || Options { lazy: true, ..NO }.install())));
-    modes.push(plain(above("S_L", || Options { sanitised: true, lazy: true, ..NO }.install())));
+    let null = |name, install: fn()| plain(above(name, install)).same_as(DEFAULT);
+    modes.push(null("S", || Options { sanitised: true, ..NO }.install()));
+    modes.push(null("L", || Options { lazy: true, ..NO }.install()));
+    modes.push(null("S_L", || Options { sanitised: true, lazy: true, ..NO }.install()));
     modes.push(above("C", || Options { creation: true, ..NO }.install()).apart());
     modes.push(above("C_S", || Options { creation: true, sanitised: true, ..NO }.install()).apart());
     modes.push(above("C_L", || Options { creation: true, lazy: true, ..NO }.install()).apart());

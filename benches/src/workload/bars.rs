@@ -8,6 +8,12 @@ const ZERO_NS: f64 = 2.0;
 /// …or this part of what it is a difference to, whichever is more.
 const ZERO_RATIO: f64 = 0.01;
 
+/// How many nanoseconds half the interval of a difference of zero may be, to an operation that takes so long and
+/// has so many things that it is about.
+pub(super) fn allowed(ns: f64, things: f64) -> f64 {
+    (ZERO_NS * things).max(ZERO_RATIO * ns)
+}
+
 /// A promise, and whether it was kept.
 ///
 /// Of all workloads it is promised that `filtered` takes as long as `nosub`, and that `on` allocates what
@@ -67,8 +73,8 @@ impl Bar {
     #[must_use]
     pub fn zero_above_of(row: &Row, base: &str, things: f64) -> Option<Self> {
         let above = row.above.get(base)?;
+        let allowed = allowed(row.median - above.ns, things) / things;
         let [ns, low, high] = [above.ns, above.low, above.high].map(|ns| ns / things);
-        let allowed = ZERO_NS.max(ZERO_RATIO * (row.median / things - ns));
         let has_zero = low <= 0.0 && high >= 0.0;
         let mut measured = format!("{ns:+.2} ns ({low:+.2} – {high:+.2})");
         if !has_zero && low >= -allowed && high <= allowed {

@@ -10,10 +10,14 @@ use smallvec::SmallVec;
 /// Why the result of a case is not what it must be.
 pub type Wrong = String;
 
+/// Runs the operation so many times.
+type Run = Box<dyn FnMut(u64) -> Result<Done, Wrong>>;
+
 /// An operation of a workload.
 pub struct Case {
     pub(crate) id: String,
-    pub(crate) run: Box<dyn FnMut(u64) -> Result<Done, Wrong>>,
+    pub(crate) run: Run,
+    make: Option<Box<dyn FnMut() -> Run>>,
     pub(crate) counted_over: u64,
     pub(crate) exact: bool,
     pub(crate) one_core: bool,
@@ -37,6 +41,7 @@ impl Case {
         Self {
             id: id.into(),
             run: Box::new(run),
+            make: None,
             counted_over: 100,
             exact: true,
             one_core: false,
@@ -45,6 +50,35 @@ impl Case {
             slice: None,
             batch: 1,
             per: None,
+        }
+    }
+
+    /// Makes a case whose `run` is made anew for each slice, which then begins with a warm-up: what it keeps (a runtime) is
+    /// somewhere else in memory each time. Where a runtime's queues are that its threads share can make it slower by a
+    /// sixth, for as long as it lives.
+    pub fn afresh<R>(id: impl Into<String>, mut make: impl FnMut() -> R + 'static) -> Self
+    where
+        R: FnMut(u64) -> Result<Done, Wrong> + 'static,
+    {
+        let first = make();
+        Self { make: Some(Box::new(move || Box::new(make()))), ..Self::new(id, first) }
+    }
+
+    pub(crate) fn is_afresh(&self) -> bool {
+        self.make.is_some()
+    }
+
+    /// Ends what `run` keeps, if it is to be made anew.
+    pub(crate) fn forget(&mut self) {
+        if self.make.is_some() {
+            self.run = Box::new(|_| Err("it was not made anew".to_owned()));
+        }
+    }
+
+    /// Makes `run` anew, if it is to be.
+    pub(crate) fn renew(&mut self) {
+        if let Some(make) = &mut self.make {
+            self.run = make();
         }
     }
 

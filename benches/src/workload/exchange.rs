@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::Company;
 use super::case::Done;
 use super::mode::Mode;
-use super::results::Results;
+use super::results::{Info, Results};
 use crate::alloc::Counts;
 use crate::processes;
 use crate::terminal::say;
@@ -26,8 +26,9 @@ pub(super) const KEPT: usize = 64;
 /// What a process is asked to do. Cases are named by their place.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Run `warm_up` operations, then `n` that are timed and checked. Reply: [`Slice`].
-    Slice { case: usize, warm_up: u64, n: u64 },
+    /// Run `warm_up` operations, then `n` that are timed and checked, the first on the CPU of this place. Reply:
+    /// [`Slice`].
+    Slice { case: usize, place: usize, warm_up: u64, n: u64 },
     /// Count allocations of `n` operations, so many times. Reply: [`Counted`].
     Count { case: usize, n: u64, times: usize },
     /// Run one operation. Reply: the first messages of it, as many as are [`KEPT`].
@@ -50,6 +51,12 @@ pub(super) struct Slice {
 
 /// What each of some runs allocated; `None` where nobody counts.
 pub(super) type Counted = Option<Vec<Counts>>;
+
+/// Has glibc's allocator keep what it has, as it does in a program that has run for long. By default it gives memory
+/// back to the kernel, and asks for it again, until a large block was freed: whether that has happened is different for
+/// each process, and a quarter of what a task costs.
+const ALLOCATOR: [(&str, &str); 2] =
+    [("MALLOC_TRIM_THRESHOLD_", "268435456"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
 
 /// How often that is counted which differs from run to run.
 const INEXACT: usize = 7;
@@ -82,6 +89,7 @@ impl Process {
             .arg0(format!("{bench}-{}-{}-{generation}", mode.name(), std::process::id()))
             .args(["--mode", mode.name()])
             .args(std::env::args_os().skip(1))
+            .envs(ALLOCATOR)
             .envs(company.env())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -95,10 +103,18 @@ impl Process {
     }
 
     /// Runs a slice of a case, and unless it is the first operation ever, some before that are not timed.
-    pub(super) fn slice(&mut self, results: &Results, case: usize, n: u64, warm: bool) -> io::Result<Slice> {
-        let batch = results.cases()[case].batch;
-        let warm_up = if warm { n / 8 / batch * batch } else { 0 };
-        self.ask(&Request::Slice { case, warm_up, n }, results.case_id(case))
+    pub(super) fn slice(
+        &mut self,
+        results: &Results,
+        case: usize,
+        place: usize,
+        n: u64,
+        warm: bool,
+    ) -> io::Result<Slice> {
+        let Info { batch, afresh, .. } = results.cases()[case];
+        let least = if afresh { batch } else { 0 };
+        let warm_up = if warm { least.max(n / 8 / batch * batch) } else { 0 };
+        self.ask(&Request::Slice { case, place, warm_up, n }, results.case_id(case))
     }
 
     /// Finds how long one operation takes.
@@ -110,7 +126,9 @@ impl Process {
     ) -> io::Result<Duration> {
         let mut n = results.cases()[case].batch;
         loop {
-            let took = self.slice(results, case, n, false)?.elapsed;
+            let Slice { took, elapsed, .. } = self.slice(results, case, 0, n, false)?;
+            // What is made anew, is made outside of what is timed, once for however many.
+            let took = if results.cases()[case].afresh { took } else { elapsed };
             if took >= slice || n >= 1 << 30 {
                 return Ok(took.div_f64(n as f64));
             }

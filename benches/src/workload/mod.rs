@@ -7,10 +7,17 @@
 //! order that changes, while the others wait for a byte from a pipe. So what is compared ran within
 //! milliseconds of each other, and drifts of the machine cancel.
 //!
-//! Where the loader puts a program, and the allocator what it needs, is drawn anew for each process and
-//! stays: a process can be slower than its twin by more than what is to be measured. So the processes are
-//! replaced, *generation* by generation, and what counts as one sample is a generation (the median of its
-//! rounds), not a round. An interval then says how far the next process may be off, too.
+//! Where the loader puts a program, and the allocator what it needs, is drawn anew for each process, and can make it
+//! slower than its twin by more than what is to be measured. So that one process is many samples of that and not
+//! one, other blocks of memory are held at each slice, and runtimes are [made anew](Case::afresh) for it; glibc's
+//! allocator is kept from giving memory back, as in one process it would do so at every batch and in the next one never.
+//! And the processes are replaced, *generation* by generation: what is left of such differences is in the interval of a
+//! difference, as that is found by leaving out and repeating [whole generations](crate::stats::Interval::of_clusters).
+//!
+//! Modes that are promised to take equally long are [twins](Mode::same_as). They run one right after the other, and
+//! beginning on the same CPU. More than half of the time is theirs: between the rounds, those have turns whose interval is
+//! going to be the widest beside what is allowed. How noisy they were in earlier generations decides that, not
+//! what came out.
 //!
 //! Every timed slice of every process is checked: what it computed by the case itself, and what it wrote by
 //! the sink, which has to have got exactly the messages that the case says, or none if the mode does not
@@ -85,7 +92,7 @@
 //!
 //! # Time
 //!
-//! [`Workload::seconds`] of a full run, a sixth of that with `--quick`: the rounds of every generation go on
+//! [`Workload::seconds`] of a full run, a sixth of that with `--quick`: the rounds and turns of every generation go on
 //! until its share is used up. As a test every case runs once in every mode.
 
 mod bars;
@@ -218,7 +225,7 @@ impl Plan {
     fn of<W: Workload>(session: &Session) -> Self {
         let slice = Duration::from_millis(1);
         let seconds = Duration::from_secs(W::seconds());
-        let full = Self { generations: [9, 25], budget: seconds, slice, counts_less: false, once: false };
+        let full = Self { generations: [9, 40], budget: seconds, slice, counts_less: false, once: false };
         match session.args() {
             args if args.test => Self { generations: [1, 1], budget: Duration::ZERO, once: true, ..full },
             args if args.quick => {
@@ -267,7 +274,7 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
         row::can_write(W::NAME)?;
     }
     let company = W::company()?;
-    let [generations, rounds] = measure::<W>(&plan, &company, &mut results)?;
+    let Extent { generations, rounds, turns } = measure::<W>(&plan, &company, &mut results)?;
     W::profile(&mut results, session.args())?;
     drop(company);
     results.finish();
@@ -284,8 +291,8 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     } else {
         let _ = writeln!(
             text,
-            "{rounds} rounds in {generations} generations of {processes} processes, {seconds:.1} s; a reading of the \
-             timer takes {} ns\nsink: {}; switched by the properties, verified by {}",
+            "{rounds} rounds and {turns} turns of twins in {generations} generations of {processes} processes, \
+             {seconds:.1} s; a reading of the timer takes {} ns\nsink: {}; switched by the properties, verified by {}",
             timer_floor().as_nanos(),
             atrace::sink(),
             session.verified_by()
@@ -322,63 +329,143 @@ struct Pace {
     messages: Vec<Vec<u8>>,
 }
 
-/// Runs all generations, and returns how many there were, and how many rounds.
-fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -> io::Result<[usize; 2]> {
+/// How much was measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extent {
+    generations: usize,
+    rounds: usize,
+    /// Of twins, between the rounds.
+    turns: usize,
+}
+
+/// How much of a generation its rounds are, the rest being turns of twins.
+const ROUNDS: f64 = 0.3;
+
+/// Runs all generations.
+fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -> io::Result<Extent> {
     let started = Instant::now();
     let mut random = Shuffle::new(0xA7ACE);
-    let mut rounds = 0;
+    let mut extent = Extent::default();
     // Of every case, what the first generation found out.
     let mut paces = Vec::new();
     let [least, mut generations] = plan.generations;
-    let mut generation = 0;
-    while generation < generations {
+    while extent.generations < generations {
         let mut processes = Vec::new();
         for mode in results.modes() {
-            processes.push(Process::start(W::NAME, mode, generation, company)?);
+            processes.push(Process::start(W::NAME, mode, extent.generations, company)?);
         }
-        if generation == 0 {
+        if extent.generations == 0 {
             paces = first(plan, results, &mut processes)?;
         }
+        let mut twins = Twins::all(results);
         results.begin_generation();
         // The first one does more than rounds, at the cost of the others'.
         let left = plan.budget.saturating_sub(started.elapsed());
-        let left_to_each = left / u32::try_from(generations - generation).unwrap_or(1);
+        let left_to_each = left / u32::try_from(generations - extent.generations).unwrap_or(1);
         let began = Instant::now();
-        let until = began + left_to_each;
+        let over = || plan.once || began.elapsed() >= left_to_each;
+        let mut in_rounds = Duration::ZERO;
         let mut order: Vec<usize> = (0..results.cases().len()).collect();
+        let mut turn = 0;
         for round in 0.. {
+            let round_began = Instant::now();
             random.shuffle(&mut order);
             for &case in &order {
                 let due = |&mode: &usize| round % paces[case].every[mode] == 0;
-                let mut turns: Vec<usize> = results.modes_of(case).filter(due).collect();
-                random.shuffle(&mut turns);
-                for mode in turns {
-                    let Pace { slice, messages, .. } = &paces[case];
-                    let n = slice[mode];
-                    let reply = processes[mode].slice(results, case, n, !plan.once)?;
-                    results.add(case, mode, round, n, &reply);
-                    if results.modes()[mode].writes() && !messages.is_empty() {
-                        let raw = processes[mode].raw(case, messages, plan.slice)?;
-                        results.add_raw(case, mode, round, raw, n, &reply);
-                    }
-                }
+                let mut modes: Vec<usize> = results.modes_of(case).filter(due).collect();
+                random.shuffle(&mut modes);
+                gather_twins(results, &mut modes);
+                take_turns(plan, results, &mut processes, (case, &paces[case]), turn, &modes)?;
+                turn += 1;
             }
-            rounds += 1;
-            if rounds == 1 {
+            in_rounds += round_began.elapsed();
+            extent.rounds += 1;
+            if extent.rounds == 1 {
                 // The first round of a generation runs everything: as many as leave three quarters to others.
-                let fit = left.as_nanos() / (4 * began.elapsed().as_nanos()).max(1);
+                let fit = left.as_nanos() / (4 * in_rounds.as_nanos()).max(1);
                 generations = usize::try_from(fit).unwrap_or(usize::MAX).clamp(least, generations);
             }
-            if plan.once || Instant::now() >= until {
+            while !over() && in_rounds > began.elapsed().mul_f64(ROUNDS) {
+                let Some(next) = Twins::neediest(&mut twins) else { break };
+                random.shuffle(&mut next.modes);
+                take_turns(plan, results, &mut processes, (next.case, &paces[next.case]), turn, &next.modes)?;
+                turn += 1;
+                next.turns += 1;
+                extent.turns += 1;
+            }
+            if over() {
                 break;
             }
         }
         for process in processes {
             process.end()?;
         }
-        generation += 1;
+        extent.generations += 1;
     }
-    Ok([generations, rounds])
+    Ok(extent)
+}
+
+/// Puts twins one after the other, where the first of them is.
+fn gather_twins(results: &Results, modes: &mut [usize]) {
+    let order = modes.to_vec();
+    let first = |mode: usize| order.iter().position(|&other| results.twin(other) == results.twin(mode));
+    modes.sort_by_key(|&mode| first(mode));
+}
+
+/// Has these modes run a slice of a case, one after the other.
+fn take_turns(
+    plan: &Plan,
+    results: &mut Results,
+    processes: &mut [Process],
+    (case, pace): (usize, &Pace),
+    turn: usize,
+    modes: &[usize],
+) -> io::Result<()> {
+    for &mode in modes {
+        let n = pace.slice[mode];
+        let reply = processes[mode].slice(results, case, turn, n, !plan.once)?;
+        results.add(case, mode, turn, n, &reply);
+        if results.modes()[mode].writes() && !pace.messages.is_empty() {
+            let raw = processes[mode].raw(case, &pace.messages, plan.slice)?;
+            results.add_raw(case, mode, turn, raw, n, &reply);
+        }
+    }
+    Ok(())
+}
+
+/// Modes of a case that are promised to take equally long.
+#[derive(Clone, Debug)]
+struct Twins {
+    case: usize,
+    modes: Vec<usize>,
+    /// How far apart they are in a turn, as a multiple of how far apart they may be.
+    spread: f64,
+    turns: usize,
+}
+
+impl Twins {
+    /// Finds those that have had turns in earlier generations.
+    fn all(results: &Results) -> Vec<Self> {
+        let mut all = Vec::new();
+        for case in 0..results.cases().len() {
+            let modes: Vec<usize> = results.modes_of(case).collect();
+            for &base in &modes {
+                let modes: Vec<_> =
+                    modes.iter().copied().filter(|&mode| results.twin(mode) == base).collect();
+                let spreads = modes.iter().filter_map(|&mode| results.spread(case, mode, base));
+                if let Some((spread, turns)) = spreads.reduce(|a, b| (a.0.max(b.0), a.1.min(b.1))) {
+                    all.push(Self { case, modes, spread, turns });
+                }
+            }
+        }
+        all
+    }
+
+    /// Those whose interval would be the widest beside what is allowed.
+    fn neediest(all: &mut [Self]) -> Option<&mut Self> {
+        let width = |twins: &Self| twins.spread / (twins.turns as f64).sqrt();
+        all.iter_mut().max_by(|a, b| width(a).total_cmp(&width(b)))
+    }
 }
 
 /// What only the first generation does, for every case: counts allocations, finds how long slices are, and
@@ -445,10 +532,70 @@ fn pace(
     };
     let mut every: Vec<usize> = (0..operation.len()).map(|mode| together(&with(mode), 3)).collect();
     // What is written need not be known as well.
-    let of_loud = together(loud, 3);
+    let of_loud = together(loud, 1);
     for &mode in loud {
         // In rounds in which it has something to be compared to.
         every[mode] = of_loud.next_multiple_of(every[mode]);
     }
     Pace { slice, every, messages: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Sink;
+
+    /// Two cases in all modes; in each turn `filtered` takes as much longer or shorter than `nosub` as told.
+    fn results(apart: [u64; 2]) -> Results {
+        let cases = ["rust/a", "rust/b"].map(|id| Case::new(id, |_| Ok(Done::new())));
+        let mut results = Results::new(Mode::all(), cases.into(), Sink::Null);
+        for _ in 0..2 {
+            results.begin_generation();
+            for turn in 0..10 {
+                for (case, apart) in apart.into_iter().enumerate() {
+                    for (mode, nanos) in [(1, 1000), (2, 1000 + turn % 2 * 2 * apart - apart)] {
+                        let took = Duration::from_nanos(nanos);
+                        let slice = exchange::Slice { took, elapsed: took, done: Done::new() };
+                        results.add(case, mode, usize::try_from(turn).unwrap(), 1, &slice);
+                    }
+                }
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn the_first_generation_has_no_twins_to_prefer() {
+        let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
+        let results = Results::new(Mode::all(), cases, Sink::Null);
+        assert!(Twins::all(&results).is_empty());
+        assert!(Twins::neediest(&mut []).is_none());
+    }
+
+    #[test]
+    fn those_have_turns_that_are_the_widest_beside_what_is_allowed() {
+        // 2 ns and 1 % of 1000 ns allow 10 ns.
+        let mut twins = Twins::all(&results([20, 40]));
+        assert_eq!(twins.len(), 2);
+        for (twins, spread) in twins.iter().zip([20.0, 40.0]) {
+            assert_eq!((&twins.modes[..], twins.turns), (&[1, 2][..], 20));
+            assert!((twins.spread - spread / 10.0 / 0.6745).abs() < 1e-6, "{twins:?}");
+        }
+        let mut had = [0, 0];
+        for _ in 0..80 {
+            let next = Twins::neediest(&mut twins).unwrap();
+            next.turns += 1;
+            had[next.case] += 1;
+        }
+        // Twice as wide: four times as many turns in all.
+        assert!((had[1] + 20 - 4 * (had[0] + 20_i32)).abs() <= 4, "{had:?}");
+    }
+
+    #[test]
+    fn twins_are_one_after_the_other() {
+        let results = results([1, 1]);
+        let mut modes = [2, 4, 0, 1, 3];
+        gather_twins(&results, &mut modes);
+        assert_eq!(modes, [2, 1, 4, 0, 3]);
+    }
 }

@@ -14,6 +14,7 @@ pub struct Mode {
     writes: bool,
     install: fn(),
     bases: &'static [&'static str],
+    same_as: Option<&'static str>,
     pace: Pace,
 }
 
@@ -42,13 +43,14 @@ impl Mode {
         writes: false,
         install: || (),
         bases: &[],
+        same_as: None,
         pace: Pace::Common,
     };
     /// Instrumented, and no subscriber.
     pub const NOSUB: Self = Self::new("nosub", || ()).above(&["none"]);
     /// `AtraceSubscriber::default().with_filter()`, tracing off.
     pub const FILTERED: Self =
-        Self::new("filtered", || Self::install(AtraceSubscriber::default().with_filter()));
+        Self::new("filtered", || Self::install(AtraceSubscriber::default().with_filter())).same_as("nosub");
     /// `AtraceSubscriber::default()`, tracing off.
     pub const OFF: Self = Self::new("off", || Self::install(AtraceSubscriber::default()));
     /// `AtraceSubscriber::default()`, tracing on.
@@ -64,13 +66,28 @@ impl Mode {
     /// sets the global subscriber, and whatever else its process needs, before the cases are made.
     #[must_use]
     pub const fn new(name: &'static str, install: fn()) -> Self {
-        Self { name, compiled_in: true, writes: false, install, bases: BASES, pace: Pace::Common }
+        Self {
+            name,
+            compiled_in: true,
+            writes: false,
+            install,
+            bases: BASES,
+            same_as: None,
+            pace: Pace::Common,
+        }
     }
 
     /// Compares it to these modes instead, which must come before it.
     #[must_use]
     pub const fn above(self, bases: &'static [&'static str]) -> Self {
         Self { bases, ..self }
+    }
+
+    /// Is promised to take as long as the mode `base`, one that it is compared to. Such a small difference takes more turns
+    /// than others to be seen: these modes have most of the time.
+    #[must_use]
+    pub const fn same_as(self, base: &'static str) -> Self {
+        Self { same_as: Some(base), ..self }
     }
 
     /// Has slices of its own size, for what takes many times as long as the other modes, whose slices would else be as
@@ -123,6 +140,12 @@ impl Mode {
     #[must_use]
     pub const fn bases(&self) -> &'static [&'static str] {
         self.bases
+    }
+
+    /// Returns the mode that it is promised to take as long as.
+    #[must_use]
+    pub const fn twin(&self) -> Option<&'static str> {
+        self.same_as
     }
 
     /// Tells whether both have slices of the same size.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::bars;
 use super::case::{Case, Done};
 use super::exchange::Slice;
 use super::mode::Mode;
@@ -19,6 +20,8 @@ pub(super) struct Info {
     pub(super) batch: u64,
     per: Option<&'static str>,
     exact: bool,
+    /// Whether it is made anew for each slice.
+    pub(super) afresh: bool,
     traced: bool,
     not_in: &'static [&'static str],
     selected: bool,
@@ -37,7 +40,7 @@ enum What {
     Raw,
 }
 
-/// For every generation, in which of its rounds an operation took how many nanoseconds.
+/// For every generation, in which of its turns an operation took how many nanoseconds.
 type Rounds = Vec<Vec<(usize, f64)>>;
 
 /// What was measured of all cases in all modes.
@@ -58,6 +61,7 @@ pub struct Results {
 impl Results {
     pub(super) fn new(modes: Vec<Mode>, cases: Vec<Case>, sink: Sink) -> Self {
         let info = |case: Case| Info {
+            afresh: case.is_afresh(),
             id: case.id,
             counted_over: case.counted_over,
             batch: case.batch,
@@ -102,9 +106,33 @@ impl Results {
     /// Returns how many things that a person would ask for the cost of one operation of a case has.
     #[must_use]
     pub fn things(&self, case: &str) -> f64 {
-        let per = self.case(case).and_then(|case| self.cases[case].per);
-        let row = self.row(case, "nosub");
-        per.zip(row).and_then(|(per, row)| row.counts.get(per).copied()).filter(|&n| n >= 1.0).unwrap_or(1.0)
+        self.case(case).map_or(1.0, |case| self.things_of(case))
+    }
+
+    fn things_of(&self, case: usize) -> f64 {
+        let counted = |name| median(self.counts.get(&(case, self.mode("nosub")?))?.get(name)?);
+        self.cases[case].per.and_then(counted).filter(|&n| n >= 1.0).unwrap_or(1.0)
+    }
+
+    /// The mode that a mode is promised to take as long as; itself if there is none.
+    pub(super) fn twin(&self, mode: usize) -> usize {
+        self.modes[mode].twin().and_then(|twin| self.mode(twin)).unwrap_or(mode)
+    }
+
+    /// How far one turn of a case in a mode is from that of its twin, as a multiple of what is allowed, and how
+    /// many turns there were.
+    pub(super) fn spread(&self, case: usize, mode: usize, twin: usize) -> Option<(f64, usize)> {
+        let key = |mode| (case, mode, What::Total);
+        if mode == twin {
+            return None;
+        }
+        let (own, base) = (self.rounds.get(&key(mode))?, self.rounds.get(&key(twin))?);
+        let all: Vec<f64> = base.iter().flatten().map(|&(_, ns)| ns).collect();
+        let pairs = own.iter().zip(base).flat_map(|(own, base)| pairs(own, base));
+        let differences: Vec<f64> = pairs.map(|(_, own, base)| (own - base).abs()).collect();
+        // Of a normal distribution the median distance from the middle, which is 0 if the promise is kept.
+        let spread = median(&differences)? / 0.6745;
+        Some((spread / bars::allowed(median(&all)?, self.things_of(case)), differences.len()))
     }
 
     /// Returns the parts that a case reported.
@@ -159,8 +187,8 @@ impl Results {
     }
 
     /// Returns how many nanoseconds longer one operation of a case in a mode takes than one of another case
-    /// in another mode, each `(case, mode)` or `(case/part, mode)`: the median of the generations' medians of
-    /// the differences in a round.
+    /// in another mode, each `(case, mode)` or `(case/part, mode)`: the median of the differences in a turn, with the
+    /// interval [of clusters](Interval::of_clusters), which the generations are.
     #[must_use]
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         self.pairwise(&self.key(of)?, &self.key(base)?, |a, b| a - b)
@@ -379,8 +407,7 @@ impl Results {
         self.generations(key, base, |_, _, own, base| Some(f(own, base)))
     }
 
-    /// The median of what the generations have as the medians of `f(generation, round, own, base)` in the
-    /// rounds in which there are both.
+    /// The median of `f(generation, turn, own, base)` in the turns in which there are both.
     fn generations(
         &self,
         key: &(usize, usize, What),
@@ -388,16 +415,22 @@ impl Results {
         f: impl Fn(usize, usize, f64, f64) -> Option<f64>,
     ) -> Option<Interval> {
         let (own, base) = (self.rounds.get(key)?, self.rounds.get(base)?);
-        let mut medians = Vec::new();
+        let mut all = Vec::new();
         for (generation, (own, base)) in own.iter().zip(base).enumerate() {
-            let base: BTreeMap<usize, f64> = base.iter().copied().collect();
-            let both = own.iter().filter_map(|&(round, own)| Some((round, own, *base.get(&round)?)));
-            let all: Vec<f64> =
-                both.filter_map(|(round, own, base)| f(generation, round, own, base)).collect();
-            medians.push(median(&all)?);
+            let both = pairs(own, base).filter_map(|(turn, own, base)| f(generation, turn, own, base));
+            all.push(both.collect::<Vec<f64>>());
         }
-        Interval::of(&medians)
+        Interval::of_clusters(&all)
     }
+}
+
+/// The turns in which there are both.
+fn pairs<'a>(
+    own: &'a [(usize, f64)],
+    base: &[(usize, f64)],
+) -> impl Iterator<Item = (usize, f64, f64)> + use<'a> {
+    let base: BTreeMap<usize, f64> = base.iter().copied().collect();
+    own.iter().filter_map(move |&(turn, own)| Some((turn, own, *base.get(&turn)?)))
 }
 
 fn median(samples: &[f64]) -> Option<f64> {

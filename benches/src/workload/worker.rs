@@ -16,6 +16,7 @@ use super::instrument::{Bare, Traced};
 use super::mode::Mode;
 use crate::alloc;
 use crate::cpu::{self, Pin};
+use crate::shuffle::Shuffle;
 use crate::supervise::Session;
 
 /// Does what it is asked until nobody asks any more.
@@ -30,11 +31,11 @@ pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()>
     mode.set_up();
     let cases = if mode.compiled_in() { W::cases::<Traced>() } else { W::cases::<Bare>() };
     let messages = vec![Vec::new(); cases.len()];
-    let mut worker = Worker { session, mode, cases, messages, marker: None };
+    let mut worker = Worker { session, mode, cases, messages, marker: None, held: Held::new() };
     reply::<()>(&Ok(()))?;
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
-            Request::Slice { case, warm_up, n } => reply(&worker.slice(case, warm_up, n))?,
+            Request::Slice { case, place, warm_up, n } => reply(&worker.slice(case, place, warm_up, n))?,
             Request::Count { case, n, times } => reply(&worker.count(case, n, times))?,
             Request::Capture { case } => reply(&worker.capture(case))?,
             Request::Raw { case, messages, slice } => reply(&worker.raw(case, messages, slice))?,
@@ -83,12 +84,44 @@ struct Worker<'a> {
     /// Of every case, what is written again.
     messages: Vec<Vec<Vec<u8>>>,
     marker: Option<File>,
+    held: Held,
+}
+
+/// Memory that is held while a case runs, other blocks each time.
+///
+/// What an allocation costs depends on the hole that it is put in, such as whether a task that is to be aligned to
+/// 128 bytes happens to be: 250 or 290 ns for one that is spawned and awaited, and a process that frees and
+/// allocates in turn uses the same hole for good. With other holes for each slice a process is not one sample of
+/// that but hundreds, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
+struct Held {
+    random: Shuffle,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl Held {
+    fn new() -> Self {
+        Self { random: Shuffle::new(std::process::id().into()), blocks: Vec::new() }
+    }
+
+    fn shake(&mut self) {
+        self.blocks.clear();
+        for _ in 0..self.random.next() % 256 {
+            let size = 16 + self.random.next() % 1024;
+            self.blocks.push(Vec::with_capacity(usize::try_from(size).unwrap_or(16)));
+        }
+        // Leaves holes.
+        self.random.shuffle(&mut self.blocks);
+        self.blocks.truncate(self.blocks.len() / 2);
+    }
 }
 
 impl Worker<'_> {
     /// Runs `warm_up` operations, then `n` that are timed and whose messages are counted by the sink.
-    fn slice(&mut self, case: usize, warm_up: u64, n: u64) -> Reply<Slice> {
-        let _pin = self.pin(case)?;
+    fn slice(&mut self, case: usize, place: usize, warm_up: u64, n: u64) -> Reply<Slice> {
+        let _pin = self.begin_at(case, place)?;
+        self.cases[case].forget();
+        self.held.shake();
+        self.cases[case].renew();
         let run = &mut self.cases[case].run;
         if warm_up > 0 {
             run(warm_up)?;
@@ -191,6 +224,16 @@ impl Worker<'_> {
             sets += rounds;
         }
         Ok(crate::paired::nanos(took, (sets * messages.len()) as u64))
+    }
+
+    /// Pins it where it belongs on one core. Elsewhere it may move as ever, but begins where this turn does: the cores
+    /// of a virtual machine are not equally fast at any moment.
+    fn begin_at(&self, case: usize, place: usize) -> Reply<Option<Pin>> {
+        let pin = self.pin(case)?;
+        if pin.is_none() {
+            cpu::of_place(place).and_then(Pin::to).map_err(|e| format!("it can't be pinned: {e}"))?;
+        }
+        Ok(pin)
     }
 
     fn pin(&self, case: usize) -> Reply<Option<Pin>> {
