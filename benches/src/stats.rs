@@ -53,7 +53,7 @@ impl Interval {
     /// one that is not a finite number.
     ///
     /// The interval is a bootstrap's: where 95 % of the medians lie of as many clusters, drawn with repetition. It is
-    /// widened by as much as Student's distribution is wider than the normal one, and the deviation of a sample
+    /// widened by as much as Student's distribution is wider than the normal one, for as many clusters of equal size as say as much, and the deviation of a sample
     /// is narrower than that of what it is from: without that it is too narrow for few clusters (Cameron, Gelbach and Miller,
     /// "Bootstrap-based improvements for inference with clustered errors", 2008). The draws are the same in each
     /// run.
@@ -79,7 +79,7 @@ impl Interval {
         let mut medians: Vec<f64> = (0..DRAWS).filter_map(|_| draw()).collect();
         medians.sort_by(f64::total_cmp);
         // One cluster says nothing about others.
-        let wider = widening(clusters.len()).unwrap_or(1.0);
+        let wider = widening(effective(&clusters)).unwrap_or(1.0);
         let tail = DRAWS / 40;
         let low = median - (median - medians[tail]) * wider;
         let high = median + (medians[DRAWS - 1 - tail] - median) * wider;
@@ -128,9 +128,15 @@ fn middle(samples: &mut [f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
+/// How many clusters of equal size say as much as these.
+fn effective(clusters: &[&[f64]]) -> f64 {
+    let sizes = clusters.iter().map(|all| all.len() as f64);
+    sizes.clone().sum::<f64>().powi(2) / sizes.map(|size| size * size).sum::<f64>()
+}
+
 /// By how much the interval of a bootstrap has to be wider with so many clusters; `None` with less than two.
-fn widening(clusters: usize) -> Option<f64> {
-    let freedom = clusters.checked_sub(1).filter(|&n| n > 0)? as f64;
+fn widening(clusters: f64) -> Option<f64> {
+    let freedom = Some(clusters - 1.0).filter(|&n| n >= 1.0)?;
     // The normal distribution's 97.5 %, and Student's after Cornish and Fisher.
     let z = 1.959_964_f64;
     let [z3, z5, z7] = [3, 5, 7].map(|power| z.powi(power));
@@ -252,12 +258,13 @@ mod tests {
 
     #[test]
     fn students_distribution_is_that_of_the_tables() {
-        for (clusters, t) in [(6, 2.571), (10, 2.262), (25, 2.064)] {
-            let n = clusters as f64;
-            let wider = widening(clusters).unwrap();
-            assert!((wider * 1.96 / (n / (n - 1.0)).sqrt() - t).abs() < 0.01, "{clusters}: {wider}");
+        for (n, t) in [(6.0_f64, 2.571), (10.0, 2.262), (25.0, 2.064)] {
+            let wider = widening(n).unwrap();
+            assert!((wider * 1.96 / (n / (n - 1.0)).sqrt() - t).abs() < 0.01, "{n}: {wider}");
         }
-        assert_eq!(widening(1), None);
+        assert_eq!(widening(1.0), None);
+        assert_eq!(effective(&[&[0.0; 4], &[0.0; 4]]), 2.0);
+        assert_eq!(effective(&[&[0.0; 9], &[0.0]]), 100.0 / 82.0);
     }
 
     #[test]

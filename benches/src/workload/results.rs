@@ -119,9 +119,8 @@ impl Results {
         self.modes[mode].twin().and_then(|twin| self.mode(twin)).unwrap_or(mode)
     }
 
-    /// How far one turn of a case in a mode is from that of its twin, as a multiple of what is allowed, and how
-    /// many turns there were.
-    pub(super) fn spread(&self, case: usize, mode: usize, twin: usize) -> Option<(f64, usize)> {
+    /// How far one turn of a case in a mode is from that of its twin, as a multiple of what is allowed.
+    pub(super) fn spread(&self, case: usize, mode: usize, twin: usize) -> Option<f64> {
         let key = |mode| (case, mode, What::Total);
         if mode == twin {
             return None;
@@ -132,7 +131,7 @@ impl Results {
         let differences: Vec<f64> = pairs.map(|(_, own, base)| (own - base).abs()).collect();
         // Of a normal distribution the median distance from the middle, which is 0 if the promise is kept.
         let spread = median(&differences)? / 0.6745;
-        Some((spread / bars::allowed(median(&all)?, self.things_of(case)), differences.len()))
+        Some(spread / bars::allowed(median(&all)?, self.things_of(case)))
     }
 
     /// Returns the parts that a case reported.
