@@ -196,15 +196,22 @@ impl Workload for Live {
         cases.push(case.counted_over(1000).inexact());
         for kind in Kind::ALL {
             let beside = Rc::clone(&beside);
-            let case = Case::new(format!("rust/{}", kind.name()), move |n| {
-                let mut beside = beside.borrow_mut();
-                beside.alive(kind)?;
-                let done = dumps(kind, n);
-                if kind == Kind::Delays {
-                    // They would go on while other modes have their turn.
-                    beside.nothing();
+            let case = Case::afresh(format!("rust/{}", kind.name()), move || {
+                let beside = Rc::clone(&beside);
+                let mut renewed = false;
+                move |n| {
+                    let mut beside = beside.borrow_mut();
+                    if !std::mem::replace(&mut renewed, true) {
+                        beside.nothing();
+                    }
+                    beside.alive(kind)?;
+                    let done = dumps(kind, n);
+                    if kind == Kind::Delays {
+                        // They would go on while other modes have their turn.
+                        beside.nothing();
+                    }
+                    done
                 }
-                done
             });
             let case = case.not_in(&modes::EMPTY);
             // A task that is inside its span at that moment has a thread to be told.

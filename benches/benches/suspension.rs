@@ -29,7 +29,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use atrace_benches::alloc::Counting;
 use atrace_benches::row::Row;
-use atrace_benches::workload::{self, Bar, Case, Done, Results, Tracing, Workload};
+use atrace_benches::workload::{self, Bar, Case, Done, Results, Tracing, Workload, Wrong};
 use tokio::sync::Semaphore;
 use tracing::info_span;
 
@@ -99,20 +99,24 @@ impl Wake for Woken {
 
 /// The permit goes from one acquire, which had to wait for it, to the next.
 fn semaphore<T: Tracing, H: Handler>() -> Case {
-    let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::new(1)));
-    semaphore_of::<T, H, _>(semaphore, || semaphore.acquire())
+    let afresh = || {
+        // A hundred bytes a slice.
+        let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::new(1)));
+        acquires::<T, H, _>(semaphore, move || semaphore.acquire())
+    };
+    Case::afresh(semaphore_id(H::NAME), afresh).counted_over(ACQUIRES).one_core()
 }
 
 /// The same, with a name for the type of tokio's future.
-fn semaphore_of<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>(
+fn acquires<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>(
     semaphore: &'static Semaphore,
     acquire: impl Fn() -> F + 'static,
-) -> Case {
+) -> impl FnMut(u64) -> Result<Done, Wrong> {
     let slots: &'static Slots<F> = Box::leak(Box::new(Slots::new(2)));
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut cancelled = false;
-    let case = Case::new(semaphore_id(H::NAME), move |n| {
+    move |n| {
         if !cancelled {
             // Once, as what is boxed for it would be counted.
             acquire::cancel::<H, F>(semaphore, slots, &acquire)?;
@@ -143,8 +147,7 @@ fn semaphore_of<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'sta
             return Err(format!("{woken} of {n} were woken; {permits} permits and {left} waiters are left"));
         }
         Ok(Done::new().messages(messages(1, polls, n)).count("polls", polls))
-    });
-    case.counted_over(ACQUIRES).one_core()
+    }
 }
 
 fn semaphore_id(handler: &str) -> String {
@@ -190,9 +193,14 @@ fn messages(spans: usize, polls: u64, tasks: u64) -> u64 {
 
 /// 10,000 → filter → fold.
 fn pipeline<T: Tracing, const SPANS: usize>(capacity: usize) -> Case {
+    let afresh = move || pipelines::<T, SPANS>(capacity);
+    Case::afresh(pipeline_id(capacity, SPANS), afresh).counted_over(5).per("polls").one_core()
+}
+
+fn pipelines<T: Tracing, const SPANS: usize>(capacity: usize) -> impl FnMut(u64) -> Result<Done, Wrong> {
     let runtime = runtime();
     let polls = Arc::new(AtomicU64::new(0));
-    let case = Case::new(pipeline_id(capacity, SPANS), move |n| {
+    move |n| {
         polls.store(0, Relaxed);
         for _ in 0..n {
             let (kept, sum) = runtime.block_on(async {
@@ -231,8 +239,7 @@ fn pipeline<T: Tracing, const SPANS: usize>(capacity: usize) -> Case {
         }
         let polls = polls.load(Relaxed);
         Ok(Done::new().messages(messages(SPANS, polls, 2 * n)).count("polls", polls))
-    });
-    case.counted_over(5).per("polls").one_core()
+    }
 }
 
 fn capacity_name(capacity: usize) -> String {
@@ -245,9 +252,14 @@ fn pipeline_id(capacity: usize, spans: usize) -> String {
 
 /// 100,000 units, that nothing is allocated for.
 fn units<T: Tracing>(capacity: usize) -> Case {
+    let afresh = move || channels::<T>(capacity);
+    Case::afresh(units_id(capacity), afresh).counted_over(5).per("polls").one_core()
+}
+
+fn channels<T: Tracing>(capacity: usize) -> impl FnMut(u64) -> Result<Done, Wrong> {
     let runtime = runtime();
     let polls = Arc::new(AtomicU64::new(0));
-    let case = Case::new(units_id(capacity), move |n| {
+    move |n| {
         polls.store(0, Relaxed);
         for _ in 0..n {
             let received = runtime.block_on(async {
@@ -273,8 +285,7 @@ fn units<T: Tracing>(capacity: usize) -> Case {
         }
         let polls = polls.load(Relaxed);
         Ok(Done::new().messages(messages(1, polls, n)).count("polls", polls))
-    });
-    case.counted_over(5).per("polls").one_core()
+    }
 }
 
 fn units_id(capacity: usize) -> String {

@@ -112,7 +112,8 @@ impl Process {
         warm: bool,
     ) -> io::Result<Slice> {
         let Info { batch, afresh, .. } = results.cases()[case];
-        let least = if afresh { batch } else { 0 };
+        // What comes in batches is short, and the first one has a runtime's threads start.
+        let least = if afresh && batch > 1 { batch } else { 0 };
         let warm_up = if warm { least.max(n / 8 / batch * batch) } else { 0 };
         self.ask(&Request::Slice { case, place, warm_up, n }, results.case_id(case))
     }

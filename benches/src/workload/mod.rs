@@ -350,10 +350,7 @@ fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -
     let mut paces = Vec::new();
     let [least, mut generations] = plan.generations;
     while extent.generations < generations {
-        let mut processes = Vec::new();
-        for mode in results.modes() {
-            processes.push(Process::start(W::NAME, mode, extent.generations, company)?);
-        }
+        let mut processes = start::<W>(results.modes(), extent.generations, company, &mut random)?;
         if extent.generations == 0 {
             paces = first(plan, results, &mut processes)?;
         }
@@ -410,6 +407,23 @@ fn gather_twins(results: &Results, modes: &mut [usize]) {
     let order = modes.to_vec();
     let first = |mode: usize| order.iter().position(|&other| results.twin(other) == results.twin(mode));
     modes.sort_by_key(|&mode| first(mode));
+}
+
+/// Starts the processes of all modes, in an order that changes: what a process gets of the kernel depends on who was
+/// there before.
+fn start<W: Workload>(
+    modes: &[Mode],
+    generation: usize,
+    company: &Company,
+    random: &mut Shuffle,
+) -> io::Result<Vec<Process>> {
+    let mut order: Vec<usize> = (0..modes.len()).collect();
+    random.shuffle(&mut order);
+    let mut processes: Vec<Option<Process>> = modes.iter().map(|_| None).collect();
+    for mode in order {
+        processes[mode] = Some(Process::start(W::NAME, &modes[mode], generation, company)?);
+    }
+    Ok(processes.into_iter().flatten().collect())
 }
 
 /// Has these modes run a slice of a case, one after the other.
