@@ -22,7 +22,7 @@ use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::pin::Pin;
 use std::process::ExitCode;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -266,25 +266,38 @@ fn sequential<T: Tracing>(place: Place) -> Case {
 /// Lets threads go on, all at once, that sleep until then.
 #[derive(Default)]
 struct Gate {
-    open: Mutex<bool>,
+    state: Mutex<State>,
     opened: Condvar,
 }
 
+#[derive(Clone, Copy, Default)]
+struct State {
+    open: bool,
+    /// How many have gone through.
+    passed: u64,
+}
+
 impl Gate {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wait(&self) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*open {
-            open = self.opened.wait(open).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        while !state.open {
+            state = self.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.passed += u64::from(state.open);
     }
 
     fn open(&self) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.state().open = true;
         self.opened.notify_all();
     }
 
-    fn close(&self) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    /// Begins again; returns how many had gone through.
+    fn close(&self) -> u64 {
+        std::mem::take(&mut *self.state()).passed
     }
 }
 
@@ -293,9 +306,8 @@ fn thread<T: Tracing>(place: Place) -> Case {
     let batch = place.batch(Kind::Thread);
     let mut threads = Vec::new();
     let case = Case::new(place.id(Kind::Thread), move |n| {
-        let (mut total, mut sum) = (Parts::default(), 0.0);
+        let (mut total, mut sum, mut passed) = (Parts::default(), 0.0, 0);
         for _ in 0..n / batch {
-            gate.close();
             let created: std::io::Result<()> = timed(&mut total.creation, || {
                 for _ in 0..batch {
                     let (gate, span) = (Arc::clone(&gate), T::span(|| info_span!("task")));
@@ -311,7 +323,11 @@ fn thread<T: Tracing>(place: Place) -> Case {
                 gate.open();
                 threads.drain(..).map(|thread| thread.join().expect("no task panics")).sum::<f64>()
             });
+            passed += gate.close();
             created.map_err(|e| format!("not as many threads can be started: {e}"))?;
+        }
+        if passed != n {
+            return Err(format!("{passed} of {n} threads waited until all were created"));
         }
         place.check(sum, n)?;
         Ok(total.done(n, Kind::Thread).messages(2 * n))
