@@ -146,7 +146,7 @@ impl Workload for Coroutines {
     }
 
     fn seconds() -> u64 {
-        115
+        127
     }
 
     fn report(results: &Results) -> String {

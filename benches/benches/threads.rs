@@ -174,7 +174,7 @@ impl Workload for Threads {
     }
 
     fn seconds() -> u64 {
-        66
+        56
     }
 
     fn report(results: &Results) -> String {

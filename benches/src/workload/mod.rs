@@ -339,7 +339,7 @@ struct Extent {
 }
 
 /// How much of a generation its rounds are, the rest being turns of twins.
-const ROUNDS: f64 = 0.3;
+const ROUNDS: f64 = 0.2;
 
 /// Runs all generations.
 fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -> io::Result<Extent> {
