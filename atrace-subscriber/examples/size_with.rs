@@ -3,25 +3,16 @@
 //!
 //! `.ci/size` builds and compares them.
 
+#[path = "size/traced.rs"]
+mod traced;
 #[path = "size/work.rs"]
 mod work;
 
-use atrace::{AtraceTag, atrace_begin_fmt, atrace_end, atrace_int64, begin_scoped_event, trace_method};
 use atrace_subscriber::AtraceSubscriber;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing::subscriber::set_global_default(AtraceSubscriber::default().with_filter())?;
     println!("events go to {}", atrace::sink());
-    traced()?;
+    traced::main()?;
     Ok(())
-}
-
-fn traced() -> std::io::Result<()> {
-    trace_method!(AtraceTag::App);
-    let _serving = begin_scoped_event(AtraceTag::App, "serve");
-    atrace_begin_fmt(AtraceTag::App, format_args!("of {}", std::process::id()));
-    let done = work::main();
-    atrace_end(AtraceTag::App);
-    atrace_int64(AtraceTag::App, "done", i64::from(done.is_ok()));
-    done
 }

@@ -157,7 +157,7 @@ fn unmap(page: *mut AtomicU64) {
 /// Has UNKNOWN cleared in forked children; false where that can't be arranged.
 fn clear_at_fork() -> bool {
     static REGISTERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-    unsafe extern "C" fn clear() {
+    extern "C" fn clear() {
         UNKNOWN.store(0, Ordering::Relaxed);
     }
     if cfg!(miri) || REGISTERED.load(Ordering::Acquire) {

@@ -170,16 +170,14 @@ impl Workload for Live {
         for Creation { name, body, messages } in creations::<T>() {
             let beside = Rc::clone(&beside);
             let case = Case::afresh(format!("rust/{name}/2_threads"), move || {
+                beside.borrow_mut().nothing();
                 let beside = Rc::clone(&beside);
-                let mut renewed = false;
                 move |n| {
                     let mut beside = beside.borrow_mut();
-                    // Whatever team there was is not its own.
-                    let ended = !std::mem::replace(&mut renewed, true) && beside.nothing();
-                    let (team, also_ended) = beside.team();
+                    let (team, ended) = beside.team();
                     let (ran, took) = team.run(body, n)?;
                     check("bodies", ran, n)?;
-                    Ok(Done::new().messages(messages * n).others_wrote(ended || also_ended).took(took))
+                    Ok(Done::new().messages(messages * n).others_wrote(ended).took(took))
                 }
             });
             // The runtimes' queues grow when they please.
@@ -197,13 +195,10 @@ impl Workload for Live {
         for kind in Kind::ALL {
             let beside = Rc::clone(&beside);
             let case = Case::afresh(format!("rust/{}", kind.name()), move || {
+                beside.borrow_mut().nothing();
                 let beside = Rc::clone(&beside);
-                let mut renewed = false;
                 move |n| {
                     let mut beside = beside.borrow_mut();
-                    if !std::mem::replace(&mut renewed, true) {
-                        beside.nothing();
-                    }
                     beside.alive(kind)?;
                     let done = dumps(kind, n);
                     if kind == Kind::Delays {

@@ -52,11 +52,11 @@ impl Interval {
     /// that holds also where samples of a cluster are more alike than others; `None` where there is no sample, or
     /// one that is not a finite number.
     ///
-    /// The interval is a bootstrap's: where 95 % of the medians lie of as many clusters, drawn with repetition. It is
-    /// widened by as much as Student's distribution is wider than the normal one, for as many clusters of equal size as say as much, and the deviation of a sample
-    /// is narrower than that of what it is from: without that it is too narrow for few clusters (Cameron, Gelbach and Miller,
-    /// "Bootstrap-based improvements for inference with clustered errors", 2008). The draws are the same in each
-    /// run.
+    /// The interval is a bootstrap's: where 95 % of the medians lie of as many clusters, drawn with repetition. That
+    /// is too narrow for few clusters (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with
+    /// clustered errors", 2008), so it is widened twice: by as much as Student's distribution is wider than the normal
+    /// one, and by as much as the deviation in a sample is narrower than that of what it is from. Both are for
+    /// the number of clusters of equal size that would say as much. The draws are the same in each run.
     #[must_use]
     pub fn of_clusters(clusters: &[Vec<f64>]) -> Option<Self> {
         let clusters: Vec<&[f64]> =

@@ -53,9 +53,9 @@ impl Case {
         }
     }
 
-    /// Makes a case whose `run` is made anew for each slice, which begins with a [batch](Self::batch) that is not timed: what
-    /// it keeps (a runtime) is somewhere else in memory each time. Where a runtime's queues are that its threads share can make it slower by a
-    /// sixth, for as long as it lives.
+    /// Makes a case whose `run` is made anew for each slice, which begins with a [batch](Self::batch) that is not
+    /// timed where there are batches: what it keeps (a runtime) is somewhere else in memory each time. A runtime whose
+    /// queues lie badly is slower by up to a sixth for as long as it lives.
     pub fn afresh<R>(id: impl Into<String>, mut make: impl FnMut() -> R + 'static) -> Self
     where
         R: FnMut(u64) -> Result<Done, Wrong> + 'static,
