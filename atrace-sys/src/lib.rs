@@ -7,6 +7,7 @@
 //! - [`marker`]: find, open and write the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
+//! - [`fork`]: which process this is, for what a fork must not inherit;
 //! - [`process`]: the process id, name and errno, as a tracer needs them;
 //! - [`state`]: what a process says of its tracing, for others to read;
 //! - [`thread`]: a thread that its host does not notice;
@@ -26,6 +27,8 @@ pub mod bindings {
 }
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod cutils;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub mod fork;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod library;
 #[cfg(any(target_os = "linux", target_os = "android"))]

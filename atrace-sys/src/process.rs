@@ -1,13 +1,12 @@
 //! What a tracer must know of its own process: its id as text, its name, its rights, its errno.
 //!
 //! The id is asked for at every event, and glibc's `getpid()` is a system call (160 ns). It is therefore
-//! kept, already in decimal, in a page that the kernel wipes in a forked child (`MADV_WIPEONFORK`, Linux
-//! 4.14): a child finds zero there and asks again, however it was forked. Where the kernel can't do that,
-//! `pthread_atfork` clears the word, which covers `fork()` but not a bare `clone` system call.
+//! kept, already in decimal, where a forked child finds nothing and asks again: see [`fork`].
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::fork;
 
 /// The process id as it stands in a message: its decimal digits and a closing `|`, in memory order, then zeros.
 ///
@@ -45,6 +44,17 @@ impl ProcessId {
         Self(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
     }
 
+    /// An id from the word that [`word`](Self::word) returned.
+    #[inline(always)]
+    pub(crate) const fn from_word(word: NonZeroU64) -> Self {
+        Self(word)
+    }
+
+    /// The eight bytes as a number, in memory order.
+    pub(crate) const fn word(self) -> NonZeroU64 {
+        self.0
+    }
+
     /// The eight bytes: digits, `|`, zeros.
     #[inline(always)]
     pub fn bytes(&self) -> [u8; 8] {
@@ -64,109 +74,23 @@ impl ProcessId {
     }
 }
 
-/// Zero until known. Lies in a page that a fork wipes, once [`learn_id`] has made one.
-static UNKNOWN: AtomicU64 = AtomicU64::new(0);
-static ID: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const UNKNOWN).cast_mut());
-
 /// Returns the id of the calling process, also right after a fork.
 ///
 /// Costs two loads. A `vfork` child shares its parent's memory and would be told its parent's id: it must not
 /// trace before it executes a program.
 #[inline(always)]
 pub fn id() -> ProcessId {
-    // SAFETY: ID points to UNKNOWN or to the page that `learn_id` made and never unmaps.
-    let word = unsafe { &*ID.load(Ordering::Acquire) };
-    match NonZeroU64::new(word.load(Ordering::Relaxed)) {
-        Some(known) => ProcessId(known),
-        None => learn_id(),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn learn_id() -> ProcessId {
-    let _errno = ErrnoGuard::new();
-    let id = ProcessId::new(present_id());
-    let unknown = (&raw const UNKNOWN).cast_mut();
-    let mut place = ID.load(Ordering::Acquire);
-    if place == unknown {
-        place = wiped_on_fork().unwrap_or(unknown);
-        if place != unknown
-            && let Err(faster) = ID.compare_exchange(unknown, place, Ordering::AcqRel, Ordering::Acquire)
-        {
-            unmap(place);
-            place = faster;
-        }
-    }
-    if place == unknown && !clear_at_fork() {
-        return id; // Nothing would clear it in a child: ask each time.
-    }
-    // SAFETY: `place` is UNKNOWN or a live page of ours, see `id`.
-    unsafe { &*place }.store(id.0.get(), Ordering::Relaxed);
-    id
+    fork::id()
 }
 
 /// Asks the kernel: bionic keeps the id itself, and a child of a bare `clone` finds its parent's there.
-fn present_id() -> u32 {
+pub(crate) fn present_id() -> u32 {
     #[cfg(all(target_os = "android", not(miri)))]
     // SAFETY: no preconditions.
     if let Ok(id) = u32::try_from(unsafe { libc::syscall(libc::SYS_getpid) }) {
         return id;
     }
     std::process::id()
-}
-
-fn page_size() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
-/// Maps a page that reads as zero in every forked child, if the kernel knows how.
-fn wiped_on_fork() -> Option<*mut AtomicU64> {
-    if cfg!(miri) {
-        return None;
-    }
-    let size = page_size();
-    // SAFETY: a new private anonymous mapping touches no memory of anyone.
-    let page = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            size,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: the range is the mapping just made.
-    if unsafe { libc::madvise(page, size, libc::MADV_WIPEONFORK) } != 0 {
-        unmap(page.cast());
-        return None;
-    }
-    Some(page.cast())
-}
-
-fn unmap(page: *mut AtomicU64) {
-    // SAFETY: only called with a page of `wiped_on_fork` that nobody else has seen.
-    unsafe { libc::munmap(page.cast(), page_size()) };
-}
-
-/// Has UNKNOWN cleared in forked children; false where that can't be arranged.
-fn clear_at_fork() -> bool {
-    static REGISTERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-    extern "C" fn clear() {
-        UNKNOWN.store(0, Ordering::Relaxed);
-    }
-    if cfg!(miri) || REGISTERED.load(Ordering::Acquire) {
-        return true;
-    }
-    // SAFETY: the handler only stores to a static; registering it twice would do no harm.
-    let registered = unsafe { libc::pthread_atfork(None, None, Some(clear)) } == 0;
-    REGISTERED.store(registered, Ordering::Release);
-    registered
 }
 
 /// Tells whether the process runs with rights its caller does not have (`AT_SECURE`: set-user-id, file

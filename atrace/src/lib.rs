@@ -98,6 +98,8 @@ mod flags;
 mod gate;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod message;
+#[cfg(all(feature = "tracefs", any(target_os = "linux", target_os = "android")))]
+pub mod shown;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod sink;
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -1,0 +1,311 @@
+//! Which process is this? The one answer of the workspace, for everything that a fork must not inherit.
+//!
+//! A forked child has a copy of its parent's memory: locks that a thread of the parent held, slices that the
+//! parent began, a number that is not its own. What matters carries the [`Generation`] of the process it belongs
+//! to, and [`PerProcess`] makes a value anew in each process.
+//!
+//! - A generation comes from a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), however the
+//!   child was made, also by a bare `clone`. Where the kernel can't do that, `pthread_atfork` clears the word,
+//!   which covers `fork()` only.
+//! - Nothing here waits or locks: a child finds nothing locked.
+//! - A `vfork` child shares its parent's memory and so its generation: it must not trace before it executes a
+//!   program.
+//!
+//! Source: `madvise(2)`.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::process::{ErrnoGuard, ProcessId, present_id};
+
+/// A process among those that come from each other by forking: a child's generation differs from that of every
+/// ancestor, also where it has the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Generation(NonZeroU64);
+
+impl Generation {
+    /// A number that no ancestor has: never zero, and it grows from parent to child.
+    #[inline(always)]
+    pub const fn number(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// What a process knows of itself; zeros in a child that was not asked yet.
+struct Own {
+    id: AtomicU64,
+    generation: AtomicU64,
+}
+
+/// Used until [`learn`] has a page, and where there can be none.
+static UNWIPED: Own = Own { id: AtomicU64::new(0), generation: AtomicU64::new(0) };
+static OWN: AtomicPtr<Own> = AtomicPtr::new((&raw const UNWIPED).cast_mut());
+/// The last generation that this process or an ancestor of it had.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+#[inline(always)]
+fn own() -> &'static Own {
+    // SAFETY: OWN points to UNWIPED or to the page that `learn` made, which is never unmapped.
+    unsafe { &*OWN.load(Ordering::Acquire) }
+}
+
+/// Returns the generation of the calling process, also right after a fork. Costs two loads.
+#[inline(always)]
+pub fn generation() -> Generation {
+    match NonZeroU64::new(own().generation.load(Ordering::Relaxed)) {
+        Some(known) => Generation(known),
+        None => learn().1,
+    }
+}
+
+/// The id of the calling process: see [`process::id`](crate::process::id).
+#[inline(always)]
+pub(crate) fn id() -> ProcessId {
+    match NonZeroU64::new(own().id.load(Ordering::Relaxed)) {
+        Some(known) => ProcessId::from_word(known),
+        None => learn().0,
+    }
+}
+
+/// Finds out both, and keeps them where a child finds zeros.
+#[cold]
+#[inline(never)]
+fn learn() -> (ProcessId, Generation) {
+    let _errno = ErrnoGuard::new();
+    let id = ProcessId::new(present_id());
+    let unwiped = (&raw const UNWIPED).cast_mut();
+    let mut place = OWN.load(Ordering::Acquire);
+    if place == unwiped {
+        place = wiped_on_fork().unwrap_or(unwiped);
+        if place != unwiped
+            && let Err(faster) = OWN.compare_exchange(unwiped, place, Ordering::AcqRel, Ordering::Acquire)
+        {
+            unmap(place);
+            place = faster;
+        }
+    }
+    let is_cleared = place != unwiped || clear_at_fork();
+    // SAFETY: `place` is UNWIPED or a live page of ours, see `own`.
+    let own = unsafe { &*place };
+    if is_cleared {
+        own.id.store(id.word().get(), Ordering::Relaxed);
+    } // Else nothing would clear it in a child: the kernel is asked each time.
+    (id, Generation(learn_generation(own)))
+}
+
+/// Takes a generation, unless another thread of this process did.
+fn learn_generation(own: &Own) -> NonZeroU64 {
+    let new = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    // It is counted from 1, and 2^64 forks take longer than any process lives.
+    let new = NonZeroU64::new(new).unwrap_or(NonZeroU64::MIN);
+    match own.generation.compare_exchange(0, new.get(), Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => new,
+        Err(present) => NonZeroU64::new(present).unwrap_or(new),
+    }
+}
+
+fn page_size() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Maps a page that reads as zero in every forked child, if the kernel knows how.
+fn wiped_on_fork() -> Option<*mut Own> {
+    if cfg!(miri) {
+        return None;
+    }
+    let size = page_size();
+    // SAFETY: a new private anonymous mapping touches no memory of anyone.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the range is the mapping just made.
+    if unsafe { libc::madvise(page, size, libc::MADV_WIPEONFORK) } != 0 {
+        unmap(page.cast());
+        return None;
+    }
+    Some(page.cast())
+}
+
+fn unmap(page: *mut Own) {
+    // SAFETY: only called with a page of `wiped_on_fork` that nobody else has seen.
+    unsafe { libc::munmap(page.cast(), page_size()) };
+}
+
+/// Has UNWIPED cleared in forked children; false where that can't be arranged.
+fn clear_at_fork() -> bool {
+    static REGISTERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    extern "C" fn clear() {
+        UNWIPED.id.store(0, Ordering::Relaxed);
+        UNWIPED.generation.store(0, Ordering::Relaxed);
+    }
+    if cfg!(miri) || REGISTERED.load(Ordering::Acquire) {
+        return true;
+    }
+    // SAFETY: the handler only stores to a static; registering it twice would do no harm.
+    let registered = unsafe { libc::pthread_atfork(None, None, Some(clear)) } == 0;
+    REGISTERED.store(registered, Ordering::Release);
+    registered
+}
+
+/// A value that every process makes for itself: a forked child does not see its parent's.
+///
+/// For what a thread of the parent may have been in the middle of at the fork, above all locks. What a process has
+/// made stays until it ends; what its parent had made stays in the child's memory, unused.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Mutex;
+/// use atrace_sys::fork::PerProcess;
+///
+/// static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new();
+///
+/// NAMES.get_or_make(Default::default).lock().unwrap().push("one".to_owned());
+/// assert_eq!(NAMES.get().unwrap().lock().unwrap().len(), 1); // In a child: None.
+/// ```
+pub struct PerProcess<T: Sync + 'static>(AtomicPtr<Made<T>>, PhantomData<&'static T>);
+
+struct Made<T> {
+    by: Generation,
+    value: T,
+}
+
+impl<T: Sync + 'static> PerProcess<T> {
+    /// Makes a place that is empty in every process.
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()), PhantomData)
+    }
+
+    fn made(&self) -> Option<&'static Made<T>> {
+        // SAFETY: null, or a leaked box that `get_or_make` published.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Returns what this process made; `None` if it has made nothing yet, whatever its parent had.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        self.made().filter(|made| made.by == generation()).map(|made| &made.value)
+    }
+
+    /// Returns what this process made, making it now if need be.
+    ///
+    /// Of threads that come at once, each makes one, the first to finish is right, and what the others made is
+    /// dropped: nobody waits.
+    #[inline]
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
+        match self.get() {
+            Some(value) => value,
+            None => self.make(make),
+        }
+    }
+
+    #[cold]
+    fn make(&self, make: impl FnOnce() -> T) -> &'static T {
+        let new = Box::into_raw(Box::new(Made { by: generation(), value: make() }));
+        let mut present = self.0.load(Ordering::Acquire);
+        loop {
+            // SAFETY: null, or a leaked box that was published.
+            if let Some(made) = unsafe { present.as_ref() }
+                && made.by == generation()
+            {
+                // SAFETY: made above and not published.
+                drop(unsafe { Box::from_raw(new) });
+                return &made.value;
+            }
+            match self.0.compare_exchange(present, new, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: a leaked box; from now on nobody frees it.
+                Ok(_) => return &unsafe { &*new }.value,
+                Err(faster) => present = faster,
+            }
+        }
+    }
+}
+
+impl<T: Sync + 'static> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Sync + fmt::Debug + 'static> fmt::Debug for PerProcess<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PerProcess").field(&self.get()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn threads_of_a_process_agree() {
+        static PLACE: PerProcess<u32> = PerProcess::new();
+        assert_eq!(PLACE.get(), None);
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|number| scope.spawn(move || (generation(), *PLACE.get_or_make(|| number))))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(found.iter().all(|one| *one == found[0]), "{found:?}");
+    }
+
+    /// Forks by `how`; returns whether the child's `body` was true.
+    #[cfg(not(miri))]
+    fn in_child(how: impl FnOnce() -> libc::pid_t, body: impl FnOnce() -> bool) -> bool {
+        let child = how();
+        assert!(child >= 0);
+        if child == 0 {
+            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!held)) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        status == 0
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_child_has_a_value_of_its_own_even_if_the_parents_is_locked() {
+        static PLACE: PerProcess<Mutex<u32>> = PerProcess::new();
+        let parents = PLACE.get_or_make(|| Mutex::new(1));
+        let _held = parents.lock().unwrap();
+        let by = generation();
+        let bare = || {
+            // SAFETY: no flags but the signal at the end: a fork that libc does not hear of.
+            let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+            libc::pid_t::try_from(child).unwrap()
+        };
+        let body = || {
+            let is_new = PLACE.get().is_none() && generation().number() > by.number();
+            let own = PLACE.get_or_make(|| Mutex::new(2));
+            let child = generation();
+            // SAFETY: as above.
+            let grandchild = in_child(
+                || unsafe { libc::fork() },
+                || PLACE.get().is_none() && generation().number() > child.number(),
+            );
+            is_new && grandchild && *own.lock().unwrap() == 2
+        };
+        // SAFETY: the child ends without returning from `in_child`.
+        assert!(in_child(|| unsafe { libc::fork() }, body));
+        assert!(in_child(bare, body));
+        assert!(std::ptr::eq(PLACE.get().unwrap(), parents) && generation() == by);
+    }
+}
