@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// What the C library makes of a random text, and what libcutils makes of that.
+    /// What the C library makes of a text, and what libcutils makes of that.
     #[test]
     #[cfg_attr(miri, ignore = "the C library's functions are what it is about")]
     #[allow(unsafe_code, reason = "C's functions are called")]
@@ -251,67 +251,76 @@ mod tests {
                 .any(|(at, it)| !text[at + it.len()..].starts_with(|c: char| c.is_ascii_hexdigit()))
         }
 
-        const PARTS: [&str; 40] = [
+        let mut numbers = 0;
+        let mut check = |text: &str| {
+            if cfg!(target_os = "android") && has_bare_prefix(text) {
+                return;
+            }
+            let c = CString::new(text).unwrap();
+            assert_eq!(parse_flags(text.as_bytes()), c_flags(&c), "{text:?}");
+            assert_eq!(parse_i32(text.as_bytes()), c_i32(&c), "{text:?}");
+            numbers += usize::from(c_flags(&c).is_some());
+        };
+
+        // What a number consists of, each part missing, as it should be, repeated, and not of the kind.
+        const SPACES: [&str; 4] = ["", " ", "\t\n\x0b\x0c\r ", "\u{a0}"];
+        const SIGNS: [&str; 5] = ["", "-", "+", "--", "+-"];
+        const PREFIXES: [&str; 5] = ["", "0", "0x", "0X", "x"];
+        // The largest of 31, 32, 63 and 64 bits and the first beyond, by each base.
+        const DIGITS: [&str; 26] = [
+            "",
             "0",
             "1",
             "7",
             "8",
             "9",
             "a",
-            "f",
             "F",
             "g",
-            "x",
-            "X",
-            "0x",
-            "0X",
-            "00",
-            "-",
-            "+",
-            "--",
-            " ",
-            "\t",
-            "\n",
-            "\x0b",
-            "\x0c",
-            "\r",
-            ".",
-            "e",
-            "18446744073709551615",
-            "18446744073709551616",
-            "9223372036854775807",
-            "9223372036854775808",
             "2147483647",
             "2147483648",
-            "ffffffffffffffff",
+            "2147483649",
+            "9223372036854775807",
+            "9223372036854775808",
+            "9223372036854775809",
+            "18446744073709551615",
+            "18446744073709551616",
+            "7fffffff",
+            "80000000",
             "7fffffffffffffff",
+            "8000000000000000",
+            "ffffffffffffffff",
+            "10000000000000000",
+            "777777777777777777777",
             "1777777777777777777777",
             "2000000000000000000000",
-            "4294967295",
-            "\u{a0}",
-            "o",
-            "l",
-            "99999999999999999999999999",
         ];
-        let mut state = 0x5eed_u64;
-        let mut below = |limit: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
-        };
-        let mut numbers = 0;
-        for _ in 0..300_000 {
-            let text: String = (0..below(6)).map(|_| PARTS[below(PARTS.len())]).collect();
-            if cfg!(target_os = "android") && has_bare_prefix(&text) {
-                continue;
+        const TAILS: [&str; 7] = ["", " ", "8", "x", "0x", "-", "."];
+        for spaces in SPACES {
+            for sign in SIGNS {
+                for prefix in PREFIXES {
+                    for digits in DIGITS {
+                        for tail in TAILS {
+                            check(&[spaces, sign, prefix, digits, tail].concat());
+                        }
+                    }
+                }
             }
-            let c = CString::new(text.as_str()).unwrap();
-            assert_eq!(parse_flags(text.as_bytes()), c_flags(&c), "{text:?}");
-            assert_eq!(parse_i32(text.as_bytes()), c_i32(&c), "{text:?}");
-            numbers += usize::from(c_flags(&c).is_some());
         }
-        assert!(numbers > 10_000, "too few of the random texts are numbers: {numbers}");
+        // Every byte that can stand in a text, before a number, as its only digit, within it and behind it.
+        for byte in 1..=0x7f {
+            let byte = char::from(byte);
+            for text in [
+                format!("{byte}1"),
+                format!("{byte}"),
+                format!("0x{byte}1"),
+                format!("1{byte}2"),
+                format!("1{byte}"),
+            ] {
+                check(&text);
+            }
+        }
+        assert!(numbers > 500, "too few of the texts are numbers: {numbers}");
     }
 
     #[test]

@@ -294,34 +294,66 @@ mod tests {
 
     type Copy = fn(&[u8], &mut [MaybeUninit<u8>], bool) -> bool;
 
-    fn check(copy: Copy, from: &[u8], bar: bool) {
-        let mut to = vec![MaybeUninit::new(0xa5); from.len()];
-        let found = copy(from, &mut to, bar);
+    fn check(copy: Copy, from: &[u8], bar: bool, suspect: bool) {
+        let mut to = [MaybeUninit::new(0xa5); 256];
+        let to = &mut to[..from.len()];
+        let found = copy(from, to, bar);
         // SAFETY: initialised when made.
-        let to: Vec<u8> = to.iter().map(|byte| unsafe { byte.assume_init() }).collect();
+        let to = unsafe { std::slice::from_raw_parts(to.as_ptr().cast::<u8>(), to.len()) };
         assert_eq!(to, from);
-        assert_eq!(
-            found,
-            from.iter().any(|&byte| is_suspect(byte, bar)),
-            "{:?} bar {bar}",
-            from.escape_ascii().to_string()
-        );
+        assert_eq!(found, suspect, "{:?} bar {bar}", from.escape_ascii().to_string());
     }
 
-    /// Each value of a byte at each place of texts of every length at which the way of copying changes.
+    /// Checks a text that is not suspect with each value in turn at this place.
+    fn check_at(copy: Copy, text: &mut [u8], place: usize, values: impl Iterator<Item = u8>) {
+        let before = text[place];
+        for value in values.step_by(if cfg!(miri) { 37 } else { 1 }) {
+            text[place] = value;
+            for bar in [false, true] {
+                check(copy, text, bar, is_suspect(value, bar));
+            }
+        }
+        text[place] = before;
+    }
+
+    /// The values at the bounds of what is suspect: beside one, or one bit from it.
+    fn edges() -> impl Iterator<Item = u8> {
+        let is_near = |value: u8, edge: u8| value.abs_diff(edge) <= 1 || (value ^ edge).count_ones() == 1;
+        (0..=255).filter(move |&value| [0, 0x1f, 0x7f, b'<', b'|'].iter().any(|&edge| is_near(value, edge)))
+    }
+
+    /// The values that matter at each place, and every value at three, of texts of each length at which the way of copying
+    /// changes.
     fn check_all(copy: Copy, lengths: impl Iterator<Item = usize>) {
-        let step = if cfg!(miri) { 37 } else { 1 };
         for length in lengths {
             let mut text: Vec<u8> = (0..length).map(|at| b"a~\x80\xff "[at % 5]).collect();
             for bar in [false, true] {
-                check(copy, &text, bar);
-                for place in (0..length).step_by(step) {
-                    for value in (0..=255).step_by(step) {
-                        let before = std::mem::replace(&mut text[place], value);
-                        check(copy, &text, bar);
-                        text[place] = before;
+                check(copy, &text, bar, false);
+            }
+            for place in (0..length).step_by(if cfg!(miri) { 37 } else { 1 }) {
+                check_at(copy, &mut text, place, edges());
+            }
+            if let Some(last) = length.checked_sub(1) {
+                for place in [0, last / 2, last] {
+                    check_at(copy, &mut text, place, 0..=255);
+                }
+            }
+        }
+    }
+
+    /// Two suspects of every two kinds, where one could undo the other: in one lane of two vectors, in two lanes of one.
+    fn check_pairs(copy: Copy, length: usize) {
+        const SUSPECTS: [u8; 4] = [b'\n', 0x7f, b'<', b'|'];
+        let mut text = vec![b'a'; length];
+        for distance in [1, 8, 16, 32, 64].into_iter().filter(|&distance| distance < length) {
+            for place in (0..length - distance).step_by(if cfg!(miri) { 37 } else { 1 }) {
+                for (one, other) in SUSPECTS.into_iter().flat_map(|one| SUSPECTS.map(|other| (one, other))) {
+                    (text[place], text[place + distance]) = (one, other);
+                    for bar in [false, true] {
+                        check(copy, &text, bar, is_suspect(one, bar) || is_suspect(other, bar));
                     }
                 }
+                (text[place], text[place + distance]) = (b'a', b'a');
             }
         }
     }
@@ -329,24 +361,27 @@ mod tests {
     #[test]
     fn short_texts_are_copied_and_looked_at() {
         check_all(copy, 0..=34);
+        for length in [2, 3, 7, 15, 31] {
+            check_pairs(copy, length);
+        }
     }
 
     #[test]
     fn long_texts_are_copied_and_looked_at() {
         let lengths =
             if cfg!(miri) { vec![32, 63, 97] } else { vec![47, 48, 63, 64, 65, 95, 96, 127, 128, 200] };
-        check_all(copy, lengths.iter().copied());
-        check_all(
+        let copies: &[Copy] = &[
+            copy,
             |from, to, bar| if bar { copy_lanes::<true>(from, to) } else { copy_lanes::<false>(from, to) },
-            lengths.iter().copied(),
-        );
-        #[cfg(target_arch = "x86_64")]
-        check_all(
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: SSE2 is part of x86_64, the lengths are equal and above 32.
             |from, to, bar| unsafe {
                 if bar { x86::copy_sse2::<true>(from, to) } else { x86::copy_sse2::<false>(from, to) }
             },
-            lengths.iter().copied(),
-        );
+        ];
+        for &copy in copies {
+            check_all(copy, lengths.iter().copied());
+            check_pairs(copy, 97);
+        }
     }
 }

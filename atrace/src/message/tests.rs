@@ -164,3 +164,33 @@ fn integers_of_every_width_are_decimal() {
     message.encode(Kind::Begin, ProcessId::new(1), None, Some(name), None);
     assert_eq!(message.bytes(), format!("B|1|{} {} 0-1", i128::MIN, u128::MAX).as_bytes());
 }
+
+/// What was thrown throws again as it is dropped, and what that throws panics as it is dropped: the second is not dropped.
+#[test]
+fn what_is_thrown_may_throw_as_it_is_dropped() {
+    struct Thrown {
+        again: bool,
+    }
+    impl Drop for Thrown {
+        fn drop(&mut self) {
+            if self.again {
+                std::panic::panic_any(Thrown { again: false });
+            }
+            panic!("dropped");
+        }
+    }
+    struct Throws;
+    impl fmt::Display for Throws {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("so far")?;
+            std::panic::panic_any(Thrown { again: true })
+        }
+    }
+    let mut message = Message::new();
+    let name = |writer: &mut NameWriter<'_>| {
+        writer.push_fmt(format_args!("{Throws}"));
+        writer.push_str(" goes on");
+    };
+    message.encode(Kind::Instant, ProcessId::new(1), None, Some(name), None);
+    assert_eq!(message.bytes(), b"I|1|so far<panicked> goes on");
+}
