@@ -12,6 +12,7 @@
 //! is called with an empty *track*: it then writes the name where the track stands, which is the very message
 //! of Android 14. (With an empty *name* it would write an empty field.)
 
+use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -59,12 +60,12 @@ macro_rules! functions {
 
             /// Those of a library opened at run time.
             #[cfg(not(atrace_link_cutils))]
-            fn of(library: &libloading::Library) -> Self {
+            fn of(library: crate::library::Library) -> Self {
                 Self {
                     $(
                         // SAFETY: libcutils' symbol of that name has that type in every version (for the
                         // exception, `atrace_async_for_track_end_body`, see `TrackEnd`).
-                        $name: unsafe { library.get(c_name!($name)) }.ok().map(|symbol| *symbol),
+                        $name: unsafe { library.get(c_name!($name)) },
                     )*
                 }
             }
@@ -122,7 +123,7 @@ impl TrackEnd {
     fn of(functions: &Functions, api_level: Option<u32>) -> Self {
         let Some(function) = functions.atrace_async_for_track_end_body else { return Self::Not };
         // A process of the vendor partition may be given the libcutils of an older Android than the device's.
-        match vendor_level(&library_of(function)).unwrap_or(api_level) {
+        match vendor_level(path_of(function as *const _).to_bytes()).unwrap_or(api_level) {
             Some(ANDROID_13) => {
                 // SAFETY: both are functions of C; this is the type it has in Android 13, the first to have it.
                 Self::WithName(unsafe { std::mem::transmute::<TakesTrack, TakesName>(function) })
@@ -136,32 +137,28 @@ impl TrackEnd {
 }
 
 /// The path of the library that a function is in; empty where the dynamic linker does not tell.
-fn library_of(function: TakesTrack) -> String {
-    path_of(function as *const std::ffi::c_void)
-}
-
-fn path_of(address: *const std::ffi::c_void) -> String {
+fn path_of(function: *const std::ffi::c_void) -> &'static CStr {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address may be asked for, and `found` is writable; zeroes are a valid Dl_info.
     let found = unsafe {
-        libc::dladdr(address, found.as_mut_ptr());
+        libc::dladdr(function, found.as_mut_ptr());
         found.assume_init()
     };
     if found.dli_fname.is_null() {
-        return String::new();
+        return c"";
     }
-    // SAFETY: a C string of the dynamic linker's, valid while the library is loaded.
-    unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy().into_owned()
+    // SAFETY: a C string of the dynamic linker's, valid while the library is loaded: always.
+    unsafe { CStr::from_ptr(found.dli_fname) }
 }
 
 /// The API level of a library of the VNDK, which its directory names: `/apex/com.android.vndk.v33/lib64/`,
 /// `/system/lib64/vndk-sp-29/`. `Some(None)`: it names none. `None`: the library is not of the VNDK.
-fn vendor_level(path: &str) -> Option<Option<u32>> {
-    let (directories, _) = path.rsplit_once('/')?;
-    let directory = directories.split('/').find(|directory| directory.contains("vndk"))?;
-    Some(
-        directory.rsplit(|other: char| !other.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()),
-    )
+fn vendor_level(path: &[u8]) -> Option<Option<u32>> {
+    let directories = path.get(..path.iter().rposition(|&byte| byte == b'/')?)?;
+    let vndk = directories.windows(4).position(|part| part == b"vndk")?;
+    let directory = directories.get(vndk..)?.split(|&byte| byte == b'/').next()?;
+    let level = directory.rsplit(|byte| !byte.is_ascii_digit()).next()?;
+    Some(std::str::from_utf8(level).ok().and_then(|level| level.parse().ok()))
 }
 
 /// A loaded libcutils.
@@ -172,7 +169,7 @@ pub struct Cutils {
     functions: Functions,
     track_end: TrackEnd,
     enabled_tags: &'static AtomicU64,
-    path: String,
+    path: Cow<'static, str>,
 }
 
 /// Calls a function of the library if it has it; tells whether it has.
@@ -201,20 +198,18 @@ impl Cutils {
     #[cfg(not(atrace_link_cutils))]
     pub fn load(path: Option<&OsStr>) -> Result<Self, CutilsError> {
         let name = path.unwrap_or(OsStr::new("libcutils.so"));
-        let library = crate::library::open(name).map_err(CutilsError)?;
-        let functions = Functions::of(&library);
-        // SAFETY: a uint64_t in every version, aligned, never unmapped because the library is leaked below.
-        let tags = unsafe { library.get::<*const AtomicU64>(c"atrace_enabled_tags") }.map(|symbol| *symbol);
-        let (Ok(tags), Some(_), Some(_)) = (tags, functions.atrace_begin_body, functions.atrace_update_tags)
+        let library = crate::library::Library::open(name).map_err(CutilsError)?;
+        let functions = Functions::of(library);
+        // SAFETY: a uint64_t in every version, aligned, written by whole 64-bit stores, and never unmapped: a library stays.
+        let tags = unsafe { library.get::<&'static AtomicU64>(c"atrace_enabled_tags") };
+        let (Some(enabled_tags), Some(_), Some(_)) =
+            (tags, functions.atrace_begin_body, functions.atrace_update_tags)
         else {
             return Err(CutilsError(format!(
                 "{} lacks atrace_enabled_tags, atrace_begin_body or atrace_update_tags: it is no libcutils that traces",
                 name.display()
             )));
         };
-        std::mem::forget(library);
-        // SAFETY: as above; C code writes it only by whole 64-bit stores.
-        let enabled_tags = unsafe { &*tags };
         Ok(Self::new(functions, enabled_tags))
     }
 
@@ -237,8 +232,10 @@ impl Cutils {
     }
 
     fn new(functions: Functions, enabled_tags: &'static AtomicU64) -> Self {
-        let path =
-            functions.atrace_begin_body.map_or(String::new(), |function| path_of(function as *const _));
+        let path = functions
+            .atrace_begin_body
+            .map_or(c"", |function| path_of(function as *const _))
+            .to_string_lossy();
         Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags, path }
     }
 
@@ -380,11 +377,11 @@ mod tests {
 
     #[test]
     fn libraries_of_the_vndk_tell_their_level() {
-        assert_eq!(vendor_level("/apex/com.android.vndk.v33/lib64/libcutils.so"), Some(Some(33)));
-        assert_eq!(vendor_level("/system/lib64/vndk-sp-29/libcutils.so"), Some(Some(29)));
-        assert_eq!(vendor_level("/system/lib64/vndk-sp/libcutils.so"), Some(None));
-        assert_eq!(vendor_level("/system/lib64/libcutils.so"), None);
-        assert_eq!(vendor_level("libcutils.so"), None);
-        assert_eq!(vendor_level(""), None);
+        assert_eq!(vendor_level(b"/apex/com.android.vndk.v33/lib64/libcutils.so"), Some(Some(33)));
+        assert_eq!(vendor_level(b"/system/lib64/vndk-sp-29/libcutils.so"), Some(Some(29)));
+        assert_eq!(vendor_level(b"/system/lib64/vndk-sp/libcutils.so"), Some(None));
+        assert_eq!(vendor_level(b"/system/lib64/libcutils.so"), None);
+        assert_eq!(vendor_level(b"libcutils.so"), None);
+        assert_eq!(vendor_level(b""), None);
     }
 }

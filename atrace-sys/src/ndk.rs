@@ -45,33 +45,25 @@ impl Ndk {
     /// Says why it can't be loaded, or that it is none of Android 6 or later.
     pub fn load(path: Option<&OsStr>) -> Result<Self, NdkError> {
         let name = path.unwrap_or(OsStr::new("libandroid.so"));
-        let library = crate::library::open(name).map_err(NdkError)?;
+        let library = crate::library::Library::open(name).map_err(NdkError)?;
         // SAFETY: the functions have had these types since they were introduced (`android/trace.h` of the NDK).
         let (is_enabled, begin, end, async_begin, async_end, counter) = unsafe {
             (
-                library.get(c"ATrace_isEnabled").map(|symbol| *symbol),
-                library.get(c"ATrace_beginSection").map(|symbol| *symbol),
-                library.get(c"ATrace_endSection").map(|symbol| *symbol),
-                library.get(c"ATrace_beginAsyncSection").map(|symbol| *symbol),
-                library.get(c"ATrace_endAsyncSection").map(|symbol| *symbol),
-                library.get(c"ATrace_setCounter").map(|symbol| *symbol),
+                library.get(c"ATrace_isEnabled"),
+                library.get(c"ATrace_beginSection"),
+                library.get(c"ATrace_endSection"),
+                library.get(c"ATrace_beginAsyncSection"),
+                library.get(c"ATrace_endAsyncSection"),
+                library.get(c"ATrace_setCounter"),
             )
         };
-        let (Ok(is_enabled), Ok(begin), Ok(end)) = (is_enabled, begin, end) else {
+        let (Some(is_enabled), Some(begin), Some(end)) = (is_enabled, begin, end) else {
             return Err(NdkError(format!(
                 "{} lacks ATrace_isEnabled, ATrace_beginSection or ATrace_endSection: Android before 6 has none",
                 name.display()
             )));
         };
-        std::mem::forget(library);
-        Ok(Self {
-            is_enabled,
-            begin,
-            end,
-            async_begin: async_begin.ok(),
-            async_end: async_end.ok(),
-            counter: counter.ok(),
-        })
+        Ok(Self { is_enabled, begin, end, async_begin, async_end, counter })
     }
 
     /// Asks whether the tag APP is enabled.

@@ -92,7 +92,7 @@ pub mod private {
     /// closures (of `async`, too) around it.
     pub fn path_of<T>(_marker: &T) -> &'static str {
         let mut path = std::any::type_name::<T>();
-        path = path.rsplit_once("::").map_or(path, |(path, _)| path);
+        path = path.rsplit_once(':').map_or(path, |(path, _)| path.strip_suffix(':').unwrap_or(path));
         while let Some(outer) = path.strip_suffix("::{{closure}}") {
             path = outer;
         }

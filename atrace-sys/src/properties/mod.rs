@@ -224,7 +224,10 @@ impl Properties {
     /// Returns Android's API level, `ro.build.version.sdk`; `None` where it is not set, as on a host.
     #[doc(alias = "android_get_device_api_level")]
     pub fn api_level(&self) -> Option<u32> {
-        std::str::from_utf8(self.get("ro.build.version.sdk").ok()??.as_bytes()).ok()?.trim().parse().ok()
+        std::str::from_utf8(self.get("ro.build.version.sdk").ok()??.as_bytes().trim_ascii())
+            .ok()?
+            .parse()
+            .ok()
     }
 
     /// Calls `then` with the key, value and serial of each property, in the order of the store.

@@ -29,7 +29,7 @@ impl Key {
     pub(super) fn new(key: &str) -> Result<Self, Error> {
         Self::from_bytes(key.as_bytes()).map_err(|fault| {
             // A key of a megabyte would make a message of a megabyte.
-            let shown: String = key.chars().take(KEY_MAX).collect();
+            let shown = format!("{key:.KEY_MAX$}");
             Error::new(ErrorKind::BadKey, format!("{shown:?} can't be a property's key: {fault}"))
         })
     }

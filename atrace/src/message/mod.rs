@@ -380,11 +380,12 @@ impl NameWriter<'_> {
         if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(another);
         }
-        self.push_str("<panicked>");
+        self.push_last("<panicked>");
     }
 }
 
 impl fmt::Write for NameWriter<'_> {
+    #[inline(never)] // Formatters call it by a table; by name only `write_char` does.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.unchecked = true;
         if !self.message.unchecked_text(text, self.limit) {
