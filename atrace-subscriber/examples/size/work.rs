@@ -1,7 +1,6 @@
 //! What the two services do: work on threads, with the spans and events of a program that uses `tracing`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::mpsc;
 use std::time::Instant;
 
 use tracing::{debug, error, info, info_span, instrument, trace, warn};
@@ -22,27 +21,25 @@ pub(crate) fn main() -> std::io::Result<()> {
 
 /// Answers this many requests; returns how many bytes the answers have.
 fn serve(requests: u32) -> usize {
-    let (sender, receiver) = mpsc::channel();
     let workers: Vec<_> = (0..2)
         .map(|worker| {
-            let sender = sender.clone();
             std::thread::spawn(move || {
                 let _span = info_span!("worker", worker).entered();
+                let mut length = 0;
                 for number in (worker..requests).step_by(2) {
                     let answer = answer(number);
                     debug!(number, length = answer.len(), "answered");
-                    if sender.send(answer).is_err() {
-                        error!("nobody listens");
-                    }
+                    length += answer.len();
                 }
+                length
             })
         })
         .collect();
-    drop(sender);
-    let length = receiver.iter().map(|answer| answer.len()).sum();
+    let mut length = 0;
     for worker in workers {
-        if worker.join().is_err() {
-            error!("a worker panicked");
+        match worker.join() {
+            Ok(answered) => length += answered,
+            Err(_) => error!("a worker panicked"),
         }
     }
     info!(requests, length, "all answered");
