@@ -125,6 +125,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_program_and_its_children_are_recorded() {
         let name = case!({
             assert!(atrace_is_tag_enabled(TAG) && atrace_is_tag_enabled(AtraceTag::Camera));
@@ -191,6 +192,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn signals_reach_the_program_and_its_end_is_told() {
         let name = case!({
             atrace_instant(TAG, "ready");
@@ -230,6 +232,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn under_sudo_the_program_is_the_callers() {
         let name = case!({
             let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -283,6 +286,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn what_can_not_be_done_is_said_and_changes_nothing() {
         let name = case!({ println!("STARTED") });
         if !is_root(&name) {
@@ -320,6 +324,7 @@ mod cases {
 
     /// Without tracefs, in a mount namespace of its own.
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn without_tracefs_its_mounting_is_told() {
         let name = case!({});
         if !is_root(&name) {
@@ -331,6 +336,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn the_advised_buffer_keeps_a_million_events() {
         let name = case!({
             for number in 0..1_000_000 {
@@ -365,6 +371,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_full_disk_loses_nothing() {
         let name = case!({
             for number in 0..5000 {
@@ -403,6 +410,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_child_that_stays_is_named_and_swept_later() {
         let name = case!({});
         if !is_root(&name) {
@@ -480,6 +488,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
     fn running_programs_are_recorded_for_a_while() {
         let name = case!({ traces_on() });
         if !is_root(&name) {
@@ -524,6 +533,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
     fn a_recording_of_nothing_is_refused() {
         let name = case!({ traces_on() });
         if !is_root(&name) {
@@ -595,6 +605,7 @@ mod cases {
 
     /// As root, all users' programs are reached; in a `/dev/shm` that nobody else has.
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
     fn root_switches_the_programs_of_every_user() {
         let name = case!({ traces_on() });
         if !is_root(&name) {
@@ -629,6 +640,7 @@ mod cases {
     }
 
     #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
     fn the_doctor_tells_by_its_status_whether_events_arrive() {
         let name = case!({ traces_on() });
         if !is_root(&name) {

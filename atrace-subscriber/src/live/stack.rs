@@ -385,6 +385,7 @@ mod tests {
     }
 
     /// What the test around it is about takes frame pointers.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn has_frame_pointers() -> bool {
         let has = Walk::of_this_program() == Walk::FramePointers;
         assert!(has || option_env!("LIVE_TEST_FRAME_POINTERS").is_none());

@@ -4,7 +4,7 @@
 //! a process of its own: this very program again, asked for this very test, with a variable that says so, a tracefs
 //! instance and a property store that nobody else has. Only root can make an instance; elsewhere a test says that it is skipped.
 //!
-//! On Android there is one store of properties, so tests run one after the other: start them with `--test-threads=1`.
+//! On Android there is one store of properties: who has a place has the store, and tests of this and of other programs wait for it.
 
 #![allow(
     dead_code,
@@ -14,8 +14,12 @@
     reason = "each test program uses a part of this"
 )]
 
+use std::cell::RefCell;
+use std::fs::File;
 use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use atrace::control::Control;
@@ -94,6 +98,28 @@ pub fn is_case(name: &str) -> bool {
 pub struct Place {
     directory: tempfile::TempDir,
     instance: Instance,
+    _turn: Option<Arc<File>>,
+}
+
+/// The lock of Android's one store, until all places of this thread are gone. A case has that of its test.
+#[allow(unsafe_code, reason = "a file is locked as C does it")]
+fn turn() -> Option<Arc<File>> {
+    thread_local!(static TURN: RefCell<Weak<File>> = const { RefCell::new(Weak::new()) });
+    if cfg!(not(target_os = "android")) || std::env::var_os(CASE).is_some() {
+        return None;
+    }
+    let lock = || {
+        let path = std::env::temp_dir().join("atrace-tests.lock");
+        let file = File::options().create(true).append(true).read(true).open(path).unwrap();
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
+        Arc::new(file)
+    };
+    TURN.with_borrow_mut(|turn| {
+        let file = turn.upgrade().unwrap_or_else(lock);
+        *turn = Arc::downgrade(&file);
+        Some(file)
+    })
 }
 
 impl Place {
@@ -101,7 +127,7 @@ impl Place {
         match Instance::create("atrace-subscriber-test") {
             Ok(instance) => {
                 instance.set_buffer_kb(8192).unwrap();
-                Some(Self { directory: tempfile::tempdir().unwrap(), instance })
+                Some(Self { directory: tempfile::tempdir().unwrap(), instance, _turn: turn() })
             }
             Err(reason) => {
                 eprintln!("skipped {test}: {reason}");

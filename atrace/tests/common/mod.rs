@@ -5,7 +5,7 @@
 //! that tells it to be the case, and with a marker and a property store that nobody else has. The tests that need the kernel's
 //! marker make a tracefs instance each, which only root can; they say so when they are skipped.
 //!
-//! On Android there is one store of properties, so tests that switch run one after the other: start them with `--test-threads=1`.
+//! On Android there is one store of properties: who has a place has the store, and tests of this and of other programs wait for it.
 
 #![allow(
     dead_code,
@@ -16,10 +16,14 @@
 )]
 #![allow(unsafe_code, reason = "errno and descriptors are set and looked at as C does it")]
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use atrace::control::Control;
@@ -68,12 +72,33 @@ enum Marker {
 pub struct Place {
     directory: tempfile::TempDir,
     marker: Marker,
+    _turn: Option<Arc<File>>,
+}
+
+/// The lock of Android's one store, until all places of this thread are gone. A case has that of its test.
+fn turn() -> Option<Arc<File>> {
+    thread_local!(static TURN: RefCell<Weak<File>> = const { RefCell::new(Weak::new()) });
+    if cfg!(not(target_os = "android")) || std::env::var_os(CASE).is_some() {
+        return None;
+    }
+    let lock = || {
+        let path = std::env::temp_dir().join("atrace-tests.lock");
+        let file = File::options().create(true).append(true).read(true).open(path).unwrap();
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
+        Arc::new(file)
+    };
+    TURN.with_borrow_mut(|turn| {
+        let file = turn.upgrade().unwrap_or_else(lock);
+        *turn = Arc::downgrade(&file);
+        Some(file)
+    })
 }
 
 impl Place {
     /// Events go to a file, one after the other.
     pub fn file() -> Self {
-        let place = Self { directory: tempfile::tempdir().unwrap(), marker: Marker::File };
+        let place = Self { _turn: turn(), directory: tempfile::tempdir().unwrap(), marker: Marker::File };
         std::fs::write(place.marker(), "").unwrap();
         place
     }
@@ -83,7 +108,8 @@ impl Place {
         match Instance::create("atrace-test") {
             Ok(instance) => {
                 instance.set_buffer_kb(2048).unwrap();
-                Some(Self { directory: tempfile::tempdir().unwrap(), marker: Marker::Kernel(instance) })
+                let (directory, marker) = (tempfile::tempdir().unwrap(), Marker::Kernel(instance));
+                Some(Self { directory, marker, _turn: turn() })
             }
             Err(reason) => {
                 skipped(test, reason);
