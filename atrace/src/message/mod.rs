@@ -385,7 +385,6 @@ impl NameWriter<'_> {
 }
 
 impl fmt::Write for NameWriter<'_> {
-    #[inline(never)] // Formatters call it by a table; by name only `write_char` does.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.unchecked = true;
         if !self.message.unchecked_text(text, self.limit) {
