@@ -206,8 +206,13 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if cfg!(target_os = "android") {
-            for key in ["debug.atrace.app_number", "debug.atrace.app_0", "debug.atrace.tags.enableflags"] {
-                self.set(key, "");
+            let mut keys = Vec::new();
+            let store = atrace_sys::properties::Properties::open().unwrap();
+            let _ = store.for_each(|key, _, _| keys.push(key.to_owned())); // A busy one is not ours.
+            keys.retain(|key| key.starts_with("debug.atrace."));
+            keys.sort(); // The flags are last: processes look again when they are set.
+            for key in keys {
+                self.set(&key, "");
             }
         }
     }
