@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use atrace_benches::catalogue::published;
 use atrace_benches::row::{self, Above, Row, Sink, Versus};
-use atrace_benches::seed;
 use atrace_benches::stats::Interval;
 
 /// A directory of measured files, and what the report makes of it.
@@ -109,7 +109,7 @@ fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
 fn full() -> Ground {
     let ground = Ground::new();
     let mut rows = vec![row("limit/load_and_test", 0.3)];
-    for case in seed::WRAPPER {
+    for case in published::WRAPPER {
         let on = case.name.contains("_on_");
         let (cc, rust) = if on { (600.0, 400.0) } else { (4.0, 0.6) };
         let base = format!("cc/{}", case.name);
@@ -122,7 +122,7 @@ fn full() -> Ground {
         rows.extend([own, row(&base, cc), compared(&format!("ffi/{}", case.name), cc, &base, 1.0, 0.01)]);
     }
     ground.write("atrace", &rows);
-    let twelve = seed::SUBSCRIBER.map(|case| {
+    let twelve = published::SUBSCRIBER.map(|case| {
         let ns = if case.name.contains("_on_") { 500.0 } else { 6.0 };
         compared(&format!("rust/{}", case.name), ns, "limit/x", 1.0, 0.01)
     });
@@ -154,7 +154,9 @@ fn a_run_is_told() {
     for plot in PLOTS {
         assert!(ran.html.contains(&format!("id=\"{plot}\"")), "no {plot}");
     }
-    for case in seed::WRAPPER.map(|case| case.name).iter().chain(&seed::SUBSCRIBER.map(|case| case.name)) {
+    for case in
+        published::WRAPPER.map(|case| case.name).iter().chain(&published::SUBSCRIBER.map(|case| case.name))
+    {
         assert!(ran.html.contains(case) && ran.markdown.contains(case), "no {case}");
     }
     // The original's own numbers stand beside.

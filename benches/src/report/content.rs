@@ -8,9 +8,9 @@ use super::model::{
     Cell, Finding, Group, Kind, Line, Measured, Part, Plot, Point, Report, Section, Table, Value,
 };
 use super::number::{count, digits, percent, ratio, time};
-use crate::environment::{Environment, date};
+use crate::catalogue::published;
+use crate::row::environment::{Environment, date};
 use crate::row::{Row, Sink, Versus};
-use crate::seed;
 
 /// The four cases of the bench `subscriber`, and what they are called.
 const CASES: [(&str, &str); 4] = [
@@ -306,7 +306,7 @@ fn wrapper(here: &Place) -> Option<Section> {
             _ => Cell::Empty,
         }
     };
-    let published = |p: seed::Published| {
+    let published = |p: published::Published| {
         Cell::Value(Value {
             median: p.ns,
             low: p.low,
@@ -336,7 +336,7 @@ fn wrapper(here: &Place) -> Option<Section> {
         note: "\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. Rust through libcutils is what their wrapper does.".to_owned(),
         ..Table::default()
     };
-    for case in seed::WRAPPER {
+    for case in published::WRAPPER {
         let name = case.name;
         let rust = row(format!("rust/{name}"));
         first.rows.push(vec![
@@ -369,7 +369,7 @@ fn wrapper(here: &Place) -> Option<Section> {
         .to_vec(),
         ..Table::default()
     };
-    let in_seed = |name: &str| seed::WRAPPER.iter().any(|case| case.name == name);
+    let in_seed = |name: &str| published::WRAPPER.iter().any(|case| case.name == name);
     for rust in &bench.rows {
         let Some(name) = rust.id.strip_prefix("rust/").filter(|name| name.starts_with("tracing_")) else {
             continue;
@@ -544,7 +544,7 @@ fn subscriber(here: &Place) -> Option<Section> {
         note: "Filtered is compared with a program that has no subscriber, off with a subscriber that takes everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).".to_owned(),
         ..Table::default()
     };
-    for case in seed::SUBSCRIBER {
+    for case in published::SUBSCRIBER {
         let own = row(&format!("rust/{}", case.name));
         let base = own.and_then(|own| own.vs.iter().chain(&own.vs_process).next());
         table.rows.push(vec![
@@ -896,7 +896,9 @@ fn rounds(here: &Place) -> Option<Section> {
     let mut groups = Vec::new();
     for state in ["off", "on"] {
         let mut lines = Vec::new();
-        for case in seed::WRAPPER.iter().filter(|case| case.name.starts_with(&format!("tracing_{state}"))) {
+        for case in
+            published::WRAPPER.iter().filter(|case| case.name.starts_with(&format!("tracing_{state}")))
+        {
             for who in ["cc", "rust"] {
                 let Some(row) = here.row("atrace", &format!("{who}/{}", case.name)) else { continue };
                 lines.extend(distribution(row, here));
@@ -905,7 +907,7 @@ fn rounds(here: &Place) -> Option<Section> {
         groups.push(Group { title: format!("Tracing {state}"), lines });
     }
     let mut lines = Vec::new();
-    for case in seed::SUBSCRIBER {
+    for case in published::SUBSCRIBER {
         if let Some(row) = here.row("subscriber", &format!("rust/{}", case.name)) {
             lines.extend(distribution(row, here));
         }
@@ -957,7 +959,7 @@ fn distribution(row: &Row, here: &Place) -> Option<Line> {
 
 /// What Criterion calls the case of a row.
 fn criterion_id(id: &str) -> String {
-    seed::label(id).trim_start_matches("rust/").to_owned()
+    published::label(id).trim_start_matches("rust/").to_owned()
 }
 
 fn criterion_table(here: &Place) -> Option<Table> {
@@ -1005,7 +1007,7 @@ fn of_device(name: &str, device: &Place, here: &Place) -> Section {
             place.row("atrace", &format!("rust/{name}")).and_then(|r| versus(r, &format!("cc/{name}"))),
         )
     };
-    for case in seed::WRAPPER {
+    for case in published::WRAPPER {
         let row = |who: &str| device.row("atrace", &format!("{who}/{}", case.name));
         table.rows.push(vec![
             Cell::Name(case.name.to_owned()),
@@ -1021,7 +1023,7 @@ fn of_device(name: &str, device: &Place, here: &Place) -> Section {
         columns: ["case", "device", "this machine", "allocations"].map(str::to_owned).to_vec(),
         ..Table::default()
     };
-    for case in seed::SUBSCRIBER {
+    for case in published::SUBSCRIBER {
         let id = format!("rust/{}", case.name);
         let row = device.row("subscriber", &id);
         twelve.rows.push(vec![

@@ -1,7 +1,7 @@
 //! What a full run leaves, so that what is missing can be named.
 
-use crate::instructions::EVENTS;
-use crate::seed;
+use crate::catalogue::published;
+use crate::measure::instructions::EVENTS;
 
 /// The benches, and how to run each.
 pub(crate) const BENCHES: [(&str, &str); 7] = [
@@ -40,7 +40,7 @@ pub(crate) fn rows(bench: &str) -> Vec<String> {
             }
         }
         "subscriber" => {
-            all.extend(seed::SUBSCRIBER.map(|case| format!("rust/{}", case.name)));
+            all.extend(published::SUBSCRIBER.map(|case| format!("rust/{}", case.name)));
             for case in ["event", "event_args", "span", "span_args"] {
                 for limit in ["no_subscriber", "noop_always", "registry", "raw_write_of_on"] {
                     all.push(format!("limit/{limit}_{case}"));
@@ -50,7 +50,7 @@ pub(crate) fn rows(bench: &str) -> Vec<String> {
                 );
             }
         }
-        "instructions" => all.extend(seed::SUBSCRIBER.map(|case| format!("rust/{}", case.name))),
+        "instructions" => all.extend(published::SUBSCRIBER.map(|case| format!("rust/{}", case.name))),
         _ => {}
     }
     all

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::environment::Environment;
+use crate::row::environment::Environment;
 use crate::row::{Row, Versus};
 
 /// The whole report.

@@ -1,0 +1,3 @@
+//! What exists to be measured.
+
+pub mod published;
