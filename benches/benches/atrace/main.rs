@@ -15,17 +15,18 @@ use std::time::{Duration, Instant};
 
 use atrace::control::{Control, Switched};
 use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags};
-use atrace_benches::catalogue::published::label;
+use atrace_benches::catalogue::{EVENTS, Event, Id, State, What, Who, promises};
 use atrace_benches::harness::supervise::{self, Session};
 use atrace_benches::instruments::alloc::{Counting, per_op};
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::processes::{self, Alternating};
 use atrace_benches::measure::threads::scale;
+use atrace_benches::report::promised::Promised;
 use atrace_benches::report::table::Table;
 use atrace_benches::row::{self, Row};
 use criterion::Criterion;
 
-use atrace_benches::subjects::events::{Operation, c_text, id, operations, text};
+use atrace_benches::subjects::events::{Operation, c_text, operations, text};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -46,9 +47,9 @@ fn main() -> ExitCode {
 
 fn bench(session: &Session) -> io::Result<ExitCode> {
     if session.args().list {
-        for state in ["off", "on"] {
-            for op in operations() {
-                println!("{}: benchmark", id("rust", state, op.name));
+        for state in State::ALL {
+            for event in &EVENTS {
+                println!("{}: benchmark", Id::event(Who::Rust, state, event));
             }
         }
         return Ok(ExitCode::SUCCESS);
@@ -70,7 +71,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     say_what_is_missing(session);
     let mut rows = Vec::new();
     let mut section = |title: &str, part: Vec<Row>| {
-        println!("\n{}", Table::new(title, &part).labels(&label));
+        println!("\n{}", Table::new(title, &part).labels(&|id| Id::of(id).label()));
         let _ = io::stdout().flush();
         rows.extend(part);
     };
@@ -80,7 +81,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     section("ffi", ffi(session)?);
     section("threads", threads(session, &switch)?);
     section("watch", watch(session)?);
-    summary(&rows);
+    println!("\n{}", Promised { promises: &promises::of_events(), rows: &rows });
     if session.args().filters.is_empty() && !session.args().test {
         println!("rows: {}", row::write("atrace", &rows)?.display());
     }
@@ -99,9 +100,9 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
 /// Says which rows there are not, and why, a line for each reason.
 fn say_what_is_missing(session: &Session) {
     let mut missing = BTreeMap::<_, Vec<_>>::new();
-    for Operation { name, missing: why, .. } in operations() {
+    for Operation { event, missing: why, .. } in operations() {
         if let Some(why) = why {
-            missing.entry(why).or_default().push(name);
+            missing.entry(why).or_default().push(event.name);
         }
     }
     for (why, names) in missing {
@@ -171,21 +172,20 @@ fn config(session: &Session) -> Config {
 /// Measures the operations in one state, with whatever else `add` adds, `who` being Rust's name.
 fn compare(
     session: &Session,
-    state: &str,
-    who: &str,
+    state: State,
+    who: &Who,
     add: impl for<'a> FnOnce(&mut Paired<'a>),
 ) -> io::Result<Vec<Row>> {
     let mut counted = Vec::new();
     let mut paired = Paired::new(config(session));
-    for Operation { name, events, mut rust, cc, .. } in operations() {
-        let events = if state == "on" { events } else { 0 };
-        let rust_id = id(who, state, name);
-        verify(session, &rust_id, &mut rust, events)?;
+    for Operation { event, mut rust, cc, .. } in operations() {
+        let messages = if state == State::On { event.messages } else { 0 };
+        let [rust_id, cc_id] = [who.clone(), Who::Cc].map(|who| Id::event(who, state, event).to_string());
+        verify(session, &rust_id, &mut rust, messages)?;
         counted.push((rust_id.clone(), per_op(COUNTED, &mut rust)));
         paired.case(&rust_id, rust);
-        if let Some(mut cc) = cc.filter(|_| state == "off" || session.is_where_libcutils_writes()) {
-            let cc_id = id("cc", state, name);
-            verify(session, &cc_id, &mut cc, events)?;
+        if let Some(mut cc) = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes()) {
+            verify(session, &cc_id, &mut cc, messages)?;
             paired.case(&cc_id, cc);
             paired.compare(&rust_id, &cc_id);
         }
@@ -193,7 +193,7 @@ fn compare(
     add(&mut paired);
     paired.select(session.args());
     let measured = paired.run();
-    println!("\n{state}, {who}: {measured}");
+    println!("\n{}, {who}: {measured}", state.name());
     let rows = measured.rows(session.sink()).into_iter().map(|row| {
         let allocs = counted.iter().find(|(id, _)| *id == row.id).and_then(|(_, count)| *count);
         row.with_allocs(allocs)
@@ -203,7 +203,7 @@ fn compare(
 
 fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     switch.check(false)?;
-    compare(session, "off", "rust", |paired| {
+    compare(session, State::Off, &Who::Rust, |paired| {
         paired.case("limit/empty_loop", |n| (0..n).for_each(|i| _ = black_box(i)));
         let word = std::sync::atomic::AtomicU64::new(0);
         paired.case("limit/load_and_test", move |n| {
@@ -236,7 +236,7 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let pid = std::process::id();
     let file = marker(session)?;
     let null = OpenOptions::new().write(true).open("/dev/null")?;
-    compare(session, "on", "rust", |paired| {
+    compare(session, State::On, &Who::Rust, |paired| {
         paired.case("limit/getppid", |n| (0..n).for_each(|_| _ = black_box(rustix::process::getppid())));
         let message = format!("B|{pid}|{}", text(10)).into_bytes();
         paired.case("limit/write_dev_null", move |n| raw_write(&null, &message, n));
@@ -245,12 +245,13 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
             ("begin/1000", format!("B|{pid}|{}", text(1000))),
             ("end", format!("E|{pid}")),
         ] {
-            let base = format!("limit/raw_write_{name}");
+            let event = Event::named(name).expect("the catalogue has it");
+            let base = Id { who: Who::Limit, what: What::RawWrite(event) }.to_string();
             let file = file.try_clone().expect("a descriptor is left");
             paired.case(&base, move |n| raw_write(&file, message.as_bytes(), n));
-            paired.compare(id("rust", "on", name), &base);
+            paired.compare(Id::event(Who::Rust, State::On, event).to_string(), &base);
             if session.is_where_libcutils_writes() && cc_bench::missing("atrace_end_body").is_none() {
-                paired.compare(id("cc", "on", name), &base);
+                paired.compare(Id::event(Who::Cc, State::On, event).to_string(), &base);
             }
         }
     })
@@ -260,20 +261,22 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
 fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     const LENGTHS: [usize; 8] = [1, 3, 10, 30, 100, 300, 600, 1000];
     let mut rows = Vec::new();
-    for state in ["off", "on"] {
-        let _on = if state == "on" { Some(switch.on()?) } else { None };
+    let id = |state, length| Id { who: Who::Rust, what: What::Name(state, length) }.to_string();
+    for state in State::ALL {
+        let _on = if state == State::On { Some(switch.on()?) } else { None };
         let file = marker(session)?;
         let mut paired = Paired::new(config(session));
         for length in LENGTHS {
-            let (name, rust_id) = (text(length), format!("rust/{state}_name/{length}"));
-            paired.case(&rust_id, move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
-            if state == "on" {
+            let name = text(length);
+            paired.case(id(state, length), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
+            if state == State::On {
                 let message = format!("B|{}|{}", std::process::id(), text(length));
-                let (file, raw) = (file.try_clone()?, format!("limit/raw_write_name/{length}"));
+                let raw = Id { who: Who::Limit, what: What::RawWriteOfName(length) }.to_string();
+                let file = file.try_clone()?;
                 paired.case(&raw, move |n| raw_write(&file, message.as_bytes(), n));
-                paired.compare(rust_id, raw);
+                paired.compare(id(state, length), raw);
             } else {
-                paired.compare(rust_id, "rust/off_name/10");
+                paired.compare(id(state, length), id(state, 10));
             }
         }
         paired.select(session.args());
@@ -295,10 +298,10 @@ fn ffi(session: &Session) -> io::Result<Vec<Row>> {
 }
 
 fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
-    let mut rows = compare(session, "off", "ffi", |_| ())?;
+    let mut rows = compare(session, State::Off, &Who::Ffi, |_| ())?;
     if session.is_where_libcutils_writes() {
         match switch.on() {
-            Ok(_on) => rows.extend(compare(session, "on", "ffi", |_| ())?),
+            Ok(_on) => rows.extend(compare(session, State::On, &Who::Ffi, |_| ())?),
             // Before Android 12 libcutils lets only debuggable programs and systems trace.
             Err(e) if cfg!(target_os = "android") => {
                 println!(
@@ -308,14 +311,14 @@ fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>>
             Err(e) => return Err(e),
         }
     }
-    rows.retain(|row| row.id.starts_with("ffi/"));
+    rows.retain(|row| Id::of(&row.id).who == Who::Ffi);
     Ok(rows)
 }
 
 /// What a watch costs the events of a process that had but one thread; in processes of their own, as a thread
 /// can't be taken back.
 fn watch(session: &Session) -> io::Result<Vec<Row>> {
-    let id = |kind| format!("rust/on_begin_{kind}/10");
+    let id = watched;
     if !session.args().selects(&id("watched")) {
         return Ok(Vec::new());
     }
@@ -328,6 +331,11 @@ fn watch(session: &Session) -> io::Result<Vec<Row>> {
     alternating.mode("alone").mode("watched").mode("watched_without_descriptors");
     alternating.compare(id("watched"), id("alone")).compare(id("watched_without_descriptors"), id("alone"));
     alternating.run()
+}
+
+/// The id of the row of a process beside a watch of this kind.
+fn watched(kind: &str) -> String {
+    Id { who: Who::Rust, what: What::Watched(kind.to_owned()) }.to_string()
 }
 
 fn beside_a_watch(session: &Session, switch: &Switch, kind: &str) -> io::Result<Vec<Row>> {
@@ -344,7 +352,7 @@ fn beside_a_watch(session: &Session, switch: &Switch, kind: &str) -> io::Result<
         min_rounds: full.min_rounds.min(60),
         ..full
     });
-    paired.case(format!("rust/on_begin_{kind}/10"), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
+    paired.case(watched(kind), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
     Ok(paired.run().rows(session.sink()))
 }
 
@@ -352,14 +360,15 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let config = config(session);
     let numbers: &[usize] = if config.once { &[1, 2] } else { &[1, 2, 4, 8] };
     let mut rows = Vec::new();
-    for state in ["off", "on"] {
-        let _on = if state == "on" { Some(switch.on()?) } else { None };
+    let begin = &EVENTS[0];
+    for state in State::ALL {
+        let _on = if state == State::On { Some(switch.on()?) } else { None };
         let name = text(10);
-        for (who, case) in [("rust", true), ("cc", false)] {
-            let id = format!("{who}/tracing_{state}_begin/10");
+        for (who, case) in [(Who::Rust, true), (Who::Cc, false)] {
+            let id = Id::event(who, state, begin).to_string();
             let is_there = case
                 || cc_bench::missing("atrace_begin_body").is_none()
-                    && (state == "off" || session.is_where_libcutils_writes());
+                    && (state == State::Off || session.is_where_libcutils_writes());
             if !session.args().selects(&id) || !is_there {
                 continue;
             }
@@ -379,50 +388,6 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What was promised of these ratios, beside what was measured. It gates nothing: that is for someone who
-/// knows the machine.
-fn summary(rows: &[Row]) {
-    const ASKED: [(&str, &str, f64); 13] = [
-        ("rust/tracing_off_begin/10", "cc/tracing_off_begin/10", 0.20),
-        ("rust/tracing_off_begin/1000", "cc/tracing_off_begin/1000", 0.20),
-        ("rust/tracing_off_end", "cc/tracing_off_end", 0.20),
-        ("rust/tracing_off_scoped", "cc/tracing_off_scoped", 0.15),
-        ("rust/tracing_on_begin/10", "cc/tracing_on_begin/10", 0.85),
-        ("rust/tracing_on_begin/1000", "cc/tracing_on_begin/1000", 0.85),
-        ("rust/tracing_on_end", "cc/tracing_on_end", 0.85),
-        ("rust/tracing_on_begin/10", "limit/raw_write_begin/10", 1.05),
-        ("rust/tracing_on_begin/1000", "limit/raw_write_begin/1000", 1.10),
-        ("rust/tracing_on_end", "limit/raw_write_end", 1.05),
-        ("ffi/tracing_on_begin/10", "cc/tracing_on_begin/10", 1.04),
-        ("ffi/tracing_on_begin/1000", "cc/tracing_on_begin/1000", 1.04),
-        ("ffi/tracing_on_end", "cc/tracing_on_end", 1.04),
-    ];
-    if !ASKED.iter().any(|(id, ..)| rows.iter().any(|row| row.id == *id)) {
-        return;
-    }
-    println!("\n{:30} {:>8}  {:28} {:>5} {:>17} {:>8}", "promised", "ns", "vs", "ratio", "95 %", "at most");
-    for (id, base, bound) in ASKED {
-        let Some(row) = rows.iter().find(|row| row.id == id) else { continue };
-        let Some(vs) = row.vs.get(base) else { continue };
-        let verdict = match () {
-            () if row.noisy => "noisy: not measured",
-            () if vs.ratio <= bound => "",
-            () => "MISSED",
-        };
-        let range = format!("{:.3}–{:.3}", vs.low, vs.high);
-        println!(
-            "{id:30} {:>8.2}  {base:28} {:>5.2} {range:>17} {bound:>8.2} {verdict}",
-            row.median, vs.ratio
-        );
-    }
-    let allocating = |row: &&Row| row.allocs.is_some_and(|allocs| allocs > 0.0);
-    let counted = rows.iter().filter(|row| row.allocs.is_some()).count();
-    match rows.iter().find(allocating) {
-        Some(row) => println!("MISSED: {} allocates", row.id),
-        None => println!("allocations per operation: 0 in all {counted} rows they were counted in"),
-    }
-}
-
 /// Gives every case to Criterion, for its own statistics and its comparison with the last run.
 fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
     if session.args().filters.len() > 1 {
@@ -436,13 +401,13 @@ fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
         .without_plots()
         .configure_from_args();
     println!();
-    for state in ["off", "on"] {
-        let _on = if state == "on" { Some(switch.on()?) } else { None };
-        for Operation { name, mut rust, cc, .. } in operations() {
-            let name = format!("tracing_{state}_{name}");
-            timed(&mut criterion, &name, &mut rust);
-            if let Some(mut cc) = cc.filter(|_| state == "off" || session.is_where_libcutils_writes()) {
-                timed(&mut criterion, &label(&format!("cc/{name}")), &mut cc);
+    for state in State::ALL {
+        let _on = if state == State::On { Some(switch.on()?) } else { None };
+        for Operation { event, mut rust, cc, .. } in operations() {
+            let name = |who| Id::event(who, state, event).in_criterion();
+            timed(&mut criterion, &name(Who::Rust), &mut rust);
+            if let Some(mut cc) = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes()) {
+                timed(&mut criterion, &name(Who::Cc), &mut cc);
             }
         }
     }

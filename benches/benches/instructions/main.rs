@@ -12,8 +12,9 @@ use std::path::PathBuf;
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
-use atrace_benches::measure::instructions::{OPERATIONS, Who, ids};
-use atrace_benches::subjects::{cases, events, modes};
+use atrace_benches::catalogue::{Id, State, What, Who};
+use atrace_benches::measure::instructions::{Counted, OPERATIONS};
+use atrace_benches::subjects::{events, modes};
 use gungraun::{LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 
 /// Runs an operation so many times.
@@ -27,26 +28,21 @@ struct Prepared {
 
 /// Switches tracing as the case wants it, and makes sure that it is so by what arrives.
 fn prepare(id: String) -> Prepared {
-    let (who, name) = id.split_once('/').expect("ids have a who");
-    let operation = ["off", "on"].iter().find_map(|state| {
-        let name = name.strip_prefix(&format!("tracing_{state}_"))?;
-        let operation = events::operations().into_iter().find(|operation| operation.name == name)?;
-        Some((operation, *state == "on"))
-    });
-    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match operation {
-        Some((operation, on)) => {
-            let run = if who == "cc" { operation.cc.expect("C++ has it") } else { operation.rust };
-            (on, operation.events, None, run)
+    let parsed = Id::of(&id);
+    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match parsed.what {
+        What::Event(state, event) => {
+            let mut all = events::operations().into_iter();
+            let operation = all.find(|operation| operation.event == event).expect("each has an operation");
+            let is_cc = parsed.who == Who::Cc;
+            let run = if is_cc { operation.cc.expect("C++ has it") } else { operation.rust };
+            (state == State::On, event.messages, None, run)
         }
-        None => {
-            let all = modes::all();
-            let each = all.into_iter().flat_map(|mode| cases::CASES.map(|case| (mode, case)));
-            let (mode, case) = each
-                .into_iter()
-                .find(|(mode, case)| mode.id(case.name) == id)
-                .unwrap_or_else(|| panic!("there is no case {id}"));
-            (mode.on, case.messages, Some(mode.install), Box::new(move |n| mode.run(case.run, n)))
+        What::Tracing(_, case) => {
+            let mode = modes::all().into_iter().find(|mode| mode.id(case) == parsed);
+            let mode = mode.unwrap_or_else(|| panic!("there is no case {id}"));
+            (mode.on, case.messages(), Some(mode.install), Box::new(move |n| mode.run(case, n)))
         }
+        _ => panic!("there is no case {id}"),
     };
     let control = Control::open().expect("there are properties");
     // libcutils never notices flags that did not exist when it first looked.
@@ -95,25 +91,25 @@ fn through_libcutils() -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark(config = config())]
-#[benches::case(iter = ids(Who::Rust), setup = prepare)]
+#[benches::case(iter = Counted::Rust.ids(), setup = prepare)]
 fn rust(prepared: Prepared) -> Prepared {
     count(prepared)
 }
 
 #[library_benchmark(config = through_libcutils())]
-#[benches::case(iter = ids(Who::Ffi), setup = prepare)]
+#[benches::case(iter = Counted::Ffi.ids(), setup = prepare)]
 fn ffi(prepared: Prepared) -> Prepared {
     count(prepared)
 }
 
 #[library_benchmark(config = config())]
-#[benches::case(iter = ids(Who::Cc), setup = prepare)]
+#[benches::case(iter = Counted::Cc.ids(), setup = prepare)]
 fn cc(prepared: Prepared) -> Prepared {
     count(prepared)
 }
 
 #[library_benchmark(config = config())]
-#[benches::case(iter = ids(Who::Tracing), setup = prepare)]
+#[benches::case(iter = Counted::Tracing.ids(), setup = prepare)]
 fn tracing_with(prepared: Prepared) -> Prepared {
     count(prepared)
 }

@@ -21,7 +21,9 @@ use atrace_benches::report::table::Table;
 use atrace_benches::row::{self, Row};
 use criterion::Criterion;
 
-use atrace_benches::subjects::cases::CASES;
+use atrace_benches::catalogue::{Case, Id, What, Who, promises};
+use atrace_benches::report::promised::Promised;
+use atrace_benches::subjects::cases::body;
 use atrace_benches::subjects::modes::{self, Mode};
 
 #[global_allocator]
@@ -44,8 +46,8 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     let modes = modes::all();
     if session.args().list {
         for mode in &modes {
-            for case in &CASES {
-                println!("{}: benchmark", mode.id(case.name));
+            for case in Case::ALL {
+                println!("{}: benchmark", mode.id(case));
             }
         }
         return Ok(ExitCode::SUCCESS);
@@ -71,11 +73,11 @@ fn all_modes(session: &Session, modes: &[Mode]) -> io::Result<ExitCode> {
     let mut alternating = Alternating::new(rounds);
     for mode in modes {
         alternating.mode(mode.name);
-        for case in &CASES {
+        for case in Case::ALL {
             for base in mode.compared_to {
                 let base = modes.iter().find(|other| other.name == *base);
                 let base = base.expect("modes are compared to modes");
-                alternating.compare(mode.id(case.name), base.id(case.name));
+                alternating.compare(mode.id(case).to_string(), base.id(case).to_string());
             }
         }
     }
@@ -107,8 +109,8 @@ fn one_mode(session: &Session, mode: Mode) -> io::Result<ExitCode> {
     }
     (mode.install)();
     // What the subscriber sets up by itself, such as the callsites' interests, is set up now.
-    for case in &CASES {
-        mode.run(case.run, 1);
+    for case in Case::ALL {
+        mode.run(case, 1);
     }
     if std::env::var_os(CRITERION).is_some() {
         with_criterion(&mode);
@@ -121,17 +123,18 @@ fn one_mode(session: &Session, mode: Mode) -> io::Result<ExitCode> {
         ..full
     });
     let mut counts = Vec::new();
-    for case in &CASES {
-        let id = mode.id(case.name);
-        let expected = if mode.writes { case.messages } else { 0 };
-        let messages = written(session, &id, || mode.run(case.run, 1), expected)?;
-        counts.push((id.clone(), per_op(COUNTED, |n| mode.run(case.run, n))));
-        paired.case(&id, move |n| mode.run(case.run, n));
+    for case in Case::ALL {
+        let id = mode.id(case).to_string();
+        let expected = if mode.on { case.messages() } else { 0 };
+        let messages = written(session, &id, || mode.run(case, 1), expected)?;
+        counts.push((id.clone(), per_op(COUNTED, |n| mode.run(case, n))));
+        paired.case(&id, move |n| mode.run(case, n));
         if let Some(messages) = messages
-            && mode.writes
+            && mode.on
             && let Some(marker) = session.marker()
         {
-            let base = format!("limit/raw_write_of_{}_{}", mode.name, case.name);
+            let base = What::RawWriteOf(mode.name.to_owned(), case);
+            let base = Id { who: Who::Limit, what: base }.to_string();
             let file = std::fs::OpenOptions::new().append(true).open(marker)?;
             paired.case(&base, move |n| {
                 for _ in 0..n {
@@ -172,25 +175,9 @@ fn written(
     session.messages()
 }
 
-/// What was promised of these ratios, beside what was measured; it gates nothing.
+/// What was promised, beside what was measured; it gates nothing.
 fn summary(rows: &[Row]) {
-    let asked = modes::asked();
-    println!("\n{:34} {:>8}  {:42} {:>5} {:>8}", "promised", "ns", "vs", "ratio", "at most");
-    for (id, base, bound) in asked {
-        let Some(row) = rows.iter().find(|row| row.id == id) else { continue };
-        let Some(vs) = row.vs.get(&base).or_else(|| row.vs_process.get(&base)) else { continue };
-        let verdict = match () {
-            () if row.noisy => "noisy: not measured",
-            () if vs.ratio <= bound => "",
-            () => "MISSED",
-        };
-        println!("{id:34} {:>8.2}  {base:42} {:>5.2} {bound:>8.2} {verdict}", row.median, vs.ratio);
-    }
-    for row in rows.iter().filter(|row| modes::must_not_allocate(&row.id)) {
-        if row.allocs.is_some_and(|allocs| allocs > 0.0) {
-            println!("MISSED: {} allocates {:?} times", row.id, row.allocs);
-        }
-    }
+    println!("\n{}", Promised { promises: &promises::of_subscribers(), rows });
 }
 
 /// Set for a process that is to run under Criterion.
@@ -219,13 +206,11 @@ fn with_criterion(mode: &Mode) {
         .measurement_time(Duration::from_millis(800))
         .sample_size(40)
         .without_plots();
-    for case in &CASES {
-        let id = mode.id(case.name);
-        let name = id.split_once('/').map_or(&id[..], |(_, name)| name);
-        criterion.bench_function(name, |bencher| {
+    for case in Case::ALL {
+        criterion.bench_function(&mode.id(case).in_criterion(), |bencher| {
             bencher.iter_custom(|n| {
                 let start = Instant::now();
-                (case.run)(n);
+                body(case)(n);
                 start.elapsed()
             });
         });

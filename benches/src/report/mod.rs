@@ -37,13 +37,13 @@ mod args;
 mod compare;
 mod content;
 mod criterion;
-mod expected;
 mod html;
 mod input;
 mod markdown;
 mod model;
 mod number;
 mod plot;
+pub mod promised;
 pub mod table;
 
 use std::io;

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::catalogue::Id;
 use crate::row::{Row, Versus};
 
 /// The most characters of a line.
@@ -91,11 +92,8 @@ impl fmt::Display for Table<'_> {
 
 /// A ratio, with the base's name as short as it is clear: only who it is, if the rest is the same.
 fn ratio(id: &str, base: &str, versus: Versus) -> String {
-    let rest = |id: &str| id.split_once('/').map(|(who, rest)| (who.to_owned(), rest.to_owned()));
-    let name = match (rest(id), rest(base)) {
-        (Some((_, mine)), Some((who, theirs))) if mine == theirs => who,
-        _ => base.to_owned(),
-    };
+    let (mine, theirs) = (Id::of(id), Id::of(base));
+    let name = if mine.what == theirs.what { theirs.who.to_string() } else { base.to_owned() };
     let (r, low, high) = (versus.ratio, versus.low, versus.high);
     // A ratio is as interesting below one as above it.
     let digits = if r < 0.1 { 3 } else { 2 };

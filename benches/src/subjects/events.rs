@@ -1,4 +1,4 @@
-//! What is measured: every kind of event, in Rust and in C++.
+//! Every kind of event, in Rust and in C++.
 
 use std::ffi::CString;
 
@@ -8,25 +8,25 @@ use atrace::{
     atrace_instant_for_track, atrace_int, atrace_int64, begin_scoped_event, trace_method,
 };
 
+use crate::catalogue::{EVENTS, Event};
+
 const TAG: AtraceTag = AtraceTag::App;
 const TRACK: &str = "bench track";
 
-/// What one operation is, in Rust and in C++.
+/// Runs an operation this often.
+type Run = Box<dyn FnMut(u64)>;
+
+/// What one operation of an event is, in Rust and in C++.
 pub struct Operation {
-    /// As in the seed, without `tracing_off_`.
-    pub name: &'static str,
-    /// How many events it writes.
-    pub events: u64,
-    /// Runs it this often in Rust.
-    pub rust: Box<dyn FnMut(u64)>,
-    /// None where C++ has nothing like it, or not on this device.
-    pub cc: Option<Box<dyn FnMut(u64)>>,
+    /// The kind of event.
+    pub event: &'static Event,
+    /// By Rust.
+    pub rust: Run,
+    /// By C++; none where it has nothing like it, or not on this device.
+    pub cc: Option<Run>,
     /// Why not on this device.
     pub missing: Option<&'static str>,
 }
-
-/// The function of libcutils that C++ calls, and its loop.
-type Cc = (&'static str, Box<dyn FnMut(u64)>);
 
 /// Makes a name of so many characters.
 #[must_use]
@@ -44,118 +44,80 @@ pub fn c_text(text: &str) -> CString {
     CString::new(text).expect("bench names have no NUL")
 }
 
-/// Returns every kind of event, in the order of the tables.
+/// Returns every kind of event, in the order of the catalogue.
 #[must_use]
 pub fn operations() -> Vec<Operation> {
-    let mut all = Vec::new();
-    let mut add = |name, events, rust: Box<dyn FnMut(u64)>, cc: Option<Cc>| {
-        let missing = cc.as_ref().and_then(|(function, _)| cc_bench::missing(function));
-        let cc = cc.filter(|_| missing.is_none()).map(|(_, run)| run);
-        all.push(Operation { name, events, rust, cc, missing });
-    };
-    for (name, length) in [("begin/10", 10), ("begin/1000", 1000)] {
-        let (rust, cc) = (text(length), c_text(&text(length)));
-        add(
-            name,
-            1,
-            Box::new(move |n| (0..n).for_each(|_| atrace_begin(TAG, &rust))),
-            Some(("atrace_begin_body", Box::new(move |n| cc_bench::begin(&cc, n)))),
-        );
+    EVENTS.iter().map(operation).collect()
+}
+
+fn operation(event: &'static Event) -> Operation {
+    let missing = event.cc.and_then(cc_bench::missing);
+    let cc = event.cc.filter(|_| missing.is_none()).map(|_| in_cc(event));
+    Operation { event, rust: in_rust(event), cc, missing }
+}
+
+fn in_rust(event: &Event) -> Run {
+    let name = text(if event.name == "begin/1000" { 1000 } else { 10 });
+    match event.name {
+        "begin/10" | "begin/1000" => Box::new(move |n| (0..n).for_each(|_| atrace_begin(TAG, &name))),
+        "end" => Box::new(|n| (0..n).for_each(|_| atrace_end(TAG))),
+        "scoped" => Box::new(move |n| (0..n).for_each(|_| drop(begin_scoped_event(TAG, &name)))),
+        "instant" => Box::new(move |n| (0..n).for_each(|_| atrace_instant(TAG, &name))),
+        "int" => Box::new(move |n| (0..n).for_each(|i| atrace_int(TAG, &name, i as i32))),
+        "int64" => Box::new(move |n| (0..n).for_each(|i| atrace_int64(TAG, &name, i as i64))),
+        "async_begin" => Box::new(move |n| (0..n).for_each(|i| atrace_async_begin(TAG, &name, i as i32))),
+        "async_end" => Box::new(move |n| (0..n).for_each(|i| atrace_async_end(TAG, &name, i as i32))),
+        "track_begin" => {
+            Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_begin(TAG, TRACK, &name, i as i32)))
+        }
+        "track_end" => Box::new(|n| (0..n).for_each(|i| atrace_async_for_track_end(TAG, TRACK, i as i32))),
+        "track_instant" => {
+            Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(TAG, TRACK, &name)))
+        }
+        "begin_fmt" => Box::new(|n| (0..n).for_each(|i| atrace_begin_fmt(TAG, format_args!("frame {i}")))),
+        "method" => Box::new(|n| (0..n).for_each(|_| traced())),
+        other => unreachable!("{other} is no event of the catalogue"),
     }
-    add(
-        "end",
-        1,
-        Box::new(|n| (0..n).for_each(|_| atrace_end(TAG))),
-        Some(("atrace_end_body", Box::new(cc_bench::end))),
-    );
-    let (rust, cc) = (text(10), c_text(&text(10)));
-    add(
-        "scoped",
-        2,
-        Box::new(move |n| (0..n).for_each(|_| drop(begin_scoped_event(TAG, &rust)))),
-        Some(("atrace_end_body", Box::new(move |n| cc_bench::scoped(&cc, n)))),
-    );
-    let (rust, cc) = (text(10), c_text(&text(10)));
-    add(
-        "instant",
-        1,
-        Box::new(move |n| (0..n).for_each(|_| atrace_instant(TAG, &rust))),
-        Some(("atrace_instant_body", Box::new(move |n| cc_bench::instant(&cc, n)))),
-    );
-    let (rust, cc) = (text(10), c_text(&text(10)));
-    add(
-        "int",
-        1,
-        Box::new(move |n| (0..n).for_each(|i| atrace_int(TAG, &rust, i as i32))),
-        Some(("atrace_int_body", Box::new(move |n| cc_bench::counter_int(&cc, n)))),
-    );
-    let (rust, cc) = (text(10), c_text(&text(10)));
-    add(
-        "int64",
-        1,
-        Box::new(move |n| (0..n).for_each(|i| atrace_int64(TAG, &rust, i as i64))),
-        Some(("atrace_int64_body", Box::new(move |n| cc_bench::counter_int64(&cc, n)))),
-    );
-    let (rust, cc) = (text(10), c_text(&text(10)));
-    add(
-        "async_begin",
-        1,
-        Box::new(move |n| (0..n).for_each(|i| atrace_async_begin(TAG, &rust, i as i32))),
-        Some(("atrace_async_begin_body", Box::new(move |n| cc_bench::async_begin(&cc, n)))),
-    );
-    let (rust, cc) = (text(10), c_text(&text(10)));
-    add(
-        "async_end",
-        1,
-        Box::new(move |n| (0..n).for_each(|i| atrace_async_end(TAG, &rust, i as i32))),
-        Some(("atrace_async_end_body", Box::new(move |n| cc_bench::async_end(&cc, n)))),
-    );
-    let (rust, cc, track) = (text(10), c_text(&text(10)), c_text(TRACK));
-    add(
-        "track_begin",
-        1,
-        Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_begin(TAG, TRACK, &rust, i as i32))),
-        Some((
-            "atrace_async_for_track_begin_body",
-            Box::new(move |n| cc_bench::async_for_track_begin(&track, &cc, n)),
-        )),
-    );
+}
+
+fn in_cc(event: &Event) -> Run {
+    let name = c_text(&text(if event.name == "begin/1000" { 1000 } else { 10 }));
     let track = c_text(TRACK);
-    add(
-        "track_end",
-        1,
-        Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_end(TAG, TRACK, i as i32))),
-        Some((
-            "atrace_async_for_track_end_body",
-            Box::new(move |n| cc_bench::async_for_track_end(&track, n)),
-        )),
-    );
-    let (rust, cc, track) = (text(10), c_text(&text(10)), c_text(TRACK));
-    add(
-        "track_instant",
-        1,
-        Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(TAG, TRACK, &rust))),
-        Some((
-            "atrace_instant_for_track_body",
-            Box::new(move |n| cc_bench::instant_for_track(&track, &cc, n)),
-        )),
-    );
-    add(
-        "begin_fmt",
-        1,
-        Box::new(|n| (0..n).for_each(|i| atrace_begin_fmt(TAG, format_args!("frame {i}")))),
-        None,
-    );
-    add("method", 2, Box::new(|n| (0..n).for_each(|_| traced())), None);
-    all
+    match event.name {
+        "begin/10" | "begin/1000" => Box::new(move |n| cc_bench::begin(&name, n)),
+        "end" => Box::new(cc_bench::end),
+        "scoped" => Box::new(move |n| cc_bench::scoped(&name, n)),
+        "instant" => Box::new(move |n| cc_bench::instant(&name, n)),
+        "int" => Box::new(move |n| cc_bench::counter_int(&name, n)),
+        "int64" => Box::new(move |n| cc_bench::counter_int64(&name, n)),
+        "async_begin" => Box::new(move |n| cc_bench::async_begin(&name, n)),
+        "async_end" => Box::new(move |n| cc_bench::async_end(&name, n)),
+        "track_begin" => Box::new(move |n| cc_bench::async_for_track_begin(&track, &name, n)),
+        "track_end" => Box::new(move |n| cc_bench::async_for_track_end(&track, n)),
+        "track_instant" => Box::new(move |n| cc_bench::instant_for_track(&track, &name, n)),
+        other => unreachable!("C++ has no {other}"),
+    }
 }
 
 fn traced() {
     trace_method!(TAG);
 }
 
-/// Returns the id of the row of an operation.
-#[must_use]
-pub fn id(who: &str, state: &str, operation: &str) -> String {
-    format!("{who}/tracing_{state}_{operation}")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_of_the_catalogue_has_an_operation() {
+        for event in &EVENTS {
+            let mut operation = operation(event);
+            (operation.rust)(1);
+            assert_eq!(
+                operation.cc.is_some() || operation.missing.is_some(),
+                event.cc.is_some(),
+                "{}",
+                event.name
+            );
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
 
 /// By how many percent a count may be above its bound.
@@ -40,7 +41,7 @@ impl Bounds {
 
     /// Makes bounds of what was counted of this workspace's code.
     pub(crate) fn of(rustc: &str, rows: &[Row]) -> Self {
-        let own = rows.iter().filter(|row| row.id.starts_with("rust/"));
+        let own = rows.iter().filter(|row| Id::of(&row.id).who == Who::Rust);
         // Two digits: what is below is the call of the loop.
         let instructions = own.map(|row| (row.id.clone(), (row.median * 100.0).round() / 100.0)).collect();
         Self { rustc: version(rustc).to_owned(), growth: GROWTH, instructions }
@@ -90,7 +91,7 @@ impl Bounds {
                 verdict.fewer.push(change);
             }
         }
-        let known = |row: &&Row| row.id.starts_with("rust/") && !self.instructions.contains_key(&row.id);
+        let known = |row: &&Row| Id::of(&row.id).who == Who::Rust && !self.instructions.contains_key(&row.id);
         verdict.unbounded = rows.iter().filter(known).map(|row| row.id.clone()).collect();
         verdict
     }

@@ -34,6 +34,7 @@ use clap::Parser as _;
 
 use self::args::Args;
 use self::bounds::Bounds;
+use crate::catalogue::{Case, EVENTS, Id, SUBSCRIBERS, State, What, Who};
 use crate::harness::terminal::{fail, say};
 use crate::row::environment;
 use crate::row::{self, Row, Sink};
@@ -51,18 +52,18 @@ const SAME: f64 = 0.001;
 
 /// Whose operations are counted; each is a function of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// Rust.
+pub enum Counted {
+    /// Events, by Rust.
     Rust,
-    /// Rust through libcutils.
+    /// Events, by Rust through libcutils.
     Ffi,
-    /// C++.
+    /// Events, by C++.
     Cc,
     /// The crate `tracing` with a subscriber.
     Tracing,
 }
 
-impl Who {
+impl Counted {
     const ALL: [Self; 4] = [Self::Rust, Self::Ffi, Self::Cc, Self::Tracing];
 
     /// The name of the function of the bench.
@@ -74,67 +75,41 @@ impl Who {
             Self::Tracing => "tracing_with",
         }
     }
-}
 
-/// The kinds of event; how many messages each makes, and whether there is one in C++.
-pub(crate) const EVENTS: [(&str, u64, bool); 14] = [
-    ("begin/10", 1, true),
-    ("begin/1000", 1, true),
-    ("end", 1, true),
-    ("scoped", 2, true),
-    ("instant", 1, true),
-    ("int", 1, true),
-    ("int64", 1, true),
-    ("async_begin", 1, true),
-    ("async_end", 1, true),
-    ("track_begin", 1, true),
-    ("track_end", 1, true),
-    ("track_instant", 1, true),
-    ("begin_fmt", 1, false),
-    ("method", 2, false),
-];
-
-/// The kinds of subscriber.
-const KINDS: [&str; 9] = [
-    "limit/no_subscriber",
-    "limit/noop_always",
-    "limit/registry",
-    "rust/filtered",
-    "rust/tracing_off",
-    "rust/tracing_on",
-    "rust/layer_filtered",
-    "rust/layer_off",
-    "rust/layer_on",
-];
-
-const CASES: [&str; 4] = ["event", "event_args", "span", "span_args"];
-
-/// Returns the ids of all that is counted of someone, in the order of the bench.
-#[must_use]
-pub fn ids(who: Who) -> Vec<String> {
-    let prefix = match who {
-        Who::Tracing => {
-            return KINDS.iter().flat_map(|kind| CASES.map(|case| format!("{kind}_{case}"))).collect();
-        }
-        _ => who.function(),
-    };
-    let events = || EVENTS.iter().filter(|(_, _, in_cc)| *in_cc || who != Who::Cc);
-    let of =
-        |state: &'static str| events().map(move |(event, ..)| format!("{prefix}/tracing_{state}_{event}"));
-    of("off").chain(of("on")).collect()
+    /// Returns the ids of all that is counted, in the order of the bench.
+    #[must_use]
+    pub fn ids(self) -> Vec<String> {
+        let who = match self {
+            Self::Rust => Who::Rust,
+            Self::Ffi => Who::Ffi,
+            Self::Cc => Who::Cc,
+            Self::Tracing => {
+                let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
+                let each =
+                    counted.flat_map(|subscriber| Case::ALL.map(|case| subscriber.id(case).to_string()));
+                return each.collect();
+            }
+        };
+        let events = || EVENTS.iter().filter(|event| event.cc.is_some() || who != Who::Cc);
+        let of = |state| events().map(move |event| (state, event));
+        State::ALL
+            .into_iter()
+            .flat_map(of)
+            .map(|(state, event)| Id::event(who.clone(), state, event).to_string())
+            .collect()
+    }
 }
 
 /// How many messages `atrace` itself writes to its marker in one operation.
-fn messages(id: &str) -> u64 {
-    let Some(name) = id.strip_prefix("rust/") else { return 0 };
-    if let Some((_, messages, _)) =
-        name.strip_prefix("tracing_on_").and_then(|event| EVENTS.iter().find(|(name, ..)| *name == event))
-    {
-        return *messages;
-    }
-    match name.split_once("_on_") {
-        Some((_, case)) if case.starts_with("span") => 2,
-        Some((_, case)) if case.starts_with("event") => 1,
+fn messages(id: &Id) -> u64 {
+    match &id.what {
+        _ if id.who != Who::Rust => 0,
+        What::Event(State::On, event) => event.messages,
+        What::Tracing(kind, case) => {
+            let subscriber =
+                SUBSCRIBERS.iter().find(|subscriber| subscriber.is_own && subscriber.kind == kind);
+            subscriber.filter(|subscriber| subscriber.state == State::On).map_or(0, |_| case.messages())
+        }
         _ => 0,
     }
 }
@@ -190,14 +165,14 @@ fn count() -> Result<Vec<Row>, String> {
     let counts = callgrind::count()?;
     let guarded = callgrind::is_guarded();
     let mut rows = Vec::new();
-    for who in Who::ALL {
-        for (index, id) in ids(who).into_iter().enumerate() {
+    for who in Counted::ALL {
+        for (index, id) in who.ids().into_iter().enumerate() {
             let total = counts.get(&(who.function().to_owned(), index));
             let total = total.ok_or_else(|| format!("{id} was not counted"))?;
             #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 instructions")]
             let mut each = *total as f64 / OPERATIONS as f64;
             if !guarded {
-                each += (messages(&id) * GUARD) as f64;
+                each += (messages(&Id::of(&id)) * GUARD) as f64;
             }
             let exact = Interval { median: each, low: each, high: each, sure: true };
             let mut row = Row::new(id, exact, Sink::File);
@@ -220,23 +195,26 @@ fn difference(a: &[Row], b: &[Row]) -> (f64, String) {
 /// What a person sees: the events with their three ways, then the subscribers with their four cases.
 fn table(rows: &[Row]) -> String {
     use std::fmt::Write as _;
-    let of = |id: &str| {
+    let of = |id: &Id| {
+        let id = id.to_string();
         rows.iter()
             .find(|row| row.id == id)
             .map_or_else(|| "-".to_owned(), |row| format!("{:.1}", row.median))
     };
     let mut text =
         format!("{:36} {:>9} {:>9} {:>9}\n", "instructions of one operation", "Rust", "ffi", "C++");
-    for state in ["off", "on"] {
-        for (event, ..) in EVENTS {
-            let name = format!("tracing_{state}_{event}");
-            let each = ["rust", "ffi", "cc"].map(|who| of(&format!("{who}/{name}")));
+    for state in State::ALL {
+        for event in &EVENTS {
+            let each = [Who::Rust, Who::Ffi, Who::Cc].map(|who| of(&Id::event(who, state, event)));
+            let name = Id::event(Who::Rust, state, event).name();
             let _ = writeln!(text, "{name:36} {:>9} {:>9} {:>9}", each[0], each[1], each[2]);
         }
     }
     let _ = writeln!(text, "\n{:36} {:>9} {:>9} {:>9} {:>9}", "", "event", "4 fields", "span", "4 fields");
-    for kind in KINDS {
-        let each = CASES.map(|case| of(&format!("{kind}_{case}")));
+    for subscriber in SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted) {
+        let each = Case::ALL.map(|case| of(&subscriber.id(case)));
+        let who = subscriber.id(Case::Event).who;
+        let kind = format!("{who}/{}", subscriber.kind);
         let _ = writeln!(text, "{kind:36} {:>9} {:>9} {:>9} {:>9}", each[0], each[1], each[2], each[3]);
     }
     text
@@ -245,20 +223,18 @@ fn table(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::{BENCHES, INSTRUCTIONS};
 
     #[test]
     fn ids_are_those_of_the_other_benches() {
-        assert_eq!(ids(Who::Rust).len(), 28);
-        assert_eq!(ids(Who::Cc).len(), 24);
-        assert_eq!(ids(Who::Ffi)[14], "ffi/tracing_on_begin/10");
-        let tracing = ids(Who::Tracing);
-        for case in crate::catalogue::published::SUBSCRIBER {
-            assert!(tracing.contains(&format!("rust/{}", case.name)), "{}", case.name);
-        }
-        for case in crate::catalogue::published::WRAPPER {
-            for who in [Who::Rust, Who::Ffi, Who::Cc] {
-                assert!(ids(who).contains(&format!("{}/{}", who.function(), case.name)), "{}", case.name);
-            }
+        assert_eq!(Counted::Rust.ids().len(), 28);
+        assert_eq!(Counted::Cc.ids().len(), 24);
+        assert_eq!(Counted::Tracing.ids().len(), 36);
+        assert_eq!(Counted::Ffi.ids()[14], "ffi/tracing_on_begin/10");
+        let all: Vec<String> = Counted::ALL.into_iter().flat_map(Counted::ids).collect();
+        let bench = BENCHES.iter().find(|bench| bench.name == INSTRUCTIONS).unwrap();
+        for id in bench.rows() {
+            assert!(all.contains(&id.to_string()), "{id}");
         }
     }
 
@@ -275,7 +251,7 @@ mod tests {
             ("cc/tracing_on_begin/10", 0),
         ];
         for (id, expected) in known {
-            assert_eq!(messages(id), expected, "{id}");
+            assert_eq!(messages(&Id::of(id)), expected, "{id}");
         }
     }
 

@@ -7,6 +7,7 @@ use super::bars;
 use super::case::{Case, Done};
 use super::exchange::Slice;
 use super::mode::Mode;
+use crate::catalogue::Id;
 use crate::instruments::alloc::Counts;
 use crate::measure::paired::nanos;
 use crate::row::{Above, Row, Sink, Versus};
@@ -204,7 +205,7 @@ impl Results {
         if let Some(case) = self.case(id) {
             return Some((case, mode, What::Total));
         }
-        let (case, part) = id.rsplit_once('/')?;
+        let (case, part) = Id::case_and_mode(id)?;
         Some((self.case(case)?, mode, What::Part(part.to_owned())))
     }
 
