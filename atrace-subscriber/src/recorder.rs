@@ -1,7 +1,6 @@
 //! What becomes of spans and events, for every subscriber and layer of this crate.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use atrace::{
     AtraceTag, Glance, NameWriter, PreparedTag, Slice, TrackSlice, atrace_instant_for_track_with,
@@ -34,11 +33,10 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(tag: AtraceTag) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         Self {
             tag,
             asked: PreparedTag::new(tag),
-            owner: NEXT.fetch_add(1, Ordering::Relaxed),
+            owner: Owner::new(),
             fields: true,
             fields_while_off: false,
             async_spans: None,

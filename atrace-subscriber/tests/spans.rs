@@ -464,3 +464,171 @@ fn misuse_of_ids_harms_nobody() {
     });
     in_each_role(&name, |_, texts| assert_eq!(texts, ["B|span, n = 1", "E"]));
 }
+
+#[test]
+fn a_layer_that_is_off_among_others_has_nothing_begin_again() {
+    let name = case!({
+        use atrace::AtraceTag;
+        let stack = tracing_subscriber::registry()
+            .with(AtraceLayer::default())
+            .with(AtraceLayer::new(AtraceTag::Database))
+            .with(AtraceLayer::default());
+        tracing::subscriber::with_default(stack, || {
+            let outer = info_span!("outer", n = 1).entered();
+            info_span!("inner").in_scope(|| info!("event"));
+            drop(outer);
+        });
+    });
+    let Some(place) = Place::new(&name) else { return };
+    let place = place.on();
+    place.run(&name, Role::Alone);
+    let expected = "B|outer, n = 1 B|outer, n = 1 B|inner B|inner I|event I|event E E E E";
+    assert_eq!(place.texts().join(" "), expected);
+}
+
+#[test]
+fn spans_left_in_the_order_of_their_entry_cost_a_few_messages_each() {
+    const SPANS: usize = 300;
+    let name = case!({
+        install!();
+        let enter = |n| info_span!("span", n).entered();
+        let last: Vec<_> = (0..SPANS).map(enter).collect();
+        drop(last); // The first one first.
+        info!("all left");
+        // In between, and what is entered and left meanwhile.
+        let mut inside: Vec<_> = (0..SPANS).map(enter).collect();
+        while !inside.is_empty() {
+            drop(inside.remove(inside.len() / 2));
+            info_span!("meanwhile").in_scope(|| ());
+        }
+        info!("all left again");
+    });
+    for role in common::ROLES {
+        let Some(place) = Place::new(&name) else { return };
+        let place = place.on();
+        place.run(&name, role);
+        let messages = place.messages();
+        balanced(&messages);
+        eprintln!("{} messages of {SPANS} spans twice, and {SPANS} in between", messages.len());
+        // Each is begun, is begun again at most 8 times for others, and once for each that waited.
+        assert!(messages.len() < 3 * SPANS * 20, "{}", messages.len());
+        for text in ["I|all left", "I|all left again"] {
+            let at = messages.iter().position(|message| message.text == text).unwrap();
+            let count =
+                |of: &str| messages[..at].iter().filter(|message| message.text.starts_with(of)).count();
+            assert_eq!(count("B|"), count("E"), "{text}: something is still open");
+        }
+    }
+}
+
+#[test]
+fn a_few_spans_left_in_the_order_of_their_entry_end_when_they_are_left() {
+    const SPANS: usize = 9;
+    let name = case!({
+        install!();
+        let inside: Vec<_> = (0..SPANS).map(|n| info_span!("span", n).entered()).collect();
+        for span in inside {
+            drop(span);
+            info!("left");
+        }
+    });
+    in_each_role(&name, |_, texts| {
+        let span = |n| format!("B|span, n = {n}");
+        let mut expected: Vec<_> = (0..SPANS).map(span).collect();
+        for left in 0..SPANS {
+            expected.extend((left..SPANS).map(|_| "E".to_owned()));
+            expected.extend((left + 1..SPANS).map(span));
+            expected.push("I|left".to_owned());
+        }
+        assert_eq!(texts, expected);
+    });
+}
+
+#[test]
+fn what_was_entered_while_off_is_not_begun_for_others() {
+    let name = case!({
+        install!();
+        let on1 = on();
+        let a = info_span!("a").entered();
+        drop(on1);
+        let b = info_span!("b, off", n = 1).entered();
+        let on2 = on();
+        let c = info_span!("c").entered();
+        drop(a);
+        info!("a left");
+        drop(c);
+        drop(b);
+        drop(on2);
+    });
+    off_in_each_role(&name, |_, texts| {
+        assert_eq!(texts, ["B|a", "B|c", "E", "E", "B|c", "I|a left", "E"]);
+    });
+}
+
+#[test]
+fn spans_are_known_by_their_subscriber_too_and_the_one_entered_last_is_left() {
+    let name = case!({
+        let one = tracing::Dispatch::new(AtraceSubscriber::default());
+        let two = tracing::Dispatch::new(AtraceSubscriber::default());
+        let of = |dispatch| tracing::dispatcher::with_default(dispatch, || info_span!("same"));
+        // One callsite, and nothing is kept of it: the same id.
+        let (mine, other) = (of(&one), of(&two));
+        assert_eq!(mine.id(), other.id());
+        let inside_mine = mine.enter();
+        let inside_other = other.enter();
+        drop(inside_mine);
+        let current = |dispatch| tracing::dispatcher::with_default(dispatch, || Span::current().id());
+        assert_eq!((current(&one), current(&two)), (None, other.id()));
+        drop(inside_other);
+        assert_eq!((current(&one), current(&two)), (None, None));
+        // Of a span that is entered twice the last entry is left first.
+        tracing::dispatcher::with_default(&one, || {
+            let [b, x, y] = [info_span!("b"), info_span!("x"), info_span!("y")];
+            let id = b.id().unwrap();
+            one.enter(&id);
+            let inside_x = x.enter();
+            one.enter(&id);
+            let inside_y = y.enter();
+            one.exit(&id);
+            info!("left");
+            drop(inside_y);
+            drop(inside_x);
+            one.exit(&id);
+        });
+    });
+    let Some(place) = Place::new(&name) else { return };
+    let place = place.on();
+    place.run(&name, Role::Alone);
+    let expected = "B|same B|same E E B|b B|x B|b B|y E E B|y I|left E E E";
+    assert_eq!(place.texts().join(" "), expected);
+}
+
+#[test]
+fn deep_then_less_deep_then_deeper_again() {
+    let name = case!({
+        install!();
+        let deep = |n| info_span!("deep", n).entered();
+        let mut inside: Vec<_> = (0..100).map(deep).collect();
+        let pop = |inside: &mut Vec<_>, to| (to..inside.len()).for_each(|_| drop(inside.pop()));
+        pop(&mut inside, 40);
+        inside.extend((100..260).map(deep));
+        pop(&mut inside, 20);
+        inside.extend((300..350).map(deep));
+        assert_eq!(Span::current().id(), inside.last().unwrap().id());
+        drop(inside.remove(60)); // Nine are younger.
+        pop(&mut inside, 0);
+    });
+    in_each_role(&name, |_, texts| {
+        let span = |n| format!("B|deep, n = {n}");
+        let mut expected: Vec<_> = (0..100).map(span).collect();
+        let mut then = |ends: usize, begins: std::ops::Range<usize>| {
+            expected.extend(vec!["E".to_owned(); ends]);
+            expected.extend(begins.map(span));
+        };
+        then(60, 100..260);
+        then(180, 300..350);
+        then(10, 341..350);
+        then(69, 0..0);
+        assert_eq!(texts, expected);
+    });
+}
