@@ -5,10 +5,8 @@
 //! callsite, is never emptied (callsites live forever), and is searched without a lock: a few loads that are
 //! the same each time.
 //!
-//! A place is taken by one compare-and-swap of the metadata's address. So nobody ever waits for another thread,
-//! which in a forked child would not exist.
-
-use std::sync::OnceLock;
+//! A place is taken by one compare-and-swap of the metadata's address, and a further part of the table, made
+//! beforehand, by one of its. So nobody ever waits for another thread, which in a forked child would not exist.
 
 use atrace_sys::OnceRef;
 use tracing_core::Metadata;
@@ -25,7 +23,7 @@ type Place = OnceRef<Metadata<'static>>;
 
 static FIRST_PART: [Place; FIRST] = [const { Place::new() }; FIRST];
 /// Made when a part before was too full.
-static FURTHER_PARTS: [OnceLock<Box<[Place]>>; PARTS] = [const { OnceLock::new() }; PARTS];
+static FURTHER_PARTS: [OnceRef<Box<[Place]>>; PARTS] = [const { OnceRef::new() }; PARTS];
 
 /// A callsite's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +93,7 @@ fn places(part: usize, fill: bool) -> Option<&'static [Place]> {
     let Some(further) = part.checked_sub(1) else { return Some(&FIRST_PART) };
     let cell = FURTHER_PARTS.get(further)?;
     let make = || (0..FIRST << (GROWTH * part as u32)).map(|_| Place::new()).collect();
-    Some(if fill { cell.get_or_init(make) } else { cell.get()? })
+    Some(if fill { cell.get_or_make(make) } else { cell.get()? })
 }
 
 /// Spreads addresses, whose lowest bits are all the same.

@@ -95,8 +95,14 @@ mod layer;
 #[cfg(feature = "live")]
 pub mod live;
 mod recorder;
+mod slots;
 mod span;
 mod subscriber;
+
+/// What the models replace by loom's.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
 
 pub use filter::AtraceFilter;
 pub use follow::after_fork;
