@@ -325,3 +325,97 @@ fn place(at: usize) -> (usize, usize) {
     let part = (at / DEPTH).ilog2() as usize;
     (part, at - (DEPTH << part))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of what no slice is open: that is for `tests/spans.rs` and `tests/signals.rs`, with the kernel's.
+    fn enter(owner: Owner, id: u64) {
+        super::enter(owner, id, Span::NONE, AtraceTag::App, Slice::none());
+    }
+
+    #[test]
+    fn entries_lie_in_parts_each_as_large_as_all_before() {
+        let mut expected = DEPTH..;
+        for part in 0..5 {
+            for at in 0..DEPTH << part {
+                assert_eq!(place(expected.next().unwrap()), (part, at));
+            }
+        }
+    }
+
+    #[test]
+    fn spans_are_found_by_owner_and_id_in_any_order() {
+        let owners = [Owner::new(), Owner::new()];
+        assert_ne!(owners[0], owners[1]);
+        let mut inside: Vec<(Owner, u64)> = Vec::new();
+        let mut chance = 7_u64;
+        let mut below = |limit: usize| {
+            chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (chance >> 33) as usize % limit
+        };
+        let (steps, deep) = if cfg!(miri) { (300, 80) } else { (5_000, 300) };
+        for step in 0..steps {
+            // Up and down, to other depths each time.
+            let is_rising = step / deep % 2 == 0;
+            if inside.is_empty() || below(10) < if is_rising { 8 } else { 2 } {
+                let (owner, id) = (owners[below(2)], below(5) as u64 + 1);
+                enter(owner, id);
+                inside.push((owner, id));
+            } else {
+                let (owner, id) = inside[inside.len() - 1 - below(inside.len().min(40))];
+                exit(owner, id);
+                let last = inside.iter().rposition(|it| *it == (owner, id)).unwrap();
+                inside.remove(last);
+            }
+            exit(owners[0], 9); // It is in no such span.
+            for owner in owners {
+                let last = inside.iter().rfind(|(of, _)| *of == owner).map(|(_, id)| *id);
+                assert_eq!(current(owner), last);
+            }
+        }
+        while let Some((owner, id)) = inside.pop() {
+            exit(owner, id);
+        }
+        assert_eq!(ENTERED.with(|entered| entered.len.get()), 0);
+    }
+
+    /// As for a signal handler that comes while a part is made.
+    #[test]
+    fn while_a_part_is_made_nothing_is_noted() {
+        let owner = Owner::new();
+        (1..=DEPTH as u64).for_each(|id| enter(owner, id));
+        ENTERED.with(|entered| {
+            entered.len.set(DEPTH + 1);
+            entered.makes.set(true);
+            enter(owner, DEPTH as u64);
+            exit(owner, DEPTH as u64);
+            assert_eq!(current(owner), Some(DEPTH as u64));
+            assert_eq!(entered.len.get(), DEPTH + 1);
+            entered.makes.set(false);
+            // One that there was no room for is counted, and left.
+            exit(owner, 100);
+            assert_eq!(entered.len.get(), DEPTH);
+        });
+        (1..=DEPTH as u64).rev().for_each(|id| exit(owner, id));
+        assert_eq!(current(owner), None);
+    }
+
+    #[test]
+    fn a_slice_begins_again_so_often_and_is_its_owners_still() {
+        let owner = Owner::new();
+        let entry = Entry::new();
+        entry.set(owner.0, 7, Span::NONE, AtraceTag::App, Slice::none());
+        for again in 0..2 * AGAIN {
+            assert_eq!(entry.begun_again(), again.min(AGAIN));
+            assert!(entry.is(owner, 7) && !entry.is(owner, 8));
+            entry.begin_again();
+        }
+        entry.owner.set(entry.owner.get() | ON_WAITING);
+        assert!(entry.begun_again() == AGAIN && entry.is(owner, 7) && !entry.waits());
+        // It was not open.
+        entry.interrupt();
+        assert!(entry.tag.get().is_empty());
+    }
+}

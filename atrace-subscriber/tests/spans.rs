@@ -632,3 +632,28 @@ fn deep_then_less_deep_then_deeper_again() {
         assert_eq!(texts, expected);
     });
 }
+
+#[test]
+fn slices_deep_down_end_with_their_thread_and_are_left_after_it() {
+    thread_local! {
+        static INSIDE: std::cell::RefCell<Vec<tracing::span::EnteredSpan>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    let name = case!({
+        install!();
+        let work = || {
+            // Dropped after what is used later: the list of those deep down is gone by then.
+            INSIDE.with_borrow_mut(|inside| inside.push(info_span!("first").entered()));
+            for n in 1..50 {
+                let span = info_span!("deep", n).entered();
+                INSIDE.with_borrow_mut(|inside| inside.insert(0, span));
+            }
+        };
+        std::thread::spawn(work).join().unwrap();
+    });
+    let Some(place) = Place::new(&name) else { return };
+    let place = place.on();
+    place.run(&name, Role::Alone);
+    let messages = place.messages();
+    assert_eq!(balanced(&messages), 50);
+    assert_eq!(messages.len(), 100);
+}
