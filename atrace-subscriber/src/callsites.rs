@@ -12,7 +12,7 @@ use atrace_sys::OnceRef;
 use tracing_core::Metadata;
 
 /// Places in the first part, which is not on the heap.
-const FIRST: usize = 1024;
+const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
 /// Each further part is this much larger than the one before.
 const GROWTH: u32 = 3;
 const PARTS: usize = 4;

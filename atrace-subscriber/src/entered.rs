@@ -181,9 +181,10 @@ pub(crate) fn exit(owner: Owner, id: u64) {
 
 /// The span that this thread entered last of those of one subscriber: its id.
 pub(crate) fn current(owner: Owner) -> Option<u64> {
+    let id_of = |entry: &Entry| Some(entry.id.get()).filter(|id| *id != LEFT && entry.is(owner, *id));
     ENTERED.with(|entered| {
-        let id_of = |entry: &Entry| Some(entry.id.get()).filter(|id| *id != LEFT && entry.is(owner, *id));
-        (0..entered.len.get()).rev().find_map(|at| entered.entry(at, id_of).flatten())
+        let len = entered.len.get();
+        entered.look(|entries| (0..len).rev().filter_map(|at| entries.get(at)).find_map(id_of))
     })
 }
 
@@ -191,9 +192,11 @@ pub(crate) fn current(owner: Owner) -> Option<u64> {
 #[cfg(target_os = "android")]
 impl Drop for Entered {
     fn drop(&mut self) {
-        for at in (0..self.len.get()).rev() {
-            self.entry(at, Entry::take_slice).unwrap_or(Slice::none()).end();
-        }
+        let len = self.len.get();
+        self.look(|entries| {
+            let entries = (0..len).rev().filter_map(|at| entries.get(at));
+            entries.for_each(|entry| entry.take_slice().end());
+        });
     }
 }
 
@@ -202,20 +205,14 @@ impl Entered {
         Self { len: Cell::new(0), makes: Cell::new(false), entries: [const { Entry::new() }; DEPTH] }
     }
 
-    /// Looks at an entry; None if there is none, or if it was among those that a thread's end has taken away.
-    fn entry<T>(&self, at: usize, look: impl FnOnce(&Entry) -> T) -> Option<T> {
-        if let Some(entry) = self.entries.get(at) {
-            return Some(look(entry));
+    /// Calls `look` with all entries; without those on the heap where a thread's end has taken them away.
+    fn look<T>(&self, look: impl Fn(Entries<'_>) -> T) -> T {
+        let here = Entries { here: &self.entries, deeper: None };
+        if self.len.get() <= DEPTH || self.makes.get() {
+            return look(here);
         }
-        if self.makes.get() {
-            return None;
-        }
-        let (part, at) = place(at);
-        DEEPER.try_with(|Deeper(parts)| Some(look(parts.get(part)?.get()?.get(at)?))).ok().flatten()
-    }
-
-    fn is(&self, at: usize, it: impl FnOnce(&Entry) -> bool) -> bool {
-        self.entry(at, it).unwrap_or(false)
+        let deeper = DEEPER.try_with(|deeper| look(Entries { deeper: Some(deeper), ..here }));
+        deeper.unwrap_or_else(|_| look(here))
     }
 
     #[cold]
@@ -227,7 +224,7 @@ impl Entered {
         let len = self.len.get();
         self.len.set(len + 1);
         compiler_fence(Ordering::SeqCst);
-        if self.entry(len, |_| ()).is_none() {
+        if self.look(|entries| entries.get(len).is_none()) {
             self.makes.set(true);
             compiler_fence(Ordering::SeqCst);
             let (part, _) = place(len);
@@ -236,61 +233,99 @@ impl Entered {
             compiler_fence(Ordering::SeqCst);
             self.makes.set(false);
         }
-        let set = |entry: &Entry| entry.set(owner.0, id, span, tag, Slice::none());
-        match self.entry(len, set) {
-            Some(()) => self.entry(len, |entry| entry.slice.set(slice)).unwrap_or(()),
-            None => slice.end(), // Nobody would end it later.
-        }
+        let slice = Cell::new(slice);
+        self.look(|entries| {
+            if let Some(entry) = entries.get(len) {
+                entry.set(owner.0, id, span, tag, slice.replace(Slice::none()));
+            }
+        });
+        slice.into_inner().end(); // Where there is no room, nobody would end it later.
     }
 
     #[cold]
     #[inline(never)]
     fn exit_other(&self, owner: Owner, id: u64) {
-        if self.makes.get() {
-            return;
+        if !self.makes.get() {
+            let len = self.len.get();
+            self.len.set(self.look(|entries| entries.leave(len, owner, id)));
         }
-        let mut len = self.len.get();
-        let Some(at) = (0..len).rev().find(|at| self.is(*at, |entry| entry.is(owner, id))) else {
+    }
+}
+
+/// The entries of a thread, by their numbers.
+#[derive(Clone, Copy)]
+struct Entries<'a> {
+    here: &'a [Entry],
+    deeper: Option<&'a Deeper>,
+}
+
+impl<'a> Entries<'a> {
+    /// A call, as there are many.
+    #[inline(never)]
+    fn get(self, at: usize) -> Option<&'a Entry> {
+        self.here.get(at).or_else(|| {
+            let (part, at) = place(at);
+            self.deeper?.0.get(part)?.get()?.get(at)
+        })
+    }
+
+    fn is(self, at: usize, it: impl FnOnce(&Entry) -> bool) -> bool {
+        self.get(at).is_some_and(it)
+    }
+
+    fn waits(self, at: usize) -> bool {
+        self.is(at, Entry::waits)
+    }
+
+    fn move_down(self, from: usize, to: usize) {
+        if let (Some(from), Some(to)) = (self.get(from), self.get(to)) {
+            from.move_to(to);
+        }
+    }
+
+    /// Leaves a span, of `len` entries; returns how many there are then.
+    #[inline(never)]
+    fn leave(self, mut len: usize, owner: Owner, id: u64) -> usize {
+        let found = (0..len).rev().find(|at| self.is(*at, |entry| entry.is(owner, id)));
+        let Some((at, it)) = found.and_then(|at| Some((at, self.get(at)?))) else {
             // Perhaps one that there was no room for.
-            if len > 0 && self.entry(len - 1, |_| ()).is_none() {
-                self.len.set(len - 1);
-            }
-            return;
+            let is_there = len == 0 || self.get(len - 1).is_some();
+            return if is_there { len } else { len - 1 };
         };
         // Layers of one stack hear of an exit one after the other, the first one first: their slices look the
         // same. What is not open looks like nothing.
-        let span = self.entry(at, |entry| entry.span.get()).unwrap_or(Span::NONE);
-        let looks_the_same =
-            |entry: &Entry| !entry.is_open() || entry.id.get() == id && entry.span.get().has_name_of(span);
+        let looks_the_same = |entry: &Entry| {
+            !entry.is_open() || entry.id.get() == id && entry.span.get().has_name_of(it.span.get())
+        };
         if (at + 1..len).all(|younger| self.is(younger, looks_the_same)) {
-            self.entry(at, Entry::take_slice).unwrap_or(Slice::none()).end();
+            it.take_slice().end();
         }
-        self.entry(at, |entry| entry.id.set(LEFT));
-        if !self.is(at, Entry::waits) {
+        it.id.set(LEFT);
+        if !it.waits() {
             // Nothing is open of it, here or any more.
-            for younger in at + 1..len {
-                self.entry(younger, |from| self.entry(younger - 1, |to| from.move_to(to)));
-            }
+            (at + 1..len).for_each(|younger| self.move_down(younger, younger - 1));
             len -= 1;
         }
         let from = self.worth_interrupting(at, len);
-        self.len.set(from.map_or(len, |from| self.interrupt(from, len)));
+        let len = from.map_or(len, |from| self.interrupt(from, len));
         // What is right above a slice that goes on waiting comes here when it is left.
-        let waits = |at: usize| self.is(at, Entry::waits);
-        if from.is_none_or(|from| from > at) && (waits(at) || at.checked_sub(1).is_some_and(waits)) {
-            let above = (at..self.len.get()).find(|at| !waits(*at));
-            let mark = |entry: &Entry| entry.owner.set(entry.owner.get() | ON_WAITING);
-            above.and_then(|above| self.entry(above, mark));
+        let is_above_waiting = self.waits(at) || at.checked_sub(1).is_some_and(|below| self.waits(below));
+        if from.is_none_or(|from| from > at)
+            && is_above_waiting
+            && let Some(above) = (at..len).find(|at| !self.waits(*at)).and_then(|above| self.get(above))
+        {
+            above.owner.set(above.owner.get() | ON_WAITING);
         }
+        len
     }
 
     /// The lowest entry that waits, of those from the youngest down to `at` and right below it, for which it is not
     /// too much that younger ones begin again.
-    fn worth_interrupting(&self, at: usize, len: usize) -> Option<usize> {
+    fn worth_interrupting(self, at: usize, len: usize) -> Option<usize> {
         let (mut waiting, mut younger, mut are_tired) = (0, 0, false);
         let mut lowest = None;
         for each in (0..len).rev() {
-            if self.is(each, Entry::waits) {
+            if self.waits(each) {
                 waiting += 1;
                 if !are_tired || waiting >= younger {
                     lowest = Some(each);
@@ -307,14 +342,12 @@ impl Entered {
 
     /// Ends all slices down to `from`, and has those begin again whose spans were not left; returns how many entries
     /// there are then.
-    fn interrupt(&self, from: usize, len: usize) -> usize {
-        for each in (from..len).rev() {
-            self.entry(each, Entry::interrupt);
-        }
+    fn interrupt(self, from: usize, len: usize) -> usize {
+        (from..len).rev().filter_map(|each| self.get(each)).for_each(Entry::interrupt);
         let stay = (from..len).filter(|each| self.is(*each, |entry| entry.id.get() != LEFT));
         stay.fold(from, |to, each| {
-            self.entry(each, |from| self.entry(to, |to| from.move_to(to)));
-            self.entry(to, Entry::begin_again);
+            self.move_down(each, to);
+            self.get(to).map(Entry::begin_again);
             to + 1
         })
     }
