@@ -364,11 +364,13 @@ fn a_process_may_end_within_spans_and_its_exit_handlers_may_trace() {
         let registered = unsafe { libc::atexit(at_exit) };
         assert_eq!(registered, 0);
         let _open = info_span!("open at the end").entered();
-        let _other = std::thread::spawn(|| {
+        let (inside, is_inside) = std::sync::mpsc::channel();
+        let _other = std::thread::spawn(move || {
             let _open = info_span!("open elsewhere", n = 1).entered();
+            inside.send(()).unwrap();
             std::thread::sleep(std::time::Duration::from_secs(100));
         });
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        is_inside.recv().unwrap();
         println!("1 passed");
         std::process::exit(0);
     });
@@ -656,4 +658,26 @@ fn slices_deep_down_end_with_their_thread_and_are_left_after_it() {
     let messages = place.messages();
     assert_eq!(balanced(&messages), 50);
     assert_eq!(messages.len(), 100);
+}
+
+#[test]
+fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
+    let name = case!({
+        install!();
+        let mut inside: Vec<_> = (0..12).map(|n| Some(info_span!("span", n).entered())).collect();
+        // The two youngest begin again as often as any: 1 does not.
+        inside[2..10].iter_mut().for_each(|span| drop(span.take()));
+        drop(inside[0].take());
+        info!("0 waits");
+        for n in [11, 10, 1] {
+            drop(inside[n].take());
+        }
+        info!("done");
+    });
+    in_each_role(&name, |_, texts| {
+        let end = ["I|0 waits", "E", "E", "E", "E", "I|done"];
+        assert_eq!(texts[texts.len() - end.len()..], end);
+        let count = |of: &str| texts.iter().filter(|text| text.starts_with(of)).count();
+        assert_eq!(count("B|"), count("E"));
+    });
 }
