@@ -128,7 +128,7 @@ fn step_by_step(work: impl FnOnce()) {
 #[cfg(target_arch = "x86_64")]
 extern "C" fn one_span(_: libc::c_int) {
     INTERRUPTED.fetch_add(1, Ordering::Relaxed);
-    info_span!("handler").in_scope(|| ());
+    info_span!("handler").in_scope(|| assert!(Span::current().id().is_some()));
 }
 
 /// Enters and leaves within so many spans, in order, in another, and more in the order of their entry than are begun

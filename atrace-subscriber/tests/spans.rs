@@ -681,3 +681,30 @@ fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
         assert_eq!(count("B|"), count("E"));
     });
 }
+
+#[test]
+fn a_slice_whose_end_waits_is_not_forgotten_with_what_was_not_begun() {
+    let name = case!({
+        install!();
+        let on1 = on();
+        let waits = info_span!("waits").entered();
+        drop(on1);
+        let off = info_span!("off", n = 1).entered();
+        let _on2 = on();
+        let once = info_span!("once").entered();
+        let often: Vec<_> = (0..8).map(|n| info_span!("left", n).entered()).collect();
+        let above = [info_span!("c").entered(), info_span!("d").entered()];
+        drop(often);
+        drop(waits);
+        drop(off);
+        info!("waits");
+        let [c, d] = above;
+        drop((d, c));
+        drop(once);
+        info!("done");
+    });
+    off_in_each_role(&name, |_, texts| {
+        let end = ["I|waits", "E", "E", "E", "E", "I|done"];
+        assert_eq!(texts[texts.len() - end.len()..], end);
+    });
+}
