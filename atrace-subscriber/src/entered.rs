@@ -388,7 +388,7 @@ mod tests {
             chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             (chance >> 33) as usize % limit
         };
-        let (steps, deep) = if cfg!(miri) { (150, 40) } else { (5_000, 300) };
+        let (steps, deep) = if cfg!(miri) { (120, 60) } else { (5_000, 300) };
         for step in 0..steps {
             // Up and down, to other depths each time.
             let is_rising = step / deep % 2 == 0;
