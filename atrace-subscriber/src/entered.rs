@@ -1,34 +1,63 @@
 //! The spans that a thread is in, and the slices that it has open.
 //!
 //! An end closes the youngest slice of its thread, whoever began it. So there is one account a thread, for
-//! all subscribers of the process: it knows which begins were written, writes exactly their ends, and where a
-//! span is left before one that was entered later, it ends the younger ones first and begins them again.
+//! all subscribers of the process: it knows which begins were written, and writes exactly their ends.
 //!
-//! The account lies in the thread's own memory and has nothing to drop: it works as well while the thread
-//! ends, whatever else was destroyed before. Only beyond a depth that no stack of spans has is it on the
-//! heap.
+//! *Left early.* Where a span is left before younger ones, their slices end with it and begin again. To do so each
+//! time would cost N² messages of N spans left in the order of their entry. So a slice begins again [`AGAIN`] times;
+//! then the older one's end waits until the younger slices end, or as many ends wait as slices would begin again.
 //!
-//! On Android, where the standard library keeps such memory by keys, all of it goes when the thread ends, in
-//! an order of its own: there the account ends, as it goes, the slices that are still open.
+//! *Signals.* A handler may run between any two instructions of this file, and leaves what it enters. It writes only
+//! entries at and above the length that it finds, so: an enter raises the length before it writes the entry, an exit
+//! takes the slice out of the entry before it lowers the length, and in between entries that are not their owner's
+//! any more hold no slice. An exit looks below its own entry only for slices that wait, and while a handler can run
+//! the last entry never is one. A part of the heap being made is nobody's: a handler's spans are then left out.
+//!
+//! *Where it lies.* In the thread's own memory, with nothing to drop: it works as well while the thread ends. Only
+//! beyond a depth that few stacks of spans have is it on the heap; those slices end, at the latest, when that goes.
+//! On Android, where all such memory goes when the thread ends, this is so of every slice.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use atrace::{AtraceTag, Glance, Slice, glance};
 
 use crate::span::Span;
 
 const DEPTH: usize = 32;
+/// Parts on the heap, each as large as all before it.
+const PARTS: usize = 20;
+/// How often a slice begins again for others.
+const AGAIN: u32 = 8;
 
 thread_local! {
     static ENTERED: Entered = const { Entered::new() };
-    static DEEPER: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+    static DEEPER: Deeper = const { Deeper([const { OnceCell::new() }; PARTS]) };
 }
 
 /// Which subscriber of the process; each numbers its spans as it likes.
-pub(crate) type Owner = u32;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    /// One that is another subscriber's only after millions of them.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed) & (BEGUN_AGAIN - 1))
+    }
+}
+
+/// Above the owner's bits: how often the slice began again. Such an entry differs from the owner alone, so that
+/// leaving it is no matter for the fast way.
+const BEGUN_AGAIN: u32 = 1 << 24;
+/// The slice right below waits for this one's end.
+const ON_WAITING: u32 = 1 << 31;
+
+/// The id of a span that was left: no span's.
+const LEFT: u64 = 0;
 
 struct Entry {
-    owner: Cell<Owner>,
+    owner: Cell<u32>,
     /// The id that the subscriber's users know the span by.
     id: Cell<u64>,
     span: Cell<Span>,
@@ -40,7 +69,7 @@ impl Entry {
     const fn new() -> Self {
         Self {
             owner: Cell::new(0),
-            id: Cell::new(0),
+            id: Cell::new(LEFT),
             span: Cell::new(Span::NONE),
             tag: Cell::new(AtraceTag::empty()),
             slice: Cell::new(Slice::none()),
@@ -48,7 +77,7 @@ impl Entry {
     }
 
     #[inline(always)]
-    fn set(&self, owner: Owner, id: u64, span: Span, tag: AtraceTag, slice: Slice) {
+    fn set(&self, owner: u32, id: u64, span: Span, tag: AtraceTag, slice: Slice) {
         self.owner.set(owner);
         self.id.set(id);
         self.span.set(span);
@@ -64,11 +93,57 @@ impl Entry {
     fn move_to(&self, other: &Self) {
         other.set(self.owner.get(), self.id.get(), self.span.get(), self.tag.get(), self.take_slice());
     }
+
+    fn is(&self, owner: Owner, id: u64) -> bool {
+        self.id.get() == id && self.owner.get() & (BEGUN_AGAIN - 1) == owner.0
+    }
+
+    fn is_open(&self) -> bool {
+        let slice = self.take_slice();
+        let is_open = slice.is_written();
+        self.slice.set(slice);
+        is_open
+    }
+
+    fn waits(&self) -> bool {
+        self.id.get() == LEFT && self.is_open()
+    }
+
+    fn begun_again(&self) -> u32 {
+        (self.owner.get() & !ON_WAITING) / BEGUN_AGAIN
+    }
+
+    /// Ends its slice, for it to begin again if it was open.
+    fn interrupt(&self) {
+        let slice = self.take_slice();
+        self.tag.set(if slice.is_written() { self.tag.get() } else { AtraceTag::empty() });
+        slice.end();
+    }
+
+    fn begin_again(&self) {
+        if !self.tag.get().is_empty() {
+            self.owner.set(self.owner.get() + if self.begun_again() < AGAIN { BEGUN_AGAIN } else { 0 });
+            let enabled = glance(self.tag.get()).and_then(Glance::enabled);
+            self.slice.set(enabled.map_or(Slice::none(), |enabled| self.span.get().begin(enabled)));
+        }
+    }
 }
 
 struct Entered {
     len: Cell<usize>,
+    /// A part on the heap is being made.
+    makes: Cell<bool>,
     entries: [Entry; DEPTH],
+}
+
+struct Deeper([OnceCell<Box<[Entry]>>; PARTS]);
+
+impl Drop for Deeper {
+    fn drop(&mut self) {
+        for entry in self.0.iter().rev().filter_map(OnceCell::get).flat_map(|part| part.iter().rev()) {
+            entry.take_slice().end();
+        }
+    }
 }
 
 /// Notes that this thread entered a span, and the slice that was begun for it.
@@ -79,7 +154,8 @@ pub(crate) fn enter(owner: Owner, id: u64, span: Span, tag: AtraceTag, slice: Sl
         match entered.entries.get(len) {
             Some(entry) => {
                 entered.len.set(len + 1);
-                entry.set(owner, id, span, tag, slice);
+                compiler_fence(Ordering::SeqCst);
+                entry.set(owner.0, id, span, tag, slice);
             }
             None => entered.enter_deeper(owner, id, span, tag, slice),
         }
@@ -92,9 +168,11 @@ pub(crate) fn exit(owner: Owner, id: u64) {
     ENTERED.with(|entered| {
         let last = entered.len.get().wrapping_sub(1);
         match entered.entries.get(last) {
-            Some(entry) if entry.id.get() == id && entry.owner.get() == owner => {
+            Some(entry) if entry.id.get() == id && entry.owner.get() == owner.0 => {
+                let slice = entry.take_slice();
+                compiler_fence(Ordering::SeqCst);
                 entered.len.set(last);
-                entry.take_slice().end();
+                slice.end();
             }
             _ => entered.exit_other(owner, id),
         }
@@ -103,97 +181,274 @@ pub(crate) fn exit(owner: Owner, id: u64) {
 
 /// The span that this thread entered last of those of one subscriber: its id.
 pub(crate) fn current(owner: Owner) -> Option<u64> {
+    let id_of = |entry: &Entry| Some(entry.id.get()).filter(|id| *id != LEFT && entry.is(owner, *id));
     ENTERED.with(|entered| {
-        (0..entered.len.get()).rev().find_map(|at| {
-            entered.entry(at, |entry| (entry.owner.get() == owner).then(|| entry.id.get())).flatten()
-        })
+        let len = entered.len.get();
+        entered.look(|entries| (0..len).rev().filter_map(|at| entries.get(at)).find_map(id_of))
     })
-}
-
-#[inline(never)]
-fn begin_again(span: Span, tag: AtraceTag) -> Slice {
-    glance(tag).and_then(Glance::enabled).map_or(Slice::none(), |enabled| span.begin(enabled))
 }
 
 // Elsewhere it would have each first use on a thread register a destructor.
 #[cfg(target_os = "android")]
 impl Drop for Entered {
     fn drop(&mut self) {
-        for at in (0..self.len.get()).rev() {
-            self.entry(at, Entry::take_slice).unwrap_or(Slice::none()).end();
-        }
+        let len = self.len.get();
+        self.look(|entries| {
+            let entries = (0..len).rev().filter_map(|at| entries.get(at));
+            entries.for_each(|entry| entry.take_slice().end());
+        });
     }
 }
 
 impl Entered {
     const fn new() -> Self {
-        Self { len: Cell::new(0), entries: [const { Entry::new() }; DEPTH] }
+        Self { len: Cell::new(0), makes: Cell::new(false), entries: [const { Entry::new() }; DEPTH] }
     }
 
-    /// Looks at an entry; None if there is none, or if it was among those that a thread's end has taken away.
-    fn entry<T>(&self, at: usize, look: impl FnOnce(&Entry) -> T) -> Option<T> {
-        match at.checked_sub(DEPTH) {
-            None => self.entries.get(at).map(look),
-            Some(deep) => DEEPER.try_with(|deeper| deeper.borrow().get(deep).map(look)).ok().flatten(),
+    /// Calls `look` with all entries; without those on the heap where a thread's end has taken them away.
+    fn look<T>(&self, look: impl Fn(Entries<'_>) -> T) -> T {
+        let here = Entries { here: &self.entries, deeper: None };
+        if self.len.get() <= DEPTH || self.makes.get() {
+            return look(here);
         }
+        let deeper = DEEPER.try_with(|deeper| look(Entries { deeper: Some(deeper), ..here }));
+        deeper.unwrap_or_else(|_| look(here))
     }
 
     #[cold]
     #[inline(never)]
     fn enter_deeper(&self, owner: Owner, id: u64, span: Span, tag: AtraceTag, slice: Slice) {
-        let len = self.len.get();
-        let entry = Entry::new();
-        entry.set(owner, id, span, tag, Slice::none());
-        let noted = DEEPER.try_with(|deeper| {
-            let mut deeper = deeper.borrow_mut();
-            deeper.truncate(len - DEPTH);
-            deeper.push(entry);
-        });
-        if noted.is_err() {
-            return slice.end(); // Nobody would end it later.
+        if self.makes.get() {
+            return slice.end(); // A handler's. Its exit is ignored as well.
         }
-        self.entry(len, |entry| entry.slice.set(slice));
+        let len = self.len.get();
         self.len.set(len + 1);
+        compiler_fence(Ordering::SeqCst);
+        if self.look(|entries| entries.get(len).is_none()) {
+            self.makes.set(true);
+            compiler_fence(Ordering::SeqCst);
+            let (part, _) = place(len);
+            let make = || (0..DEPTH << part).map(|_| Entry::new()).collect();
+            let _ = DEEPER.try_with(|Deeper(parts)| parts.get(part).map(|part| part.get_or_init(make).len()));
+            compiler_fence(Ordering::SeqCst);
+            self.makes.set(false);
+        }
+        let slice = Cell::new(slice);
+        self.look(|entries| {
+            if let Some(entry) = entries.get(len) {
+                entry.set(owner.0, id, span, tag, slice.replace(Slice::none()));
+            }
+        });
+        slice.into_inner().end(); // Where there is no room, nobody would end it later.
     }
 
     #[cold]
     #[inline(never)]
     fn exit_other(&self, owner: Owner, id: u64) {
-        let len = self.len.get();
-        let is_it = |at: &usize| {
-            self.entry(*at, |entry| entry.id.get() == id && entry.owner.get() == owner).unwrap_or(false)
+        if !self.makes.get() {
+            let len = self.len.get();
+            self.len.set(self.look(|entries| entries.leave(len, owner, id)));
+        }
+    }
+}
+
+/// The entries of a thread, by their numbers.
+#[derive(Clone, Copy)]
+struct Entries<'a> {
+    here: &'a [Entry],
+    deeper: Option<&'a Deeper>,
+}
+
+impl<'a> Entries<'a> {
+    /// A call, as there are many.
+    #[inline(never)]
+    fn get(self, at: usize) -> Option<&'a Entry> {
+        self.here.get(at).or_else(|| {
+            let (part, at) = place(at);
+            self.deeper?.0.get(part)?.get()?.get(at)
+        })
+    }
+
+    fn is(self, at: usize, it: impl FnOnce(&Entry) -> bool) -> bool {
+        self.get(at).is_some_and(it)
+    }
+
+    fn waits(self, at: usize) -> bool {
+        self.is(at, Entry::waits)
+    }
+
+    fn move_down(self, from: usize, to: usize) {
+        if let (Some(from), Some(to)) = (self.get(from), self.get(to)) {
+            from.move_to(to);
+        }
+    }
+
+    /// Leaves a span, of `len` entries; returns how many there are then.
+    #[inline(never)]
+    fn leave(self, mut len: usize, owner: Owner, id: u64) -> usize {
+        let found = (0..len).rev().find(|at| self.is(*at, |entry| entry.is(owner, id)));
+        let Some((at, it)) = found.and_then(|at| Some((at, self.get(at)?))) else {
+            // Perhaps one that there was no room for.
+            let is_there = len == 0 || self.get(len - 1).is_some();
+            return if is_there { len } else { len - 1 };
         };
-        let Some(at) = (0..len).rev().find(is_it) else { return };
-        let slice = self.entry(at, Entry::take_slice).unwrap_or(Slice::none());
         // Layers of one stack hear of an exit one after the other, the first one first: their slices look the
-        // same.
-        let span = self.entry(at, |entry| entry.span.get()).unwrap_or(Span::NONE);
-        let looks_the_same = |younger: usize| {
-            let same = |entry: &Entry| entry.id.get() == id && entry.span.get().has_name_of(span);
-            self.entry(younger, same).unwrap_or(false)
+        // same. What is not open looks like nothing.
+        let looks_the_same = |entry: &Entry| {
+            !entry.is_open() || entry.id.get() == id && entry.span.get().has_name_of(it.span.get())
         };
-        let reopen = slice.is_written() && !(at + 1..len).all(looks_the_same);
-        if reopen {
-            for younger in (at + 1..len).rev() {
-                self.entry(younger, |entry| {
-                    let slice = entry.take_slice();
-                    // Marks those that were open; the others stay as they are.
-                    entry.tag.set(if slice.is_written() { entry.tag.get() } else { AtraceTag::empty() });
-                    slice.end();
-                });
+        if (at + 1..len).all(|younger| self.is(younger, looks_the_same)) {
+            it.take_slice().end();
+        }
+        it.id.set(LEFT);
+        if !it.waits() {
+            // Nothing is open of it, here or any more.
+            (at + 1..len).for_each(|younger| self.move_down(younger, younger - 1));
+            len -= 1;
+        }
+        let from = self.worth_interrupting(at, len);
+        let len = from.map_or(len, |from| self.interrupt(from, len));
+        // What is right above a slice that goes on waiting comes here when it is left.
+        let is_above_waiting = self.waits(at) || at.checked_sub(1).is_some_and(|below| self.waits(below));
+        if from.is_none_or(|from| from > at)
+            && is_above_waiting
+            && let Some(above) = (at..len).find(|at| !self.waits(*at)).and_then(|above| self.get(above))
+        {
+            above.owner.set(above.owner.get() | ON_WAITING);
+        }
+        len
+    }
+
+    /// The lowest entry that waits, of those from the youngest down to `at` and right below it, for which it is not
+    /// too much that younger ones begin again.
+    fn worth_interrupting(self, at: usize, len: usize) -> Option<usize> {
+        let (mut waiting, mut younger, mut are_tired) = (0, 0, false);
+        let mut lowest = None;
+        for each in (0..len).rev() {
+            if self.waits(each) {
+                waiting += 1;
+                if !are_tired || waiting >= younger {
+                    lowest = Some(each);
+                }
+            } else if each < at {
+                break;
+            } else if self.is(each, Entry::is_open) {
+                younger += 1;
+                are_tired |= self.is(each, |entry| entry.begun_again() >= AGAIN);
             }
         }
-        slice.end();
-        for younger in at + 1..len {
-            self.entry(younger, |from| self.entry(younger - 1, |to| from.move_to(to)));
-            if reopen {
-                self.entry(younger - 1, |entry| {
-                    if !entry.tag.get().is_empty() {
-                        entry.slice.set(begin_again(entry.span.get(), entry.tag.get()));
-                    }
-                });
+        lowest
+    }
+
+    /// Ends all slices down to `from`, and has those begin again whose spans were not left; returns how many entries
+    /// there are then.
+    fn interrupt(self, from: usize, len: usize) -> usize {
+        (from..len).rev().filter_map(|each| self.get(each)).for_each(Entry::interrupt);
+        let stay = (from..len).filter(|each| self.is(*each, |entry| entry.id.get() != LEFT));
+        stay.fold(from, |to, each| {
+            self.move_down(each, to);
+            self.get(to).map(Entry::begin_again);
+            to + 1
+        })
+    }
+}
+
+/// The part on the heap that entry `at` of a thread lies in, and its place there.
+fn place(at: usize) -> (usize, usize) {
+    let part = (at / DEPTH).ilog2() as usize;
+    (part, at - (DEPTH << part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of what no slice is open: that is for `tests/spans.rs` and `tests/signals.rs`, with the kernel's.
+    fn enter(owner: Owner, id: u64) {
+        super::enter(owner, id, Span::NONE, AtraceTag::App, Slice::none());
+    }
+
+    #[test]
+    fn entries_lie_in_parts_each_as_large_as_all_before() {
+        let mut expected = DEPTH..;
+        for part in 0..5 {
+            for at in 0..DEPTH << part {
+                assert_eq!(place(expected.next().unwrap()), (part, at));
             }
         }
-        self.len.set(len - 1);
+    }
+
+    #[test]
+    fn spans_are_found_by_owner_and_id_in_any_order() {
+        let owners = [Owner::new(), Owner::new()];
+        assert_ne!(owners[0], owners[1]);
+        let mut inside: Vec<(Owner, u64)> = Vec::new();
+        let mut chance = 7_u64;
+        let mut below = |limit: usize| {
+            chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (chance >> 33) as usize % limit
+        };
+        let (steps, deep) = if cfg!(miri) { (120, 60) } else { (5_000, 300) };
+        for step in 0..steps {
+            // Up and down, to other depths each time.
+            let is_rising = step / deep % 2 == 0;
+            if inside.is_empty() || below(10) < if is_rising { 8 } else { 2 } {
+                let (owner, id) = (owners[below(2)], below(5) as u64 + 1);
+                enter(owner, id);
+                inside.push((owner, id));
+            } else {
+                let (owner, id) = inside[inside.len() - 1 - below(inside.len().min(40))];
+                exit(owner, id);
+                let last = inside.iter().rposition(|it| *it == (owner, id)).unwrap();
+                inside.remove(last);
+            }
+            exit(owners[0], 9); // It is in no such span.
+            for owner in owners {
+                let last = inside.iter().rfind(|(of, _)| *of == owner).map(|(_, id)| *id);
+                assert_eq!(current(owner), last);
+            }
+        }
+        while let Some((owner, id)) = inside.pop() {
+            exit(owner, id);
+        }
+        assert_eq!(ENTERED.with(|entered| entered.len.get()), 0);
+    }
+
+    /// As for a signal handler that comes while a part is made.
+    #[test]
+    fn while_a_part_is_made_nothing_is_noted() {
+        let owner = Owner::new();
+        (1..=DEPTH as u64).for_each(|id| enter(owner, id));
+        ENTERED.with(|entered| {
+            entered.len.set(DEPTH + 1);
+            entered.makes.set(true);
+            enter(owner, DEPTH as u64);
+            exit(owner, DEPTH as u64);
+            assert_eq!(current(owner), Some(DEPTH as u64));
+            assert_eq!(entered.len.get(), DEPTH + 1);
+            entered.makes.set(false);
+            // One that there was no room for is counted, and left.
+            exit(owner, 100);
+            assert_eq!(entered.len.get(), DEPTH);
+        });
+        (1..=DEPTH as u64).rev().for_each(|id| exit(owner, id));
+        assert_eq!(current(owner), None);
+    }
+
+    #[test]
+    fn a_slice_begins_again_so_often_and_is_its_owners_still() {
+        let owner = Owner::new();
+        let entry = Entry::new();
+        entry.set(owner.0, 7, Span::NONE, AtraceTag::App, Slice::none());
+        for again in 0..2 * AGAIN {
+            assert_eq!(entry.begun_again(), again.min(AGAIN));
+            assert!(entry.is(owner, 7) && !entry.is(owner, 8));
+            entry.begin_again();
+        }
+        entry.owner.set(entry.owner.get() | ON_WAITING);
+        assert!(entry.begun_again() == AGAIN && entry.is(owner, 7) && !entry.waits());
+        // It was not open.
+        entry.interrupt();
+        assert!(entry.tag.get().is_empty());
     }
 }

@@ -347,3 +347,24 @@ impl<F: FnMut(&'static str, i64)> Visit for Counters<F> {
         self.others = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_follows_what_was_cut() {
+        for (room, kept) in [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4), (9, 4)] {
+            let before = "x".repeat(FIELDS_MAX - room);
+            let (mut fields, mut track) = (before.clone(), String::new());
+            // Cut within a character, it leaves room for what is shorter.
+            let mut text = SpanText { fields: Some(&mut fields), track: &mut track, is_full: false };
+            let has_room = text.write_str("éé").is_ok();
+            assert_eq!(has_room, room >= 4, "{room}");
+            let more = text.write_str("a").is_ok();
+            assert_eq!(more, room > 4, "{room}");
+            let after = if room > 4 { "a" } else { "" };
+            assert_eq!(fields[before.len()..], format!("{}{after}", &"éé"[..kept]), "{room}");
+        }
+    }
+}

@@ -5,33 +5,29 @@
 //! time. One store serves the whole process: the slices of a thread nest whichever subscriber wrote them, and
 //! cookies must differ throughout it.
 //!
-//! Free slots form a stack. The words that change hands carry a count of their changes, so that a
-//! compare-and-swap that comes late fails, and the id of a span that is gone is found to be stale. Nobody
-//! waits for a thread that may not exist (in a forked child, none but one does): who finds a buffer in use
-//! for long does without it.
+//! Which slots are free and who holds one is [`slots`](crate::slots)'s. Nobody waits for a thread that may not
+//! exist (in a forked child, none but one does): who needs a chunk makes it, and the first of several is right; who
+//! finds a buffer in use for long does without it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use atrace::TrackSlice;
+use atrace_sys::OnceRef;
 
 use crate::callsites::Callsite;
+use crate::slots::{Free, Life, Link, NONE_FREE, high, low, pair};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const FIRST_CHUNK: usize = 16;
 const CHUNKS: usize = 24;
-const NO_SLOT: u32 = u32::MAX;
-/// The generations that fit in a span's id.
-const GENERATIONS: u32 = 0x3fff_ffff;
 /// Bytes that the fields of most spans fit in.
 const TEXT_AT_FIRST: usize = 120;
 /// Slots that have such a buffer from the start.
 const PREPARED: u32 = 4;
 
 struct Slot {
-    /// The generation, which changes when the span closes, and how many hold the span.
-    life: AtomicU64,
-    next_free: AtomicU32,
+    life: Life,
+    link: Link,
     callsite: AtomicU32,
     fields: RwLock<String>,
     track: Mutex<Track>,
@@ -48,8 +44,8 @@ pub(crate) struct Track {
 impl Slot {
     fn new() -> Self {
         Self {
-            life: AtomicU64::new(0),
-            next_free: AtomicU32::new(NO_SLOT),
+            life: Life::new(),
+            link: Link::new(),
             callsite: AtomicU32::new(0),
             fields: RwLock::new(String::new()),
             track: Mutex::new(Track { name: String::new(), slice: TrackSlice::none() }),
@@ -57,24 +53,10 @@ impl Slot {
     }
 }
 
-static CHUNK: [OnceLock<Box<[Slot]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
-static CHUNK_IS_TAKEN_ON: [AtomicBool; CHUNKS] = [const { AtomicBool::new(false) }; CHUNKS];
+static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
 /// How many slots were ever given out.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// The count of changes, and the slot that was freed last.
-static FREE: AtomicU64 = AtomicU64::new(NO_SLOT as u64);
-
-const fn pair(high: u32, low: u32) -> u64 {
-    (high as u64) << 32 | low as u64
-}
-
-const fn high(pair: u64) -> u32 {
-    (pair >> 32) as u32
-}
-
-const fn low(pair: u64) -> u32 {
-    pair as u32
-}
+static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
 
 /// The chunk that slot `index` lies in, and its place there.
 fn place(index: u32) -> (usize, usize) {
@@ -87,52 +69,19 @@ fn slot(index: u32) -> Option<&'static Slot> {
     CHUNK.get(chunk)?.get()?.get(at)
 }
 
-/// Slot `index`, in a chunk that is made if need be. In a forked child one may stay unfinished forever; then
-/// there is none.
+/// Slot `index`, in a chunk that is made if need be.
 fn make_slot(index: u32) -> Option<&'static Slot> {
-    let (chunk, _) = place(index);
-    if slot(index).is_none() && !CHUNK_IS_TAKEN_ON.get(chunk)?.swap(true, Ordering::AcqRel) {
-        let _ = CHUNK[chunk].set((0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect());
-    }
-    // The thread that makes it may have lost its CPU: on a busy machine, for some milliseconds.
-    patiently(|| slot(index)).or_else(|| {
-        (0..100).find_map(|_| {
-            std::thread::sleep(Duration::from_micros(200));
-            slot(index)
-        })
-    })
+    let (chunk, at) = place(index);
+    let make = || (0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect();
+    CHUNK.get(chunk)?.get_or_make(make).get(at)
 }
 
 fn take_unused() -> Option<u32> {
-    let most = u32::try_from(FIRST_CHUNK * ((1 << CHUNKS) - 1)).unwrap_or(NO_SLOT);
+    let most = u32::try_from(FIRST_CHUNK * ((1 << CHUNKS) - 1)).unwrap_or(u32::MAX);
     let index = USED
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < most).then_some(used + 1))
         .ok()?;
     make_slot(index).map(|_| index)
-}
-
-fn take_free() -> Option<u32> {
-    let mut free = FREE.load(Ordering::Acquire);
-    loop {
-        let slot = slot(low(free)).filter(|_| low(free) != NO_SLOT)?;
-        let next = pair(high(free).wrapping_add(1), slot.next_free.load(Ordering::Relaxed));
-        match FREE.compare_exchange_weak(free, next, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Some(low(free)),
-            Err(now) => free = now,
-        }
-    }
-}
-
-fn put_back(index: u32, slot: &Slot) {
-    let mut free = FREE.load(Ordering::Relaxed);
-    loop {
-        slot.next_free.store(low(free), Ordering::Relaxed);
-        let next = pair(high(free).wrapping_add(1), index);
-        match FREE.compare_exchange_weak(free, next, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => free = now,
-        }
-    }
 }
 
 /// Tries for as long as a thread that holds something for some nanoseconds can reasonably take.
@@ -174,12 +123,10 @@ impl Kept {
     /// A new span of this callsite, with one holder, without fields or a track. None when there is no room
     /// for more.
     pub(crate) fn new(callsite: Callsite) -> Option<Self> {
-        let index = take_free().or_else(take_unused)?;
+        let index = FREE.take(|index| Some(&slot(index)?.link)).or_else(take_unused)?;
         let slot = slot(index)?;
         slot.callsite.store(callsite.number(), Ordering::Relaxed);
-        let generation = high(slot.life.load(Ordering::Relaxed));
-        slot.life.store(pair(generation, 1), Ordering::Release);
-        let kept = Self(pair(generation, index));
+        let kept = Self(pair(slot.life.begin(), index));
         if let Some(mut fields) = kept.fields_mut() {
             fields.clear();
             fields.reserve(TEXT_AT_FIRST);
@@ -206,13 +153,7 @@ impl Kept {
 
     #[inline]
     fn slot(self) -> Option<&'static Slot> {
-        let slot = slot(low(self.0))?;
-        self.is_alive(slot.life.load(Ordering::Acquire)).then_some(slot)
-    }
-
-    #[inline]
-    fn is_alive(self, life: u64) -> bool {
-        high(life) == high(self.0) && low(life) > 0
+        slot(low(self.0)).filter(|slot| slot.life.is_of(high(self.0)))
     }
 
     #[inline]
@@ -241,8 +182,7 @@ impl Kept {
     #[inline]
     pub(crate) fn hold(self) {
         if let Some(slot) = slot(low(self.0)) {
-            let more = |life| (self.is_alive(life) && low(life) < u32::MAX).then(|| life + 1);
-            let _ = slot.life.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+            slot.life.hold(high(self.0));
         }
     }
 
@@ -250,17 +190,9 @@ impl Kept {
     /// whether it did.
     pub(crate) fn release(self) -> bool {
         let Some(slot) = slot(low(self.0)) else { return false };
-        let less = |life| {
-            self.is_alive(life).then(|| match low(life) {
-                1 => pair((high(life) + 1) & GENERATIONS, 0),
-                _ => life - 1,
-            })
-        };
-        match slot.life.fetch_update(Ordering::Release, Ordering::Relaxed, less) {
-            Ok(life) if low(life) == 1 => {}
-            _ => return false,
+        if !slot.life.release(high(self.0)) {
+            return false;
         }
-        fence(Ordering::Acquire);
         if let Some(mut track) = open(slot.track.try_lock()) {
             let slice = std::mem::replace(&mut track.slice, TrackSlice::none());
             let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
@@ -268,7 +200,7 @@ impl Kept {
             slice.end(if track.name.is_empty() { target } else { &track.name }, self.cookie());
             track.name.clear();
         }
-        put_back(low(self.0), slot);
+        FREE.put_back(low(self.0), &slot.link);
         true
     }
 }
@@ -307,13 +239,56 @@ mod tests {
     }
 
     #[test]
+    fn cookies_are_none_that_a_program_chooses() {
+        let span = Kept::new(Callsite::from_number(1)).unwrap();
+        for number in [span.0, pair(7, 0), pair(0, 1), pair(0x3fff_ffff, 0x3fff_ffff)] {
+            let cookie = Kept::from_number(number).cookie();
+            assert!(cookie >= 1 << 30, "{cookie}");
+            assert_eq!(cookie & 0x3fff_ffff, low(number).cast_signed());
+        }
+        assert!(span.release());
+    }
+
+    #[test]
+    fn a_panic_while_its_buffers_are_held_spoils_no_slot() {
+        let span = Kept::new(Callsite::from_number(1)).unwrap();
+        let held = std::thread::spawn(move || {
+            let mut fields = span.fields_mut().unwrap();
+            let _track = span.track().unwrap();
+            fields.push_str("half");
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(held.join().is_err());
+        assert_eq!(*span.fields().unwrap(), "half");
+        span.fields_mut().unwrap().push_str(" and whole");
+        assert_eq!(*span.fields().unwrap(), "half and whole");
+        assert!(!span.track().unwrap().slice.is_written());
+        assert!(span.release());
+    }
+
+    #[test]
+    fn threads_that_need_a_chunk_at_once_have_the_same() {
+        // Beyond all that the other tests use.
+        let index = u32::try_from(FIRST_CHUNK << if cfg!(miri) { 6 } else { 12 }).unwrap();
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let make = || std::ptr::from_ref(make_slot(index).unwrap()).addr();
+            let threads: Vec<_> = (0..if cfg!(miri) { 2 } else { 8 }).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(made.iter().all(|slot| *slot == made[0]), "{made:?}");
+        let most = u32::try_from(FIRST_CHUNK * ((1 << CHUNKS) - 1)).unwrap();
+        assert!(slot(index).is_some() && make_slot(most).is_none());
+    }
+
+    #[test]
     fn spans_alive_at_the_same_time_differ_in_their_cookies() {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 std::thread::spawn(|| {
-                    for _ in 0..200 {
+                    let (times, spans) = if cfg!(miri) { (2, 6) } else { (200, 20) };
+                    for _ in 0..times {
                         let spans: Vec<_> =
-                            (0..20).map(|_| Kept::new(Callsite::from_number(1)).unwrap()).collect();
+                            (0..spans).map(|_| Kept::new(Callsite::from_number(1)).unwrap()).collect();
                         for (n, span) in spans.iter().enumerate() {
                             let mut fields = span.fields_mut().unwrap();
                             assert_eq!(fields.as_str(), "");

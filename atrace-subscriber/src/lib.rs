@@ -44,7 +44,8 @@
 //! | a field `counter.NAME = n` of an event, an integer | the counter `NAME`; an event of nothing else is no instant |
 //! | entering and leaving a span | a slice of its thread: `name, key = value, …` |
 //! | a span that is entered again, at each poll of a future for one | another slice, on whichever thread |
-//! | leaving a span before one that was entered later | the younger slices end with it and begin again |
+//! | leaving a span before one that was entered later | the younger slices end with it and begin again, each up to eight times |
+//! | leaving many spans in the order of their entry | from then on, an older slice ends a little late: with the younger ones, or when as many ends wait as slices would begin again |
 //! | `Span::record` | shows from the next time the span is entered; where the span is an async slice, as an instant on its track at once |
 //! | a span with a field `atrace.track = "NAME"` | also an async slice on the track `NAME`, from when the span is made until it closes |
 //! | a span, after [`with_async_spans`](AtraceLayer::with_async_spans) or [`with_async_target`](AtraceLayer::with_async_target) | also, or only, an async slice on the track that its target names |
@@ -76,8 +77,14 @@
 //! process to notice it: about a millisecond where it gets a processor. See
 //! [`AtraceSubscriber::with_filter`].
 //!
-//! *Fork.* A child may trace at once, but with a filter keeps its state until [`after_fork`]. The spans that
-//! its parent was in are not its own to end.
+//! *Signals.* With [`AtraceSubscriber`] alone, a handler may make, enter and leave spans wherever it interrupts its
+//! thread; it leaves what it entered. (A `Registry` panics when it is interrupted within itself.) As any handler it is
+//! not to allocate, which is what `tracing` does at the first use of a callsite, and this crate where more spans with
+//! fields are alive than ever before, or a thread is more than 32 spans deep for the first time: then reserve by
+//! doing it once outside of a handler.
+//!
+//! *Fork.* A child may trace at once and waits for no thread of its parent's, but with a filter keeps its state until
+//! [`after_fork`]. The spans that its parent was in are not its own to end.
 //!
 //! *Elsewhere.* On systems without ATrace everything compiles and nothing is written.
 //!
@@ -95,8 +102,14 @@ mod layer;
 #[cfg(feature = "live")]
 pub mod live;
 mod recorder;
+mod slots;
 mod span;
 mod subscriber;
+
+/// What the models replace by loom's.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
 
 pub use filter::AtraceFilter;
 pub use follow::after_fork;

@@ -1,7 +1,6 @@
 //! What becomes of spans and events, for every subscriber and layer of this crate.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use atrace::{
     AtraceTag, Glance, NameWriter, PreparedTag, Slice, TrackSlice, atrace_instant_for_track_with,
@@ -34,11 +33,10 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(tag: AtraceTag) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         Self {
             tag,
             asked: PreparedTag::new(tag),
-            owner: NEXT.fetch_add(1, Ordering::Relaxed),
+            owner: Owner::new(),
             fields: true,
             fields_while_off: false,
             async_spans: None,
@@ -223,5 +221,44 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         self.0.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::info_span;
+    use tracing_core::dispatcher::{Dispatch, with_default};
+
+    use crate::AtraceSubscriber;
+    use crate::span::Span;
+
+    /// What is kept of a span, where nothing is written: read and written by threads at once.
+    #[test]
+    fn a_span_is_recorded_and_entered_by_threads_at_once() {
+        let dispatch = Dispatch::new(AtraceSubscriber::default().with_fields_while_off());
+        let span = with_default(&dispatch, || info_span!("span", n = 1, later = tracing::field::Empty));
+        let known = Span::from_number(span.id().unwrap().into_u64());
+        let kept = known.in_slot().unwrap();
+        assert_eq!(*kept.fields().unwrap(), ", n = 1");
+        // A thread that finds the text in use for long does without: so as many as there are are whole.
+        let recorded = |fields: &str| {
+            let later = fields.strip_prefix(", n = 1").unwrap();
+            assert_eq!(later, ", later = \"text\"".repeat(later.matches("later").count()));
+            later.len()
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..if cfg!(miri) { 2 } else { 20 } {
+                        span.clone().in_scope(|| span.record("later", "text"));
+                        kept.fields().map(|fields| recorded(&fields));
+                    }
+                });
+            }
+        });
+        assert!(recorded(&kept.fields().unwrap()) > 0);
+        assert_eq!(known.metadata().unwrap().name(), "span");
+        drop(span);
+        assert!(known.metadata().is_none() && kept.fields().is_none());
     }
 }

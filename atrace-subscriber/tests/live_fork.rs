@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use std::sync::{Mutex, PoisonError};
 
-use atrace_subscriber::live::{LiveLayer, Symbols};
+use atrace_subscriber::live::{self, LiveLayer, Symbols};
 use tracing::dispatcher::with_default;
 use tracing::{Dispatch, Span, info_span};
 use tracing_subscriber::prelude::*;
@@ -18,7 +18,7 @@ fn in_fork(body: impl FnOnce()) {
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: a child that hangs ends by this signal.
-        unsafe { libc::alarm(60) };
+        unsafe { libc::alarm(30) };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(if done { 0 } else { 1 }) };
@@ -151,4 +151,52 @@ fn a_child_looks_symbols_up_or_does_without() {
         let _span = span("parent");
         assert!(named(&shown.dump()));
     });
+}
+
+/// A thread that makes layers holds the list of all most of the time.
+#[test]
+fn a_child_dumps_all_layers_that_it_has_spans_of() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let layer = LiveLayer::new();
+    let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
+    let others: Vec<_> = (0..2000).map(|_| LiveLayer::new().handle()).collect();
+    let over = AtomicBool::new(false);
+    let fields = || live::dump().spans().map(|span| span.fields().to_owned()).collect::<Vec<_>>();
+    with_default(&dispatch, || {
+        let outer = span("parent").entered();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    drop(LiveLayer::new().handle());
+                }
+            });
+            let _done = Over(&over);
+            for round in 0..20 {
+                in_fork(|| {
+                    assert!(live::dump().is_empty());
+                    let _span = span("child");
+                    assert_eq!(fields(), [r#"of = "child""#]);
+                    let own = LiveLayer::new();
+                    let handle = own.handle();
+                    let own: Dispatch = tracing_subscriber::registry().with(own).into();
+                    with_default(&own, || {
+                        let _span = span("own");
+                        assert_eq!((handle.dump().len(), live::dump().len()), (1, 2));
+                    });
+                    if round == 0 {
+                        in_fork(|| {
+                            assert!(live::dump().is_empty());
+                            let _span = span("grandchild");
+                            assert_eq!(fields(), [r#"of = "grandchild""#]);
+                        });
+                    }
+                    drop((own, handle));
+                    assert_eq!(live::dump().len(), 1);
+                });
+            }
+        });
+        assert_eq!(fields(), [r#"of = "parent""#]);
+        drop(outer);
+    });
+    drop(others);
 }

@@ -364,11 +364,13 @@ fn a_process_may_end_within_spans_and_its_exit_handlers_may_trace() {
         let registered = unsafe { libc::atexit(at_exit) };
         assert_eq!(registered, 0);
         let _open = info_span!("open at the end").entered();
-        let _other = std::thread::spawn(|| {
+        let (inside, is_inside) = std::sync::mpsc::channel();
+        let _other = std::thread::spawn(move || {
             let _open = info_span!("open elsewhere", n = 1).entered();
+            inside.send(()).unwrap();
             std::thread::sleep(std::time::Duration::from_secs(100));
         });
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        is_inside.recv().unwrap();
         println!("1 passed");
         std::process::exit(0);
     });
@@ -463,4 +465,246 @@ fn misuse_of_ids_harms_nobody() {
         assert!(Span::current().is_none());
     });
     in_each_role(&name, |_, texts| assert_eq!(texts, ["B|span, n = 1", "E"]));
+}
+
+#[test]
+fn a_layer_that_is_off_among_others_has_nothing_begin_again() {
+    let name = case!({
+        use atrace::AtraceTag;
+        let stack = tracing_subscriber::registry()
+            .with(AtraceLayer::default())
+            .with(AtraceLayer::new(AtraceTag::Database))
+            .with(AtraceLayer::default());
+        tracing::subscriber::with_default(stack, || {
+            let outer = info_span!("outer", n = 1).entered();
+            info_span!("inner").in_scope(|| info!("event"));
+            drop(outer);
+        });
+    });
+    let Some(place) = Place::new(&name) else { return };
+    let place = place.on();
+    place.run(&name, Role::Alone);
+    let expected = "B|outer, n = 1 B|outer, n = 1 B|inner B|inner I|event I|event E E E E";
+    assert_eq!(place.texts().join(" "), expected);
+}
+
+#[test]
+fn spans_left_in_the_order_of_their_entry_cost_a_few_messages_each() {
+    const SPANS: usize = 300;
+    let name = case!({
+        install!();
+        let enter = |n| info_span!("span", n).entered();
+        let last: Vec<_> = (0..SPANS).map(enter).collect();
+        drop(last); // The first one first.
+        info!("all left");
+        // In between, and what is entered and left meanwhile.
+        let mut inside: Vec<_> = (0..SPANS).map(enter).collect();
+        while !inside.is_empty() {
+            drop(inside.remove(inside.len() / 2));
+            info_span!("meanwhile").in_scope(|| ());
+        }
+        info!("all left again");
+    });
+    for role in common::ROLES {
+        let Some(place) = Place::new(&name) else { return };
+        let place = place.on();
+        place.run(&name, role);
+        let messages = place.messages();
+        balanced(&messages);
+        eprintln!("{} messages of {SPANS} spans twice, and {SPANS} in between", messages.len());
+        // Each is begun, is begun again at most 8 times for others, and once for each that waited.
+        assert!(messages.len() < 3 * SPANS * 20, "{}", messages.len());
+        for text in ["I|all left", "I|all left again"] {
+            let at = messages.iter().position(|message| message.text == text).unwrap();
+            let count =
+                |of: &str| messages[..at].iter().filter(|message| message.text.starts_with(of)).count();
+            assert_eq!(count("B|"), count("E"), "{text}: something is still open");
+        }
+    }
+}
+
+#[test]
+fn a_few_spans_left_in_the_order_of_their_entry_end_when_they_are_left() {
+    const SPANS: usize = 9;
+    let name = case!({
+        install!();
+        let inside: Vec<_> = (0..SPANS).map(|n| info_span!("span", n).entered()).collect();
+        for span in inside {
+            drop(span);
+            info!("left");
+        }
+    });
+    in_each_role(&name, |_, texts| {
+        let span = |n| format!("B|span, n = {n}");
+        let mut expected: Vec<_> = (0..SPANS).map(span).collect();
+        for left in 0..SPANS {
+            expected.extend((left..SPANS).map(|_| "E".to_owned()));
+            expected.extend((left + 1..SPANS).map(span));
+            expected.push("I|left".to_owned());
+        }
+        assert_eq!(texts, expected);
+    });
+}
+
+#[test]
+fn what_was_entered_while_off_is_not_begun_for_others() {
+    let name = case!({
+        install!();
+        let on1 = on();
+        let a = info_span!("a").entered();
+        drop(on1);
+        let b = info_span!("b, off", n = 1).entered();
+        let on2 = on();
+        let c = info_span!("c").entered();
+        drop(a);
+        info!("a left");
+        drop(c);
+        drop(b);
+        drop(on2);
+    });
+    off_in_each_role(&name, |_, texts| {
+        assert_eq!(texts, ["B|a", "B|c", "E", "E", "B|c", "I|a left", "E"]);
+    });
+}
+
+#[test]
+fn spans_are_known_by_their_subscriber_too_and_the_one_entered_last_is_left() {
+    let name = case!({
+        let one = tracing::Dispatch::new(AtraceSubscriber::default());
+        let two = tracing::Dispatch::new(AtraceSubscriber::default());
+        let of = |dispatch| tracing::dispatcher::with_default(dispatch, || info_span!("same"));
+        // One callsite, and nothing is kept of it: the same id.
+        let (mine, other) = (of(&one), of(&two));
+        assert_eq!(mine.id(), other.id());
+        let inside_mine = mine.enter();
+        let inside_other = other.enter();
+        drop(inside_mine);
+        let current = |dispatch| tracing::dispatcher::with_default(dispatch, || Span::current().id());
+        assert_eq!((current(&one), current(&two)), (None, other.id()));
+        drop(inside_other);
+        assert_eq!((current(&one), current(&two)), (None, None));
+        // Of a span that is entered twice the last entry is left first.
+        tracing::dispatcher::with_default(&one, || {
+            let [b, x, y] = [info_span!("b"), info_span!("x"), info_span!("y")];
+            let id = b.id().unwrap();
+            one.enter(&id);
+            let inside_x = x.enter();
+            one.enter(&id);
+            let inside_y = y.enter();
+            one.exit(&id);
+            info!("left");
+            drop(inside_y);
+            drop(inside_x);
+            one.exit(&id);
+        });
+    });
+    let Some(place) = Place::new(&name) else { return };
+    let place = place.on();
+    place.run(&name, Role::Alone);
+    let expected = "B|same B|same E E B|b B|x B|b B|y E E B|y I|left E E E";
+    assert_eq!(place.texts().join(" "), expected);
+}
+
+#[test]
+fn deep_then_less_deep_then_deeper_again() {
+    let name = case!({
+        install!();
+        let deep = |n| info_span!("deep", n).entered();
+        let mut inside: Vec<_> = (0..100).map(deep).collect();
+        let pop = |inside: &mut Vec<_>, to| (to..inside.len()).for_each(|_| drop(inside.pop()));
+        pop(&mut inside, 40);
+        inside.extend((100..260).map(deep));
+        pop(&mut inside, 20);
+        inside.extend((300..350).map(deep));
+        assert_eq!(Span::current().id(), inside.last().unwrap().id());
+        drop(inside.remove(60)); // Nine are younger.
+        pop(&mut inside, 0);
+    });
+    in_each_role(&name, |_, texts| {
+        let span = |n| format!("B|deep, n = {n}");
+        let mut expected: Vec<_> = (0..100).map(span).collect();
+        let mut then = |ends: usize, begins: std::ops::Range<usize>| {
+            expected.extend(vec!["E".to_owned(); ends]);
+            expected.extend(begins.map(span));
+        };
+        then(60, 100..260);
+        then(180, 300..350);
+        then(10, 341..350);
+        then(69, 0..0);
+        assert_eq!(texts, expected);
+    });
+}
+
+#[test]
+fn slices_deep_down_end_with_their_thread_and_are_left_after_it() {
+    thread_local! {
+        static INSIDE: std::cell::RefCell<Vec<tracing::span::EnteredSpan>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    let name = case!({
+        install!();
+        let work = || {
+            // Dropped after what is used later: the list of those deep down is gone by then.
+            INSIDE.with_borrow_mut(|inside| inside.push(info_span!("first").entered()));
+            for n in 1..50 {
+                let span = info_span!("deep", n).entered();
+                INSIDE.with_borrow_mut(|inside| inside.insert(0, span));
+            }
+        };
+        std::thread::spawn(work).join().unwrap();
+    });
+    let Some(place) = Place::new(&name) else { return };
+    let place = place.on();
+    place.run(&name, Role::Alone);
+    let messages = place.messages();
+    assert_eq!(balanced(&messages), 50);
+    assert_eq!(messages.len(), 100);
+}
+
+#[test]
+fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
+    let name = case!({
+        install!();
+        let mut inside: Vec<_> = (0..12).map(|n| Some(info_span!("span", n).entered())).collect();
+        // The two youngest begin again as often as any: 1 does not.
+        inside[2..10].iter_mut().for_each(|span| drop(span.take()));
+        drop(inside[0].take());
+        info!("0 waits");
+        for n in [11, 10, 1] {
+            drop(inside[n].take());
+        }
+        info!("done");
+    });
+    in_each_role(&name, |_, texts| {
+        let end = ["I|0 waits", "E", "E", "E", "E", "I|done"];
+        assert_eq!(texts[texts.len() - end.len()..], end);
+        let count = |of: &str| texts.iter().filter(|text| text.starts_with(of)).count();
+        assert_eq!(count("B|"), count("E"));
+    });
+}
+
+#[test]
+fn a_slice_whose_end_waits_is_not_forgotten_with_what_was_not_begun() {
+    let name = case!({
+        install!();
+        let on1 = on();
+        let waits = info_span!("waits").entered();
+        drop(on1);
+        let off = info_span!("off", n = 1).entered();
+        let _on2 = on();
+        let once = info_span!("once").entered();
+        let often: Vec<_> = (0..8).map(|n| info_span!("left", n).entered()).collect();
+        let above = [info_span!("c").entered(), info_span!("d").entered()];
+        drop(often);
+        drop(waits);
+        drop(off);
+        info!("waits");
+        let [c, d] = above;
+        drop((d, c));
+        drop(once);
+        info!("done");
+    });
+    off_in_each_role(&name, |_, texts| {
+        let end = ["I|waits", "E", "E", "E", "E", "I|done"];
+        assert_eq!(texts[texts.len() - end.len()..], end);
+    });
 }

@@ -29,6 +29,9 @@ pub mod bindings {
 pub mod cutils;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod fork;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[path = "fork_elsewhere.rs"]
+pub mod fork;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod library;
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -128,6 +128,26 @@ impl<T: Sync + 'static> OnceRef<T> {
             Err(present) => Err(unsafe { &*present }),
         }
     }
+
+    /// Returns what was set, making and leaking it now if need be.
+    ///
+    /// Of threads that come at once each makes one, the first to finish is right, and what the others made is dropped:
+    /// nobody waits, also not in a forked child for a thread of its parent's.
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
+        self.get().unwrap_or_else(|| {
+            let new = Box::into_raw(Box::new(make()));
+            // SAFETY: made above, and from now on nobody frees it but this function, if it was not set.
+            self.set(unsafe { &*new }).map_or_else(
+                |present| {
+                    // SAFETY: made above, and nobody else has seen it.
+                    drop(unsafe { Box::from_raw(new) });
+                    present
+                },
+                // SAFETY: made above and set: nobody frees it.
+                |()| unsafe { &*new },
+            )
+        })
+    }
 }
 
 impl<T: Sync + 'static> Default for OnceRef<T> {
@@ -173,6 +193,19 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(agreed.iter().all(|number| *number == agreed[0] && *number > 0), "{agreed:?}");
+    }
+
+    #[test]
+    fn threads_that_make_at_once_agree_and_one_stays() {
+        static PLACE: OnceRef<Arc<()>> = OnceRef::new();
+        let count = Arc::new(());
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let make = || std::ptr::from_ref(PLACE.get_or_make(|| Arc::clone(&count))).addr();
+            let threads: Vec<_> = (0..if cfg!(miri) { 3 } else { 16 }).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(made.iter().all(|address| *address == made[0]));
+        assert_eq!(Arc::strong_count(&count), 2);
     }
 
     #[test]

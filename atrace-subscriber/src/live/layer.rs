@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
+use atrace_sys::fork::{PerProcess, generation};
 use tracing_core::field::Visit;
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Subscriber};
@@ -68,6 +70,8 @@ pub(super) struct Live {
     /// How the return addresses of a creation are found, if they are.
     creation: Option<(Walk, Symbols)>,
     depth: usize,
+    /// The process that has it among [`ALL`]: its generation.
+    listed_by: AtomicU64,
 }
 
 impl std::fmt::Debug for Live {
@@ -76,17 +80,20 @@ impl std::fmt::Debug for Live {
     }
 }
 
-/// Those of this process, for [`dump`].
-static ALL: Mutex<Vec<Weak<Live>>> = Mutex::new(Vec::new());
+/// Those that spans were made of in this process, for [`dump`].
+static ALL: PerProcess<Mutex<Vec<Weak<Live>>>> = PerProcess::new();
+
+fn all() -> MutexGuard<'static, Vec<Weak<Live>>> {
+    ALL.get_or_make(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Returns what is alive now, of all [`LiveLayer`]s of this process.
 ///
 /// A span that two layers know is in it twice. A layer counts from when it becomes part of a dispatcher, or
 /// has a [handle](LiveLayer::handle).
 pub fn dump() -> Dump {
-    let all: Vec<_> =
-        ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
-    Dump::of(&all)
+    let live: Vec<_> = all().iter().filter_map(Weak::upgrade).collect();
+    Dump::of(&live)
 }
 
 impl Default for LiveLayer {
@@ -174,21 +181,22 @@ impl LiveLayer {
 
     #[inline]
     fn live(&self) -> &Arc<Live> {
-        self.live.get_or_init(|| {
+        let live = self.live.get_or_init(|| {
             let creation =
                 self.backtraces.then(|| (self.walk.unwrap_or_else(Walk::of_this_program), self.symbols));
             let depth = if self.backtraces { self.depth } else { 0 };
-            let live = Arc::new(Live {
+            Arc::new(Live {
                 store: Store::new(depth),
                 rules: Arc::new(Rules::new(self.sanitised, self.hidden.clone())),
                 creation,
                 depth,
-            });
-            let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-            all.retain(|other| other.strong_count() > 0);
-            all.push(Arc::downgrade(&live));
-            live
-        })
+                listed_by: AtomicU64::new(0),
+            })
+        });
+        if live.listed_by.load(Ordering::Relaxed) != generation().number() {
+            live.list();
+        }
+        live
     }
 }
 
@@ -211,6 +219,15 @@ impl Handle {
 }
 
 impl Live {
+    #[cold]
+    fn list(self: &Arc<Self>) {
+        let mut all = all();
+        if self.listed_by.swap(generation().number(), Ordering::Relaxed) != generation().number() {
+            all.retain(|other| other.strong_count() > 0);
+            all.push(Arc::downgrade(self));
+        }
+    }
+
     #[inline]
     fn insert(&self, mut made: Made) {
         match self.creation {
@@ -350,7 +367,7 @@ mod tests {
     /// One test: it counts what all of this process are.
     #[test]
     fn a_layer_counts_from_its_dispatcher_or_handle_on() {
-        let known = || ALL.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let known = || all().len();
         let layer = LiveLayer::new();
         assert_eq!(known(), 0);
         let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
@@ -392,6 +409,7 @@ mod tests {
                 rules: Arc::new(Rules::new(false, Vec::new())),
                 creation: Some((walk, symbols)),
                 depth: 8,
+                listed_by: AtomicU64::new(0),
             };
             for id in 1..4 {
                 let metadata = metadata_of_a_test();

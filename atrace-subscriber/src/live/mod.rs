@@ -55,8 +55,9 @@
 //! leaving look it up there. Memory stays with the layer for as many spans as were alive at a time: about 150 bytes
 //! each, and 8 for each return address that [may be kept](LiveLayer::with_depth).
 //!
-//! *Fork.* A child begins with none: the spans of its parent are not its own. In one that was forked while another
-//! thread looked symbols up, functions have no names: a lock is held by a thread that is not there.
+//! *Fork.* A child begins with none: the spans of its parent are not its own. It waits for no thread of its parent's;
+//! what those had stays in its memory, unused. In one that was forked while another thread looked symbols up,
+//! functions have no names: a lock is held by a thread that is not there.
 //!
 //! *Registry.* The layer needs a span's life to be kept: a `Registry` below it. Beside an
 //! [`AtraceLayer`](crate::AtraceLayer) with a filter of its own, spans are alive for this layer on or off; below

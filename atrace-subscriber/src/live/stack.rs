@@ -19,7 +19,7 @@
 #![allow(unsafe_code, reason = "reads the stack; the only module of this crate that may")]
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::frames::{self, Frame, Place, Registers, Stack};
 
@@ -332,31 +332,6 @@ pub(super) fn thread_number() -> Option<u32> {
     None
 }
 
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// Has forks counted from now on.
-pub(super) fn count_forks() {
-    #[cfg(unix)]
-    {
-        static HANDLER: std::sync::Once = std::sync::Once::new();
-
-        extern "C" fn in_child() {
-            FORKS.fetch_add(1, Ordering::Relaxed);
-            super::symbols::in_child();
-        }
-
-        HANDLER.call_once(|| {
-            // SAFETY: the function changes numbers, which may be done in any child.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
-    }
-}
-
-/// How many forks lie between the process that began to count them and this one.
-#[inline]
-pub(super) fn forks() -> u32 {
-    FORKS.load(Ordering::Relaxed)
-}
 #[cfg(test)]
 mod tests {
     use std::hint::black_box;

@@ -11,12 +11,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use atrace_sys::fork::{Generation, PerProcess, generation};
 use tracing_core::Metadata;
 
-use super::stack::{count_forks, forks};
 use super::symbols::Frames;
 use super::thread::{self, Busy, Thread};
 
@@ -179,22 +179,18 @@ impl Locked {
     }
 }
 
-/// The parts of one process: a forked child, in which a lock may be held by a thread that does not exist there,
-/// takes the next.
-struct Parts {
-    forks: u32,
-    parts: Box<[Locked]>,
-    of_child: OnceLock<Box<Parts>>,
-}
+type Parts = Box<[Locked]>;
 
-impl Parts {
-    fn new(forks: u32) -> Self {
-        Self { forks, parts: (0..PARTS).map(|_| Locked::default()).collect(), of_child: OnceLock::new() }
-    }
+fn parts() -> Parts {
+    (0..PARTS).map(|_| Locked::default()).collect()
 }
 
 pub(super) struct Store {
+    made_by: Generation,
+    /// Of the process that made the store.
     first: Parts,
+    /// Of a forked child, in which a lock of its parent's may be held by a thread that does not exist there.
+    of_child: PerProcess<Parts>,
     /// The most return addresses that are kept of a span.
     depth: usize,
     /// How many spans, and how many return addresses, the last dump had: the next will not have many more.
@@ -212,24 +208,24 @@ pub(super) struct Record {
 
 impl Store {
     pub(super) fn new(depth: usize) -> Self {
-        count_forks();
-        Self { first: Parts::new(forks()), depth, expected: Default::default() }
+        Self {
+            made_by: generation(),
+            first: parts(),
+            of_child: PerProcess::new(),
+            depth,
+            expected: Default::default(),
+        }
     }
 
     /// The parts of this process.
     #[inline]
     fn parts(&self) -> &Parts {
-        let forks = forks();
-        let mut parts = &self.first;
-        while parts.forks != forks {
-            parts = parts.of_child.get_or_init(|| Box::new(Parts::new(forks)));
-        }
-        parts
+        if generation() == self.made_by { &self.first } else { self.of_child.get_or_make(parts) }
     }
 
     #[inline]
     fn part(&self, id: u64) -> &Locked {
-        &self.parts().parts[(hash(id) >> 32) as usize % PARTS]
+        &self.parts()[(hash(id) >> 32) as usize % PARTS]
     }
 
     /// Adds a span. `walk` writes its return addresses to where they are kept, and says how many; or None if it
@@ -284,7 +280,7 @@ impl Store {
 
     pub(super) fn enter(&self, id: u64) {
         let Some(_busy) = Busy::new() else { return };
-        let thread = thread::this(forks());
+        let thread = thread::this();
         if let Some(slot) = self.part(id).lock().find(id) {
             slot.inside.enter(thread);
         }
@@ -292,7 +288,7 @@ impl Store {
 
     pub(super) fn exit(&self, id: u64) {
         let Some(_busy) = Busy::new() else { return };
-        let thread = thread::this(forks());
+        let thread = thread::this();
         let mut part = self.part(id).lock();
         let gone = part.find(id).map(|slot| slot.inside.exit(&thread));
         drop(part);
@@ -314,7 +310,7 @@ impl Store {
         let before = [records.len(), addresses.len()];
         records.reserve(spans + spans / 8);
         addresses.reserve(frames + frames / 8);
-        for part in &self.parts().parts {
+        for part in self.parts() {
             let part = part.lock();
             let mut left = part.by_id.len();
             for page in &part.pages {
@@ -334,6 +330,15 @@ impl Store {
         }
         self.expected[0].store(records.len() - before[0], Ordering::Relaxed);
         self.expected[1].store(addresses.len() - before[1], Ordering::Relaxed);
+    }
+}
+
+/// A thread of the parent's may have been changing its parts at the fork: a child leaves them as they are.
+impl Drop for Store {
+    fn drop(&mut self) {
+        if generation() != self.made_by {
+            mem::forget(mem::take(&mut self.first));
+        }
     }
 }
 
@@ -367,7 +372,7 @@ mod tests {
     }
 
     fn pages(store: &Store) -> usize {
-        store.parts().parts.iter().map(|part| part.lock().pages.len()).sum()
+        store.parts().iter().map(|part| part.lock().pages.len()).sum()
     }
 
     #[test]
@@ -457,7 +462,7 @@ mod tests {
         let store = Store::new(0);
         add(&store, 1);
         let inside = || all(&store).0[0].threads.clone();
-        let here = thread::this(forks());
+        let here = thread::this();
         store.exit(1);
         assert_eq!(inside().len(), 0);
         for times in 1..4 {

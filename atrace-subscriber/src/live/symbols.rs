@@ -6,10 +6,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
+
+use atrace_sys::fork::{PerProcess, generation};
 
 use super::rules::Rules;
 
@@ -75,34 +77,43 @@ impl fmt::Display for Frame {
 /// A backtrace with symbols, as it is shared.
 pub(super) type Frames = Arc<[Arc<Frame>]>;
 
-/// How many threads look something up now: they hold or want a lock of `backtrace`.
-static LOOKING: AtomicUsize = AtomicUsize::new(0);
-/// That lock is held by a thread that does not exist in this process.
-static LOST: AtomicBool = AtomicBool::new(false);
+/// The process that looks symbols up, and how many of its threads do so now: they hold or want a lock of `backtrace`.
+/// A child that finds some of its parent's there has that lock held by a thread that it does not have.
+static LOOKING: AtomicU64 = AtomicU64::new(0);
 
-/// To be called in a forked child, by its only thread.
-#[cfg(unix)]
-pub(super) fn in_child() {
-    if LOOKING.swap(0, Ordering::Relaxed) > 0 {
-        LOST.store(true, Ordering::Relaxed);
-    }
+const THREADS: u64 = 0xffff;
+/// In place of a number of threads: the lock is held for ever.
+const LOST: u64 = THREADS;
+
+/// This process, in the bits that are not the threads'.
+fn process() -> u64 {
+    generation().number() << THREADS.count_ones()
 }
 
-struct Looking(());
+struct Looking(u64);
 
 impl Looking {
+    /// None if the lock is not to be had in this process.
     fn new() -> Option<Self> {
-        if LOST.load(Ordering::Relaxed) {
-            return None;
-        }
-        LOOKING.fetch_add(1, Ordering::Relaxed);
-        Some(Self(()))
+        let process = process();
+        let more = |looking: u64| match looking & THREADS {
+            LOST => None,
+            threads if looking - threads == process => Some(looking + 1),
+            0 => Some(process + 1),
+            _ => Some(process + LOST),
+        };
+        let before = LOOKING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        (before & THREADS == 0 || before & !THREADS == process).then_some(Self(process))
     }
 }
 
 impl Drop for Looking {
     fn drop(&mut self) {
-        LOOKING.fetch_sub(1, Ordering::Relaxed);
+        let less = |looking: u64| {
+            let is_counted = looking & !THREADS == self.0 && ![0, LOST].contains(&(looking & THREADS));
+            is_counted.then(|| looking - 1)
+        };
+        let _ = LOOKING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }
 
@@ -157,18 +168,18 @@ struct Memory {
     backtraces: HashMap<u64, Known>,
 }
 
-static MEMORY: LazyLock<Mutex<Memory>> = LazyLock::new(Mutex::default);
-static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+/// A forked child begins with nothing, as a thread of its parent may have held what was there.
+static MEMORY: PerProcess<Mutex<Memory>> = PerProcess::new();
 
 /// It was not to be had when it was last asked for.
 static STUCK: AtomicBool = AtomicBool::new(false);
 
-/// None where another thread holds it for longer than it reasonably can: in a forked child it may not exist. Then
-/// nobody waits again until it was had.
+/// None where it is held for longer than it reasonably is: this may be a signal handler on the thread that holds it.
+/// Then nobody waits again until it was had.
 fn memory() -> Option<MutexGuard<'static, Memory>> {
     let mut tries = if STUCK.load(Ordering::Relaxed) { 1 } else { 100 };
     loop {
-        let memory = match MEMORY.try_lock() {
+        let memory = match MEMORY.get_or_make(Mutex::default).try_lock() {
             Ok(memory) => memory,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
@@ -186,9 +197,16 @@ fn memory() -> Option<MutexGuard<'static, Memory>> {
     }
 }
 
+/// What is known under an equal one is compared.
+fn hash(addresses: &[usize], rules: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (addresses, rules).hash(&mut hasher);
+    hasher.finish()
+}
+
 /// The frames of a backtrace, of those that the rules show.
 pub(super) fn frames(addresses: &[usize], rules: &Rules) -> Frames {
-    let hash = HASH.hash_one((addresses, rules.number));
+    let hash = hash(addresses, rules.number);
     if let Some(memory) = memory()
         && let Some(known) = memory.backtraces.get(&hash)
         && *known.addresses == *addresses

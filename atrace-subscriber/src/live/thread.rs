@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
+use atrace_sys::fork::{Generation, generation};
+
 use super::stack;
 
 /// A thread that is inside a span.
@@ -43,20 +45,21 @@ impl fmt::Display for Thread {
 }
 
 thread_local! {
-    /// Of the process with so many forks behind it: a child's thread has another number.
-    static THIS: RefCell<Option<(u32, Arc<Thread>)>> = const { RefCell::new(None) };
+    /// And the process that it is of: a child's thread has another number.
+    static THIS: RefCell<Option<(Generation, Arc<Thread>)>> = const { RefCell::new(None) };
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The calling thread. While it ends, what it is called is asked each time.
-pub(super) fn this(forks: u32) -> Arc<Thread> {
+pub(super) fn this() -> Arc<Thread> {
+    let generation = generation();
     let known = THIS.try_with(|this| {
         let mut this = this.try_borrow_mut().ok()?;
         match &mut *this {
-            Some((of, thread)) if *of == forks => Some(Arc::clone(thread)),
+            Some((of, thread)) if *of == generation => Some(Arc::clone(thread)),
             other => {
                 let thread = Thread::new();
-                *other = Some((forks, Arc::clone(&thread)));
+                *other = Some((generation, Arc::clone(&thread)));
                 Some(thread)
             }
         }

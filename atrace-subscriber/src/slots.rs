@@ -1,0 +1,124 @@
+//! Which slots are free, and who holds one: the words of a span's slot that change hands.
+//!
+//! Free slots form a stack. Its head carries a count of its changes, so that a compare-and-swap that comes late
+//! fails, whatever was taken and given back meanwhile. A slot's life carries the generation of the span in it, so
+//! that the id of a span that is gone is found to be stale. Nobody waits.
+//!
+//! Without statics, and shared through `sync`: `models/tests/slots.rs` has it run in every order of its threads.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+const NO_SLOT: u32 = u32::MAX;
+/// The generations that fit in a span's id.
+const GENERATIONS: u32 = 0x3fff_ffff;
+
+pub(crate) const fn pair(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+pub(crate) const fn high(pair: u64) -> u32 {
+    (pair >> 32) as u32
+}
+
+pub(crate) const fn low(pair: u64) -> u32 {
+    pair as u32
+}
+
+/// What a slot is linked by while it is free.
+pub(crate) struct Link(AtomicU32);
+
+impl Link {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(NO_SLOT))
+    }
+}
+
+/// The free slots: the count of changes, and the slot that was freed last.
+pub(crate) struct Free(AtomicU64);
+
+/// What a [`Free`] begins as.
+pub(crate) const NONE_FREE: u64 = NO_SLOT as u64;
+
+impl Free {
+    pub(crate) const fn new(head: AtomicU64) -> Self {
+        Self(head)
+    }
+
+    /// Takes the slot that was freed last. It is seen as whoever freed it left it.
+    pub(crate) fn take<'a>(&self, link: impl Fn(u32) -> Option<&'a Link>) -> Option<u32> {
+        let mut head = self.0.load(Ordering::Acquire);
+        loop {
+            let Link(next) = link(low(head)).filter(|_| low(head) != NO_SLOT)?;
+            let new = pair(high(head).wrapping_add(1), next.load(Ordering::Relaxed));
+            match self.0.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(low(head)),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn put_back(&self, index: u32, Link(next): &Link) {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            next.store(low(head), Ordering::Relaxed);
+            let new = pair(high(head).wrapping_add(1), index);
+            match self.0.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// The generation of the span in a slot, which changes when it closes, and how many hold it.
+pub(crate) struct Life(AtomicU64);
+
+impl Life {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Begins a span with one holder, by whoever took the slot; returns its generation.
+    pub(crate) fn begin(&self) -> u32 {
+        let generation = high(self.0.load(Ordering::Relaxed));
+        self.0.store(pair(generation, 1), Ordering::Release);
+        generation
+    }
+
+    /// Tells whether the span of that generation is alive, and if so sees what was stored before it began.
+    #[inline]
+    pub(crate) fn is_of(&self, generation: u32) -> bool {
+        Self::is_alive(self.0.load(Ordering::Acquire), generation)
+    }
+
+    #[inline]
+    fn is_alive(life: u64, generation: u32) -> bool {
+        high(life) == generation && low(life) > 0
+    }
+
+    /// Adds a holder to the span, if it is alive.
+    #[inline]
+    pub(crate) fn hold(&self, generation: u32) {
+        let more = |life| (Self::is_alive(life, generation) && low(life) < u32::MAX).then(|| life + 1);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// Takes a holder away; tells whether it was the last one: then the span is over, and the slot the caller's,
+    /// who sees it as all holders left it.
+    pub(crate) fn release(&self, generation: u32) -> bool {
+        let less = |life| {
+            Self::is_alive(life, generation).then(|| match low(life) {
+                1 => pair((high(life) + 1) & GENERATIONS, 0),
+                _ => life - 1,
+            })
+        };
+        match self.0.fetch_update(Ordering::Release, Ordering::Relaxed, less) {
+            Ok(life) if low(life) == 1 => {
+                fence(Ordering::Acquire);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Forked children wait for no thread of their parent's: each fork falls into the middle of something.
+//!
+//! Each child has an alarm, which only catches one that hangs.
+
+#![cfg(unix)]
+#![allow(unsafe_code, reason = "processes are forked")]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use atrace_subscriber::AtraceSubscriber;
+use tracing::field::FieldSet;
+use tracing::metadata::Kind;
+use tracing::span::Attributes;
+use tracing::subscriber::Interest;
+use tracing::{Dispatch, Level, Metadata};
+
+/// Runs `body` in a child; tells whether it came to its end.
+fn in_fork(body: impl FnOnce()) -> bool {
+    // SAFETY: the child does what this test is about, and ends without returning from here.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: a child that hangs ends by this signal.
+        unsafe { libc::alarm(30) };
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!done)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(ended, child);
+    status == 0
+}
+
+struct Callsite;
+
+impl tracing::Callsite for Callsite {
+    fn set_interest(&self, _: Interest) {}
+
+    fn metadata(&self) -> &Metadata<'_> {
+        unreachable!("never registered")
+    }
+}
+
+/// What another callsite would say, as `tracing` itself need not hear of it.
+fn metadata(fields: &'static [&'static str]) -> &'static Metadata<'static> {
+    let fields = FieldSet::new(fields, tracing::callsite::Identifier(&Callsite));
+    let metadata = Metadata::new("span", "target", Level::INFO, None, None, None, fields, Kind::SPAN);
+    Box::leak(Box::new(metadata))
+}
+
+fn span(dispatch: &Dispatch, metadata: &'static Metadata<'static>) -> tracing::Id {
+    let field = metadata.fields().iter().next();
+    match field {
+        Some(field) => {
+            let values = [(&field, Some(&1_u64 as &dyn tracing::field::Value))];
+            dispatch.new_span(&Attributes::new(metadata, &metadata.fields().value_set(&values)))
+        }
+        None => dispatch.new_span(&Attributes::new(metadata, &metadata.fields().value_set(&[]))),
+    }
+}
+
+/// Forks whenever a thread that works comes to something long; returns how many children hung or failed.
+fn forks_during(work: impl Fn(&AtomicUsize) + Sync, child: impl Fn()) -> usize {
+    let (done, progress) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            work(&progress);
+            done.store(true, Ordering::Relaxed);
+        });
+        let mut failed = 0;
+        let mut last = (progress.load(Ordering::Relaxed), Instant::now());
+        while !done.load(Ordering::Relaxed) && failed == 0 {
+            let now = progress.load(Ordering::Relaxed);
+            if now != last.0 {
+                last = (now, Instant::now());
+            } else if now > 0 && last.1.elapsed() > Duration::from_micros(100) {
+                failed += usize::from(!in_fork(&child));
+            }
+        }
+        failed
+    })
+}
+
+#[test]
+fn a_child_numbers_callsites_while_the_parents_table_grows() {
+    const CALLSITES: usize = 80_000;
+    let all: Vec<_> = (0..CALLSITES).map(|_| metadata(&[])).collect();
+    let dispatch = Dispatch::new(AtraceSubscriber::default());
+    // In a process of its own each time, as a table grows but a few times in its life.
+    for _ in 0..10 {
+        let held = in_fork(|| {
+            let work = |progress: &AtomicUsize| {
+                for (at, metadata) in all.iter().enumerate() {
+                    span(&dispatch, metadata);
+                    progress.store(at, Ordering::Relaxed);
+                }
+            };
+            let child = || {
+                // These are new to it, and go where the table grows.
+                let last = &all[CALLSITES - 5000..];
+                let ids = || last.iter().map(|metadata| span(&dispatch, metadata)).collect::<Vec<_>>();
+                assert_eq!(ids(), ids());
+            };
+            assert_eq!(forks_during(work, child), 0);
+        });
+        assert!(held, "a child waited for a thread that it does not have");
+    }
+}
+
+#[test]
+fn a_child_keeps_spans_while_its_parent_makes_room_for_more() {
+    const SPANS: usize = 1 << 17;
+    let dispatch = Dispatch::new(AtraceSubscriber::default().with_fields_while_off());
+    let metadata = metadata(&["field"]);
+    let work = |progress: &AtomicUsize| {
+        for at in 0..SPANS {
+            // What is alive at a time becomes ever more.
+            span(&dispatch, metadata);
+            progress.store(at, Ordering::Relaxed);
+        }
+    };
+    let child = || {
+        let ids: Vec<_> = (0..4000).map(|_| span(&dispatch, metadata)).collect();
+        let mut different = ids.clone();
+        different.sort_by_key(tracing::Id::into_u64);
+        different.dedup();
+        assert_eq!(different.len(), ids.len());
+        assert!(ids.into_iter().all(|id| dispatch.try_close(id)));
+    };
+    assert_eq!(forks_during(work, child), 0, "a child waited for a thread that it does not have");
+}

@@ -1,0 +1,190 @@
+//! Signal handlers that make spans, at any moment of what they interrupt.
+//!
+//! Alone only: a registry keeps a list of its own a thread, and panics when it is interrupted there.
+
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+#![allow(unsafe_code, reason = "signal handlers are installed")]
+
+mod common;
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use common::{Message, Place, Role, balanced, case};
+use tracing::{Span, info_span};
+
+const BUFFER_KB: u64 = 32 << 10;
+
+fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
+    tracing::subscriber::set_global_default(atrace_subscriber::AtraceSubscriber::default()).unwrap();
+    handler(signal); // A callsite is not to be new to the handler: `tracing` takes a lock for that.
+    // SAFETY: the handler traces and counts, which is what this file is about.
+    unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+    }
+}
+
+fn place(name: &str) -> Option<Place> {
+    let place = Place::new(name)?;
+    place.instance().set_buffer_kb(BUFFER_KB).unwrap();
+    Some(place.on())
+}
+
+/// What the program itself wrote, without the slices of the handler.
+fn without_handler(messages: &[Message]) -> Vec<&str> {
+    let mut texts: Vec<&str> = Vec::new();
+    let mut inside = 0;
+    for message in messages {
+        match message.text.as_str() {
+            text if text.starts_with("B|handler") => inside += 1,
+            "E" if inside > 0 => inside -= 1,
+            text => {
+                assert_eq!(inside, 0, "the handler was left by {text}");
+                texts.push(text);
+            }
+        }
+    }
+    texts
+}
+
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+
+static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Once, and soon: the handler sets it again, so that the program gets on however slow the handler is.
+fn set_timer() {
+    let timer = TIMER.load(Ordering::Relaxed);
+    if !timer.is_null() {
+        let once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let soon = libc::timespec { tv_sec: 0, tv_nsec: 11_000 };
+        let value = libc::itimerspec { it_interval: once, it_value: soon };
+        // SAFETY: the timer is alive, and the value whole.
+        unsafe { libc::timer_settime(timer, 0, &value, std::ptr::null_mut()) };
+    }
+}
+
+/// A handler that leaves its spans in their order and in the other.
+extern "C" fn spans(_: libc::c_int) {
+    let number = INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+    let outer = info_span!("handler").entered();
+    let inner = info_span!("handler, inner", number).entered();
+    if number.is_multiple_of(2) {
+        drop(inner);
+        drop(outer);
+    } else {
+        drop(outer);
+        drop(inner);
+    }
+    set_timer();
+}
+
+#[test]
+fn a_storm_of_signals_leaves_slices_balanced() {
+    const SPANS: usize = 60_000;
+    let name = case!({
+        install(libc::SIGUSR1, spans);
+        // SAFETY: the event is whole, and the timer this thread's; it is deleted below.
+        unsafe {
+            let mut event = std::mem::zeroed::<libc::sigevent>();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = libc::SIGUSR1;
+            event.sigev_notify_thread_id = libc::syscall(libc::SYS_gettid) as libc::c_int;
+            let mut timer = std::mem::zeroed();
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
+            TIMER.store(timer, Ordering::Relaxed);
+        }
+        set_timer();
+        for n in 0..SPANS / 3 {
+            let a = info_span!("a").entered();
+            let b = info_span!("b", n).entered();
+            let c = info_span!("c").entered();
+            drop(if n.is_multiple_of(16) { (c, b, a) } else { (a, b, c) });
+        }
+        // SAFETY: it was made above.
+        unsafe { libc::timer_delete(TIMER.swap(std::ptr::null_mut(), Ordering::Relaxed)) };
+        assert!(Span::current().is_none());
+        println!("NOTE {} interruptions", INTERRUPTED.load(Ordering::Relaxed));
+    });
+    let Some(place) = place(&name) else { return };
+    let said = place.run(&name, Role::Alone);
+    eprintln!("{}", said.lines().find(|line| line.contains("NOTE")).unwrap());
+    let messages = place.messages();
+    let begins = balanced(&messages);
+    assert!(begins > SPANS, "{begins}");
+}
+
+/// Has the processor stop after each instruction, with the signal SIGTRAP.
+#[cfg(target_arch = "x86_64")]
+fn step_by_step(work: impl FnOnce()) {
+    // SAFETY: changes one bit of the flags, on the stack.
+    unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
+    work();
+    // SAFETY: as above.
+    unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn one_span(_: libc::c_int) {
+    INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+    info_span!("handler").in_scope(|| assert!(Span::current().id().is_some()));
+}
+
+/// Enters and leaves within so many spans, in order, in another, and more in the order of their entry than are begun
+/// again for each other.
+#[cfg(target_arch = "x86_64")]
+fn stepped(around: usize) {
+    install(libc::SIGTRAP, one_span);
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    let spans = [info_span!("a"), info_span!("b", n = 1), info_span!("c")];
+    let [a, b, c] = spans.each_ref().map(|span| span.id().unwrap());
+    let around: Vec<_> = (0..around).map(|_| info_span!("around").entered()).collect();
+    step_by_step(|| {
+        for id in [&a, &b, &c] {
+            dispatch.enter(id);
+        }
+        for id in [&b, &c, &a] {
+            dispatch.exit(id);
+        }
+    });
+    assert_eq!(Span::current().metadata().unwrap().name(), "around");
+    let inside: Vec<_> = (0..12).map(|n| info_span!("first in", n)).collect();
+    let ids: Vec<_> = inside.iter().map(|span| span.id().unwrap()).collect();
+    ids.iter().for_each(|id| dispatch.enter(id));
+    ids[..8].iter().for_each(|id| dispatch.exit(id));
+    step_by_step(|| ids[8..].iter().for_each(|id| dispatch.exit(id)));
+    assert_eq!(Span::current().metadata().unwrap().name(), "around");
+    drop(around);
+    assert!(Span::current().is_none());
+    println!("NOTE {} interruptions", INTERRUPTED.load(Ordering::Relaxed));
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_whole(name: &str, around: usize) {
+    let Some(place) = place(name) else { return };
+    let said = place.run(name, Role::Alone);
+    eprintln!("{}", said.lines().find(|line| line.contains("NOTE")).unwrap());
+    let messages = place.messages();
+    balanced(&messages);
+    let texts = without_handler(&messages);
+    let entered = [vec!["B|around"; around], vec!["B|a", "B|b, n = 1", "B|c"]].concat();
+    assert_eq!(texts[..around + 3], entered);
+    assert_eq!(texts[around + 3..][..5], ["E", "E", "B|c", "E", "E"]);
+    assert_eq!(texts[texts.len() - around..], vec!["E"; around]);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_handler_may_run_between_any_two_instructions() {
+    let name = case!({ stepped(5) });
+    is_whole(&name, 5);
+}
+
+/// Where the list on the stack ends, and the one on the heap is made.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_handler_may_run_between_any_two_instructions_deep_down() {
+    let name = case!({ stepped(30) });
+    is_whole(&name, 30);
+}

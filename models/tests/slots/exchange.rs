@@ -1,0 +1,64 @@
+//! Two threads take two free slots, and one of them gives the first back in between: nobody has another's.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+
+use super::slots;
+use super::sync::AtomicU64;
+
+struct Stack {
+    free: slots::Free,
+    links: [slots::Link; 3],
+    /// What only a holder may touch.
+    held: [(AtomicBool, UnsafeCell<()>); 3],
+}
+
+impl Stack {
+    fn take(&self) -> Option<u32> {
+        let index = self.free.take(|index| self.links.get(index as usize))?;
+        let (is_held, inside) = &self.held[index as usize];
+        assert!(!is_held.swap(true, Ordering::Relaxed), "slot {index} has two holders");
+        inside.with_mut(|_| ());
+        Some(index)
+    }
+
+    fn put_back(&self, index: u32) {
+        let (is_held, inside) = &self.held[index as usize];
+        inside.with_mut(|_| ());
+        is_held.store(false, Ordering::Relaxed);
+        self.free.put_back(index, &self.links[index as usize]);
+    }
+}
+
+fn exchange() {
+    let stack = Arc::new(Stack {
+        free: slots::Free::new(AtomicU64::new(slots::NONE_FREE)),
+        links: std::array::from_fn(|_| slots::Link::new()),
+        held: std::array::from_fn(|_| (AtomicBool::new(true), UnsafeCell::new(()))),
+    });
+    (0..3).for_each(|index| stack.put_back(index));
+    let other = Arc::clone(&stack);
+    let other = thread::spawn(move || {
+        let [first, second] = [other.take(), other.take()];
+        first.into_iter().for_each(|first| other.put_back(first));
+        second
+    });
+    let mine = [stack.take(), stack.take()];
+    let others = other.join().unwrap();
+    let mut all: Vec<u32> = mine.into_iter().chain([others, stack.take()]).flatten().collect();
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2]);
+}
+
+pub(crate) fn check() {
+    bounded(exchange);
+}
+
+/// Runs it in every order in which threads are interrupted three times at most.
+pub(crate) fn bounded(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
