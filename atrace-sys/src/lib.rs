@@ -48,13 +48,13 @@ pub mod properties;
 mod returns;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod state;
-#[cfg(target_os = "linux")]
-mod sync {
-    //! What a file that is modelled shares memory with: the model has another of this.
-    pub(crate) use std::sync::atomic;
-}
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod thread;
 mod word;
+
+/// What threads share; in the models, loom's.
+mod sync {
+    pub(crate) use std::sync::atomic;
+}
 
 pub use word::{AtomicRef, OnceRef};

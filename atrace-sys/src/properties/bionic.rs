@@ -9,7 +9,6 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use super::error::{Error, ErrorKind};
 use super::futex;
 use super::text::{Key, Value};
 use crate::fork::PerProcess;
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 
 /// Where the system keeps its properties.
 const PATH: &str = "/dev/__properties__";

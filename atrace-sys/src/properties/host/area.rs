@@ -21,7 +21,7 @@ const ATTEMPTS: usize = 64;
 /// The whole of a store.
 #[repr(C)]
 pub(super) struct Area {
-    pub(super) magic: [AtomicU8; 8],
+    pub(super) magic: [AtomicU8; MAGIC.len()],
     pub(super) capacity: AtomicU32,
     pub(super) count: AtomicU32,
     pub(super) serial: AtomicU32,
