@@ -122,11 +122,14 @@ impl Argv0 {
     ///
     /// Into a mapping, as the stack may be a small one and the heap locked: a signal handler may ask.
     fn read() -> Option<&'static mut Self> {
+        if cfg!(miri) {
+            return None;
+        }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping, of zeros.
         let place = unsafe { libc::mmap(std::ptr::null_mut(), Self::SIZE, protection, flags, -1, 0) };
-        if cfg!(miri) || place == libc::MAP_FAILED {
+        if place == libc::MAP_FAILED {
             return None;
         }
         // SAFETY: as large as the mapping, which nobody else knows; unmapped by `forget` only.

@@ -5,10 +5,11 @@ mod common;
 #[allow(unsafe_code, reason = "limits are set as a C program would")]
 mod cases {
     use std::fs::File;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use atrace::*;
 
-    use crate::common::{Place, case, control, descriptors};
+    use crate::common::{Place, case, control, descriptors, until};
 
     const TAG: AtraceTag = AtraceTag::App;
 
@@ -84,6 +85,27 @@ mod cases {
         let ran = place.run(&name);
         let expected: String = ran.said("CHILD").iter().map(|child| format!("I|{child}|event")).collect();
         assert_eq!(place.text(), expected);
+    }
+
+    /// Nothing else may ask: a subscriber that is told by its watch has no events written while they are off.
+    #[test]
+    fn a_watch_asks_by_itself() {
+        let name = case!({
+            static TOLD: AtomicU32 = AtomicU32::new(0);
+            let told = |tags: AtraceTag| {
+                TOLD.fetch_add(u32::from(tags.contains(TAG)), Ordering::SeqCst);
+            };
+            let all = all_descriptors();
+            let watches = [watch::watch(told).unwrap(), watch::watch_without_descriptors(told).unwrap()];
+            assert!(watches.iter().all(|watch| watch.tags().is_empty()));
+            drop(all);
+            until("both are told", || TOLD.load(Ordering::SeqCst) == 2);
+            atrace_instant(TAG, "event");
+            drop(watches);
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        assert_eq!(place.text(), format!("I|{}|event", ran.pid));
     }
 
     #[test]

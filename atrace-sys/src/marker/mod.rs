@@ -9,8 +9,8 @@
 //! that is no terminal. A pipe or socket could block its host or raise a signal, so it is refused.
 //!
 //! A host may close our descriptor and have its number again for a file of its own. So the number is one that
-//! programs reach last ([`open::duplicate_high`]), and whether it still is our file is looked at now and then, and
-//! whenever a write is answered as no marker answers: see [`write`].
+//! programs reach last, and whether it still is our file is looked at now and then (`marker/write.rs`), and whenever
+//! a write is answered as no marker answers.
 
 mod open;
 mod write;
