@@ -5,6 +5,7 @@
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::fork;
 
@@ -110,22 +111,89 @@ pub fn variable(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Calls `then` with the process' argv\[0\] as the kernel tells it now, cut as libcutils cuts it.
-///
-/// It is read again each time, as hosts such as Zygote rename themselves: the first string of
-/// `/proc/self/cmdline`, at most 4095 bytes, at most one line. `None` where it can't be read or there is none.
-pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
-    let mut buffer = [0; 4096];
-    let length = read_file(c"/proc/self/cmdline", &mut buffer[..4095]);
-    let mut end = 0;
-    while end < length && buffer[end] != 0 {
-        end += 1;
-        if buffer[end - 1] == b'\n' {
-            break;
+/// The first string of `/proc/self/cmdline`, in a mapping of its own: NUL-terminated.
+#[repr(transparent)]
+struct Argv0([u8; Self::SIZE]);
+
+impl Argv0 {
+    const SIZE: usize = 4096;
+
+    /// Reads it as libcutils does: at most 4095 bytes, at most one line.
+    ///
+    /// Into a mapping, as the stack may be a small one and the heap locked: a signal handler may ask.
+    fn read() -> Option<&'static mut Self> {
+        if cfg!(miri) {
+            return None;
         }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, of zeros.
+        let place = unsafe { libc::mmap(std::ptr::null_mut(), Self::SIZE, protection, flags, -1, 0) };
+        if place == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: as large as the mapping, which nobody else knows; unmapped by `forget` only.
+        let new = unsafe { &mut *place.cast::<Self>() };
+        let length = read_file(c"/proc/self/cmdline", &mut new.0[..Self::SIZE - 1]);
+        if length == 0 {
+            new.forget();
+            return None;
+        }
+        let end = new.0.iter().position(|byte| *byte == 0).unwrap_or(length);
+        let end = new.0[..end].iter().position(|byte| *byte == b'\n').map_or(end, |at| at + 1);
+        new.0[end..].fill(0);
+        Some(new)
     }
-    buffer[end] = 0;
-    then(if length == 0 { None } else { CStr::from_bytes_until_nul(&buffer[..=end]).ok() })
+
+    fn forget(&'static mut self) {
+        // SAFETY: mapped by `read` in this size; there is no other reference.
+        unsafe { libc::munmap(std::ptr::from_mut(self).cast(), Self::SIZE) };
+    }
+
+    fn text(&self) -> Option<&CStr> {
+        CStr::from_bytes_until_nul(&self.0).ok()
+    }
+}
+
+/// What was read last; null before.
+static ARGV0: AtomicPtr<Argv0> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Reads the process' argv\[0\] again, and keeps it for [`with_argv0`]: hosts such as Zygote rename themselves.
+///
+/// A name that was kept before stays in memory, as it may be in use.
+pub fn reread_argv0() {
+    loop {
+        let present = ARGV0.load(Ordering::Acquire);
+        let Some(new) = Argv0::read() else { return };
+        // SAFETY: null, or what `read` mapped and this function kept, which stays.
+        let is_same = unsafe { present.as_ref() }.is_some_and(|present| present.0 == new.0);
+        if is_same {
+            return new.forget();
+        }
+        // Read since then: no older name takes the place of a newer.
+        if ARGV0.compare_exchange(present, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return;
+        }
+        new.forget();
+    }
+}
+
+/// Calls `then` with the process' argv\[0\], cut as libcutils cuts it; `None` where it can't be read or there is
+/// none.
+///
+/// It is read once and then kept, also in a forked child: a process may take away its own right to open files. Who
+/// was renamed calls [`reread_argv0`].
+pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
+    if ARGV0.load(Ordering::Acquire).is_null() {
+        reread_argv0();
+    }
+    // SAFETY: null, or a mapping that stays, see `reread_argv0`.
+    then(unsafe { ARGV0.load(Ordering::Acquire).as_ref() }.and_then(Argv0::text))
+}
+
+/// Tells whether what failed with this errno may succeed soon: there was no descriptor or memory to be had.
+pub fn may_pass(errno: i32) -> bool {
+    matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
 }
 
 /// Fills `buffer` from the start of a file; returns how much there was, 0 on any error.

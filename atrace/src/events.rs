@@ -55,10 +55,10 @@ pub fn atrace_set_tracing_enabled(enabled: bool) {
     crate::watch::tags_may_have_changed();
 }
 
-/// Reads the properties again.
+/// Reads the properties and the name of the process again, and looks whether the marker is still open.
 ///
 /// Needed only after a change of `debug.atrace.app_*` that was not followed by setting
-/// `debug.atrace.tags.enableflags`: as in libcutils, that one alone is watched.
+/// `debug.atrace.tags.enableflags` (as in libcutils, that one alone is watched), and when the process was renamed.
 pub fn atrace_update_tags() {
     gate::update();
     crate::watch::tags_may_have_changed();

@@ -23,7 +23,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use atrace_sys::AtomicRef;
-use atrace_sys::process::Undisturbed;
+use atrace_sys::process::{self, Undisturbed};
 use atrace_sys::properties::{Properties, Wait};
 
 use crate::AtraceTag;
@@ -133,6 +133,7 @@ pub(crate) fn set_enabled(enabled: bool) {
 /// Reads the properties again although their serial may be the same: app patterns have none that counts.
 pub(crate) fn update() {
     let _undisturbed = Undisturbed::new();
+    process::reread_argv0();
     if let Sink::Cutils(library) = sink::chosen() {
         library.library.update_tags();
     }
@@ -143,6 +144,10 @@ pub(crate) fn update() {
 #[cold]
 #[inline(never)]
 fn refresh() -> AtraceTag {
+    // Where events go nowhere for now, each comes here: few of them ask the system again.
+    if sink::present().is_waiting() && !sink::retry() {
+        return AtraceTag::empty();
+    }
     let _undisturbed = Undisturbed::new();
     read_properties()
 }
@@ -203,6 +208,7 @@ fn follow(cutils: &CutilsSink, properties: &'static Properties) -> Watched {
 /// Finds out what is enabled, publishes it and returns it.
 fn read_properties() -> AtraceTag {
     let sink = sink::chosen();
+    sink.check();
     let claim = claim();
     let disabled = DISABLED.load(Ordering::SeqCst);
     let (word, serial, found, tags) = match (sink, sink.properties()) {
@@ -230,11 +236,13 @@ fn read_properties() -> AtraceTag {
             let tags = if disabled {
                 AtraceTag::NotReady
             } else {
-                flags::enabled_tags(|key| properties.get(key).ok().flatten())
+                // In two steps, as both together are large on the stack of a signal handler.
+                flags::enabled_tags(|key| properties.find(key)?.read().map(|(_, value)| value))
             };
             (watched.word, watched.serial, if disabled { PARKED } else { tags.bits() }, tags)
         }
         (_, None) if disabled => (Some(&NO_SERIAL), 0, PARKED, AtraceTag::NotReady),
+        (_, None) if sink.is_waiting() => (None, 0, 0, AtraceTag::empty()),
         (_, None) => (Some(&NO_SERIAL), 0, 0, AtraceTag::empty()),
     };
     // Without a word that can be loaded the claim stays, and every event comes here.

@@ -45,12 +45,44 @@
 //! which is what the doctor does: `atrace doctor`, or the module `doctor` (feature `tracefs`). It is written
 //! where properties are read, not by events, and the descriptor may be closed.
 //!
+//! What fails for want of a descriptor or memory is tried again: at the 1st, 2nd, 4th … event, later at each
+//! 1024th, and whenever [`sink()`], [`atrace_update_tags`] or [`atrace_set_tracing_enabled`] is called.
+//!
 //! An old libcutils lacks functions (the end of a slice before Android 8; instants and tracks before 13):
 //! those events are written to `trace_marker` in its form. libandroid knows [`AtraceTag::App`] alone, and
 //! neither instants nor tracks: an instant becomes a slice without duration, a slice on a track an async
 //! slice named after the track. Its async slices and counters need Android 10; before that they are dropped.
 //! Whether tracing is on is what it says; it says so before each event, too, so the end of a slice may be
 //! missing when tracing is switched off in between.
+//!
+//! # Descriptors
+//!
+//! The marker is kept open, at the highest number that the soft limit allows, 4095 at most: a program that closes
+//! what it did not open, and then opens files of its own, gets the lowest. A closed marker is opened again by the
+//! next event, which is not lost. If its number became that of something else meanwhile, events are written there
+//! until that is noticed:
+//!
+//! - by a thread's first event, and each 256th from then on: so 255 events of a thread go astray at most (on Android
+//!   256 of a stack), and after `fork` as many of the child's;
+//! - at each switch of tracing;
+//! - at once, when a message is not taken whole: by a socket without a peer, a full pipe that does not block, a file
+//!   open for reading.
+//!
+//! From then on nothing is written there: the marker is opened at another number, where there is one to be had, and
+//! dropped where there is none ([`SinkInfo::dropped`]). Until then a pipe or socket at the number may block, or raise
+//! SIGPIPE. A regular file must not grow past `RLIMIT_FSIZE`, which would raise SIGXFSZ: one that has such a limit is
+//! no place for events, and a limit that is set later is noticed as above. Room for 256 KiB per thread must be left
+//! below it, unless [`atrace_update_tags`] is called after setting it.
+//!
+//! # Confinement
+//!
+//! A process that takes system calls away from itself (seccomp) calls [`atrace_init`] first, in a forked child
+//! [`atrace_update_tags`]. From then on events and switches need `write` and `fstat` (`newfstatat` in new libcs),
+//! and `prlimit64` where events go to a regular file; a [watch](watch::watch) also needs `futex`, and what the
+//! allocator needs. A descriptor that was closed is opened again, which needs more. The name of the process is read then and kept, also in children:
+//! who changes it calls [`atrace_update_tags`].
+//!
+//! After [`atrace_init`] an event and a switch have room on a signal stack of 8 KiB, also where nothing was optimised.
 //!
 //! # The command
 //!

@@ -1,16 +1,20 @@
 //! Where a message goes: chosen once, at the first event or question, and never changed.
+//!
+//! But where nothing could be opened for want of descriptors or memory, it is tried again ([`retry`]): at ever more
+//! events, and whenever somebody asks.
 
+use std::error::Error as _;
 use std::ffi::OsStr;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fmt, io};
 
 use atrace_sys::AtomicRef;
 use atrace_sys::cutils::Cutils;
-use atrace_sys::marker::{Marker, MarkerKind};
+use atrace_sys::marker::{Marker, MarkerError, MarkerKind};
 use atrace_sys::ndk::Ndk;
 use atrace_sys::process::{self, ErrnoGuard, Undisturbed};
-use atrace_sys::properties::Properties;
+use atrace_sys::properties::{Error as PropertiesError, ErrorKind, Properties};
 use atrace_sys::state::Text;
 
 pub(crate) use atrace_sys::process::{ProcessId, id as process_id};
@@ -26,10 +30,40 @@ pub(crate) enum Sink {
     /// Nobody asked yet.
     Unchosen,
     /// Nowhere: tracing is off in this process, and why.
-    Off(String),
+    Off(Failure),
     Marker(MarkerSink),
     Cutils(CutilsSink),
     Ndk(NdkSink),
+}
+
+/// Why events go nowhere.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    reason: String,
+    /// It may be otherwise soon: see [`process::may_pass`].
+    may_pass: bool,
+}
+
+impl Failure {
+    /// For life.
+    fn lasting(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), may_pass: false }
+    }
+}
+
+impl From<MarkerError> for Failure {
+    fn from(error: MarkerError) -> Self {
+        Self { reason: error.to_string(), may_pass: error.may_pass() }
+    }
+}
+
+impl From<PropertiesError> for Failure {
+    fn from(error: PropertiesError) -> Self {
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let code = source.and_then(io::Error::raw_os_error);
+        let may_pass = error.kind() == ErrorKind::Busy || code.is_some_and(process::may_pass);
+        Self { reason: error.to_string(), may_pass }
+    }
 }
 
 #[derive(Debug)]
@@ -74,12 +108,12 @@ impl CutilsSink {
 
 impl Sink {
     /// Writes what others may know of it; see [`state`].
-    pub(crate) fn describe(&self, text: &mut Text) {
+    pub(crate) fn describe(&self, text: &mut Text<'_>) {
         let kind = self.kind();
         text.line("sink", format_args!("{kind:?}"));
         match self {
             Self::Unchosen => {}
-            Self::Off(reason) => text.line("reason", reason),
+            Self::Off(failure) => text.line("reason", &failure.reason),
             Self::Marker(sink) => describe_marker(&sink.marker, text),
             Self::Cutils(sink) => {
                 text.line("library", sink.library.path());
@@ -109,7 +143,7 @@ impl Sink {
     }
 }
 
-fn describe_marker(marker: &Marker, text: &mut Text) {
+fn describe_marker(marker: &Marker, text: &mut Text<'_>) {
     text.line("place", marker.place());
     text.line("marker", marker.identity());
     let (dropped, code) = marker.failures();
@@ -142,15 +176,21 @@ pub(crate) fn present() -> &'static Sink {
 /// finish is right, nobody waits.
 pub(crate) fn chosen() -> &'static Sink {
     let present = SINK.get();
-    if !matches!(present, Sink::Unchosen) {
+    if !present.is_open() {
         return present;
     }
     let _undisturbed = Undisturbed::new();
     let (sink, complaint) = choose();
+    if let (Sink::Off(_), Sink::Off(Failure { may_pass: true, .. })) = (present, &sink) {
+        return present; // As before: what is published stays in memory for ever.
+    }
     match SINK.publish(present, Box::new(sink)) {
         Ok(sink) => {
             static TOLD: fn() = state::publish;
             atrace_sys::marker::on_failure(&TOLD);
+            if sink.properties().is_some() {
+                process::with_argv0(|_| ()); // Now, while files may be opened.
+            }
             if let Some(complaint) = complaint {
                 process::complain(&format!("atrace: {complaint}; tracing is off"));
             }
@@ -160,13 +200,42 @@ pub(crate) fn chosen() -> &'static Sink {
     }
 }
 
+/// Tells whether this event is one at which to choose again; costs no system call. After a choice that may be
+/// another soon: the 1st event, the 2nd, the 4th and so on, later each 1024th.
+pub(crate) fn retry() -> bool {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let asked = ASKED.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    asked.is_multiple_of(1024) || asked.is_power_of_two()
+}
+
+impl Sink {
+    /// Tells whether it is still to be chosen, or may be chosen otherwise.
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Unchosen) || self.is_waiting()
+    }
+
+    /// Tells whether events go nowhere for a reason that may pass.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self, Self::Off(Failure { may_pass: true, .. }))
+    }
+
+    /// Has the marker looked at, whether it still is what was opened.
+    pub(crate) fn check(&self) {
+        match self {
+            Self::Marker(sink) => sink.marker.check(),
+            Self::Cutils(CutilsSink { marker: Some(marker), .. }) => marker.check(),
+            _ => {}
+        }
+    }
+}
+
 /// Chooses as the crate's documentation says. The second: a wrong value of a variable, to be complained about.
 fn choose() -> (Sink, Option<String>) {
     let backend = process::variable("ATRACE_BACKEND");
     let sink = match backend.as_ref().map(|value| value.as_encoded_bytes()) {
         None => return by_default(),
         Some(b"marker") => marker(),
-        Some(b"none") => Ok(Sink::Off("ATRACE_BACKEND=none".to_owned())),
+        Some(b"none") => return (Sink::Off(Failure::lasting("ATRACE_BACKEND=none")), None),
         Some(b"cutils") => cutils(None),
         Some(b"ndk") => ndk(None),
         Some(value) => {
@@ -175,18 +244,21 @@ fn choose() -> (Sink, Option<String>) {
             } else if let Some(path) = value.strip_prefix(b"ndk:") {
                 ndk(Some(OsStr::from_bytes(path)))
             } else {
-                Err(format!(
+                Err(Failure::lasting(format!(
                     "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, ndk, \
                      ndk:/path/libandroid.so, none",
                     String::from_utf8_lossy(value)
-                ))
+                )))
             }
         }
     };
-    match sink {
-        Ok(sink) => (sink, None),
-        Err(reason) => (Sink::Off(reason.clone()), Some(reason)),
-    }
+    sink.map_or_else(|failure| off(failure, true), |sink| (sink, None))
+}
+
+/// No sink, and a complaint if one is due: not of what may pass.
+fn off(failure: Failure, complain: bool) -> (Sink, Option<String>) {
+    let complaint = (complain && !failure.may_pass).then(|| failure.reason.clone());
+    (Sink::Off(failure), complaint)
 }
 
 #[cfg(target_os = "android")]
@@ -204,15 +276,18 @@ fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> (
     }
     let not_cutils = match cutils(libcutils) {
         Ok(sink) => return (sink, None),
-        Err(reason) => reason,
+        Err(failure) if failure.may_pass => return off(failure, false),
+        Err(failure) => failure.reason,
     };
     let not_ndk = match ndk(libandroid) {
         Ok(sink) => return (sink, None),
-        Err(reason) => reason,
+        Err(failure) if failure.may_pass => return off(failure, false),
+        Err(failure) => failure.reason,
     };
     match marker_by_default() {
-        (Sink::Off(reason), complaint) => {
-            (Sink::Off(format!("{reason}; nor can be loaded {not_cutils}; {not_ndk}")), complaint)
+        (Sink::Off(Failure { reason, may_pass }), complaint) => {
+            let reason = format!("{reason}; nor can be loaded {not_cutils}; {not_ndk}");
+            (Sink::Off(Failure { reason, may_pass }), complaint)
         }
         found => found,
     }
@@ -228,11 +303,7 @@ fn by_default() -> (Sink, Option<String>) {
 fn marker_by_default() -> (Sink, Option<String>) {
     match marker() {
         Ok(sink) => (sink, None),
-        Err(reason) => {
-            let named = is_named("ATRACE_MARKER") || is_named("ATRACE_PROPERTIES");
-            let complaint = named.then(|| reason.clone());
-            (Sink::Off(reason), complaint)
-        }
+        Err(failure) => off(failure, is_named("ATRACE_MARKER") || is_named("ATRACE_PROPERTIES")),
     }
 }
 
@@ -240,35 +311,38 @@ fn is_named(variable: &str) -> bool {
     process::variable(variable).is_some()
 }
 
-fn open_marker() -> Result<Marker, String> {
+fn open_marker() -> Result<Marker, Failure> {
     match process::variable("ATRACE_MARKER") {
-        None => Marker::open().map_err(|reason| reason.to_string()),
-        Some(value) => Marker::open_named(&value).map_err(|reason| format!("ATRACE_MARKER: {reason}")),
+        None => Marker::open().map_err(Failure::from),
+        Some(value) => Marker::open_named(&value).map_err(|error| Failure {
+            reason: format!("ATRACE_MARKER: {error}"),
+            may_pass: error.may_pass(),
+        }),
     }
 }
 
-fn open_properties() -> Result<&'static Properties, String> {
-    Properties::try_open().map_err(|reason| reason.to_string())
+fn open_properties() -> Result<&'static Properties, Failure> {
+    Properties::try_open().map_err(Failure::from)
 }
 
-fn marker() -> Result<Sink, String> {
+fn marker() -> Result<Sink, Failure> {
     // The marker first: who may not write there needs no property store made.
     let marker = open_marker()?;
     let properties = open_properties()?;
     Ok(Sink::Marker(MarkerSink { marker, properties }))
 }
 
-/// What libcutils can do without, unless a variable names it.
-fn if_needed<T>(opened: Result<T, String>, variable: &str) -> Result<Option<T>, String> {
+/// What libcutils can do without, unless a variable names it; or it may be had soon.
+fn if_needed<T>(opened: Result<T, Failure>, variable: &str) -> Result<Option<T>, Failure> {
     match opened {
         Ok(opened) => Ok(Some(opened)),
-        Err(reason) if is_named(variable) => Err(reason),
+        Err(failure) if failure.may_pass || is_named(variable) => Err(failure),
         Err(_) => Ok(None),
     }
 }
 
-fn cutils(path: Option<&OsStr>) -> Result<Sink, String> {
-    let library = Cutils::load(path).map_err(|reason| reason.to_string())?;
+fn cutils(path: Option<&OsStr>) -> Result<Sink, Failure> {
+    let library = Cutils::load(path).map_err(|reason| Failure::lasting(reason.to_string()))?;
     let properties = if_needed(open_properties(), "ATRACE_PROPERTIES")?;
     let library = library.for_api_level(properties.and_then(Properties::api_level));
     let marker = if_needed(open_marker(), "ATRACE_MARKER")?;
@@ -276,8 +350,8 @@ fn cutils(path: Option<&OsStr>) -> Result<Sink, String> {
     Ok(Sink::Cutils(CutilsSink { library, marker, properties, told: AtomicU32::new(0) }))
 }
 
-fn ndk(path: Option<&OsStr>) -> Result<Sink, String> {
-    let library = Ndk::load(path).map_err(|reason| reason.to_string())?;
+fn ndk(path: Option<&OsStr>) -> Result<Sink, Failure> {
+    let library = Ndk::load(path).map_err(|reason| Failure::lasting(reason.to_string()))?;
     let properties = open_properties()?;
     Ok(Sink::Ndk(NdkSink { library, properties }))
 }
@@ -316,8 +390,10 @@ pub(crate) fn emit(
     write(sink, kind, track, name, number)
 }
 
-/// Writes an event, whatever is enabled.
-#[inline(always)]
+/// Writes an event, whatever is enabled. (Inlined as [`Message`] is: the properties are read with no message on the
+/// stack where that would be large.)
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn write(
     sink: &'static Sink,
     kind: Kind,
@@ -336,7 +412,8 @@ pub(crate) fn write(
     }
 }
 
-#[inline(always)]
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn call_library(sink: &CutilsSink, kind: Kind, message: &mut Message, texts: Texts, number: Number) -> bool {
     let CutilsSink { library, marker, .. } = sink;
     let _errno = ErrnoGuard::new();
@@ -448,7 +525,7 @@ impl fmt::Display for SinkInfo {
 pub fn sink() -> SinkInfo {
     match chosen() {
         Sink::Unchosen => SinkInfo { kind: SinkKind::None, detail: "not chosen".to_owned(), dropped: 0 },
-        Sink::Off(reason) => {
+        Sink::Off(Failure { reason, .. }) => {
             SinkInfo { kind: SinkKind::None, detail: format!("nowhere: {reason}"), dropped: 0 }
         }
         Sink::Marker(MarkerSink { marker, .. }) => {
@@ -492,7 +569,9 @@ mod tests {
         assert!(matches!(choose(missing, libandroid.as_os_str()), Sink::Ndk(_)));
         match choose(missing, missing) {
             Sink::Marker(_) => {}
-            Sink::Off(reason) => assert_eq!(reason.matches("/nonexistent/library.so").count(), 2, "{reason}"),
+            Sink::Off(Failure { reason, .. }) => {
+                assert_eq!(reason.matches("/nonexistent/library.so").count(), 2, "{reason}");
+            }
             other => panic!("{other:?}"),
         }
     }

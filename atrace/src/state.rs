@@ -56,12 +56,13 @@ pub(crate) fn publish() {
 /// What would be published now.
 #[cfg(feature = "tracefs")]
 pub(crate) fn compose(then: &mut dyn FnMut(&[u8])) {
-    let mut text = Text::new();
+    let mut bytes = [0; state::TEXT_MAX];
+    let mut text = Text::new(&mut bytes);
     describe(&mut text);
     then(text.bytes());
 }
 
-fn describe(text: &mut Text) {
+fn describe(text: &mut Text<'_>) {
     text.line("version", env!("CARGO_PKG_VERSION"));
     let id = process::id();
     let digits = id.bytes();

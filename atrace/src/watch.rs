@@ -65,7 +65,7 @@ impl Drop for Watch {
 /// in it is caught.
 ///
 /// Where tracing can't be switched on in this process ([`sink()`](crate::sink())), no thread is started and
-/// it is never called.
+/// it is never called. Where it can't for now, for want of descriptors or memory, the thread asks again each second.
 ///
 /// [`atrace_set_tracing_enabled`]: crate::atrace_set_tracing_enabled
 /// [`atrace_update_tags`]: crate::atrace_update_tags
@@ -201,14 +201,14 @@ impl Watchers {
         if state.callbacks.is_empty() {
             state.told = tags;
         }
-        if state.stop.is_none()
-            && let Some(properties) = sink::chosen().properties()
-        {
+        let sink = sink::chosen();
+        if state.stop.is_none() && (sink.properties().is_some() || sink.is_waiting()) {
             let stop = Arc::new(AtomicBool::new(false));
             let stopped = Arc::clone(&stop);
             let detached = self.detached;
             thread::spawn_quiet("atrace-watch", move || {
                 WATCHING.set(true);
+                let Some(properties) = properties_when_there(&stopped) else { return };
                 if detached {
                     thread::leave_descriptors();
                 }
@@ -280,6 +280,14 @@ impl Watchers {
         }
         state.delivering = false;
     }
+}
+
+/// The properties, as soon as they can be had.
+fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
+    while sink::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    sink::present().properties()
 }
 
 /// Wakes the thread that was told to stop until it has let go of `stop`: one wake may come just before it

@@ -226,7 +226,8 @@ mod cases {
                 static OWN: AtomicBool = AtomicBool::new(false);
                 let own = watch::watch(|_| OWN.store(true, Ordering::SeqCst)).unwrap();
                 assert_eq!(threads(), 2);
-                let _switched = control().enable_tags(AtraceTag::Camera).unwrap();
+                // For good: the parent's watch may be slow to look.
+                control().enable_tags(AtraceTag::Camera).unwrap().keep();
                 until("the child's own watch is told", || OWN.load(Ordering::SeqCst));
                 assert!(!SEEN.load(Ordering::SeqCst), "a watch of the parent's was told in the child");
                 drop(own);

@@ -135,6 +135,32 @@ mod cases {
         assert!(ran.stderr.contains("file size limit"), "{}", ran.stderr);
     }
 
+    /// What is published of the process is a file, too.
+    #[test]
+    fn a_size_limit_does_not_keep_events_from_the_kernel() {
+        let name = case!({
+            for _ in 0..300 {
+                atrace_instant(TAG, "x");
+            }
+            atrace_update_tags();
+        });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        let mut command = place.command(&name);
+        // SAFETY: setrlimit may be called between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+        common::run(&mut command);
+        assert_eq!(place.messages().len(), 300);
+    }
+
     /// Lets the child inherit a descriptor under the number it has here.
     fn inherit(command: &mut std::process::Command, file: &File) {
         let number = file.as_raw_fd();
@@ -166,7 +192,8 @@ mod cases {
                     // SAFETY: nothing else in this process uses the inherited descriptor.
                     drop(unsafe { OwnedFd::from_raw_fd(number) });
                     let other = tempfile::tempfile().unwrap();
-                    assert_eq!(other.as_raw_fd(), number);
+                    // SAFETY: as above; the file may have got a lower number.
+                    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
                     atrace_instant(TAG, "two");
                     assert_eq!(other.metadata().unwrap().len(), 0);
                     assert_eq!(sink().to_string(), format!("fd:{number}"));
@@ -691,7 +718,10 @@ mod cases {
                     let _event = begin_scoped_event(TAG, "scope");
                 }
                 // SAFETY: closes atrace's descriptor, so that the next event has to open it; `close` would be a cancellation point.
-                unsafe { libc::syscall(libc::SYS_close, 200) };
+                unsafe {
+                    let is_open = |number: &i32| libc::fcntl(*number, libc::F_GETFD) >= 0;
+                    libc::syscall(libc::SYS_close, (0..4096).rev().find(is_open).unwrap());
+                };
                 atrace_instant(TAG, "last");
                 DONE.store(true, Ordering::SeqCst);
                 std::ptr::null_mut()

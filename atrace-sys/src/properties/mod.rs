@@ -271,7 +271,10 @@ impl Properties {
     /// damaged.
     #[doc(alias = "__system_property_find")]
     pub fn find(&self, key: &str) -> Option<Property<'_>> {
-        self.0.find(&Key::new(key).ok()?).ok()?.map(Property)
+        // Looked at where it is: moved about, it would be there five times where nothing is optimised, on a stack that
+        // may be a signal handler's.
+        let Ok(key) = &Key::new(key) else { return None };
+        self.0.find(key).ok()?.map(Property)
     }
 
     /// Returns Android's API level, `ro.build.version.sdk`; `None` where it is not set, as on a host.

@@ -25,28 +25,22 @@ pub const SIZE: usize = 4096;
 /// How long a text can be; what is longer is cut.
 pub const TEXT_MAX: usize = SIZE - 8;
 
-/// A text in the making, on the stack.
-pub struct Text {
-    bytes: [u8; TEXT_MAX],
+/// A text in the making.
+pub struct Text<'a> {
+    bytes: &'a mut [u8],
     length: usize,
 }
 
-impl fmt::Debug for Text {
+impl fmt::Debug for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Text").field("length", &self.length).finish_non_exhaustive()
     }
 }
 
-impl Default for Text {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Text {
-    /// Makes an empty text.
-    pub fn new() -> Self {
-        Self { bytes: [0; TEXT_MAX], length: 0 }
+impl<'a> Text<'a> {
+    /// Makes an empty text in this memory.
+    pub fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, length: 0 }
     }
 
     /// What was added.
@@ -71,9 +65,9 @@ impl Text {
     }
 }
 
-struct Value<'a>(&'a mut Text);
+struct Value<'a, 'b>(&'a mut Text<'b>);
 
-impl fmt::Write for Value<'_> {
+impl fmt::Write for Value<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for &byte in text.as_bytes() {
             self.0.push(&[if byte < 0x20 || byte == 0x7f { b'?' } else { byte }]);
@@ -85,7 +79,7 @@ impl fmt::Write for Value<'_> {
 /// Publishes the text that `compose` makes as the state of the calling process.
 ///
 /// When two threads come at once, one leaves it to the other, which composes once more.
-pub fn publish(compose: &dyn Fn(&mut Text)) {
+pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     #[cfg(all(target_os = "linux", not(miri)))]
     page::publish(compose);
     let _ = compose;

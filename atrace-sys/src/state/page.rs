@@ -1,19 +1,23 @@
 //! The memory file of this process, and its mapping.
 
+use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
 
 use super::{SIZE, TEXT_MAX, Text};
-use crate::{marker, process, thread};
+use crate::{fork, marker, process, thread};
 
-pub(super) fn publish(compose: &dyn Fn(&mut Text)) {
+pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     let _errno = process::ErrnoGuard::new();
-    let this = u64::from_ne_bytes(process::id().bytes());
+    let this = fork::generation().number();
     while take_turn(this) {
         AGAIN.store(false, Ordering::SeqCst);
-        if let Some(page) = page_of(this) {
-            let mut text = Text::new();
-            compose(&mut text);
-            page.write(&text.bytes);
+        // SAFETY: who has the turn is alone with it: a signal handler in between does not get the turn, and what a
+        // parent's thread was writing at a fork, the child has a copy of.
+        let scratch = unsafe { &mut *SCRATCH.0.get() };
+        if let Some(page) = page_of(this, scratch) {
+            scratch.fill(0);
+            compose(&mut Text::new(&mut scratch[..TEXT_MAX]));
+            page.write(&scratch[..TEXT_MAX]);
         }
         TURN.store(0, Ordering::SeqCst);
         if !AGAIN.load(Ordering::SeqCst) {
@@ -22,13 +26,21 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text)) {
     }
 }
 
-/// The process, by its [id](crate::process::id), one of whose threads is publishing.
+/// The [generation](fork::generation) of the process one of whose threads is publishing.
 static TURN: AtomicU64 = AtomicU64::new(0);
 /// Somebody came meanwhile.
 static AGAIN: AtomicBool = AtomicBool::new(false);
 /// The process whose page this is, if it could have one.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Where a text is composed: the stack may be a small one.
+struct Scratch(UnsafeCell<[u8; SIZE]>);
+
+// SAFETY: used by who has the turn only.
+unsafe impl Sync for Scratch {}
+
+static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
 
 fn take_turn(this: u64) -> bool {
     let mut present = TURN.compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst);
@@ -47,15 +59,17 @@ fn take_turn(this: u64) -> bool {
 }
 
 /// The page of this process, made if need be. Called by who has the turn.
-fn page_of(this: u64) -> Option<&'static Page> {
+fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     if OWNER.load(Ordering::Acquire) != this {
         if thread::has_left_descriptors() {
             return None; // What this thread opens, nobody could see.
         }
-        let page = if is_wanted() { Page::make() } else { None };
+        let page = if is_wanted() { Page::make(scratch) } else { Ok(std::ptr::null_mut()) };
         PAGE.store(page.unwrap_or(std::ptr::null_mut()), Ordering::Release);
-        // Also where it could not be had: it is not tried at every event.
-        OWNER.store(this, Ordering::Release);
+        // Also where it can't be had, unless that may pass: it is not tried for ever.
+        if !page.is_err_and(process::may_pass) {
+            OWNER.store(this, Ordering::Release);
+        }
     }
     // SAFETY: null, or a page that `make` mapped, which is never unmapped.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }
@@ -82,8 +96,13 @@ struct Page {
 }
 
 impl Page {
-    fn make() -> Option<*mut Self> {
+    /// Makes the file and maps it; else returns the errno.
+    fn make(scratch: &mut [u8; SIZE]) -> Result<*mut Self, i32> {
         const NAME_OF_FILE: &std::ffi::CStr = c"atrace-state";
+        // To write to it would signal.
+        if marker::soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < SIZE as libc::rlim_t) {
+            return Err(libc::EFBIG);
+        }
         // SAFETY: a C string and flags. By number: not every libc has the function.
         let made = unsafe {
             libc::syscall(
@@ -92,25 +111,23 @@ impl Page {
                 libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
             )
         };
-        let fd = i32::try_from(made).ok().filter(|fd| *fd >= 0)?;
-        let page = Self::map(fd);
+        let fd = i32::try_from(made).ok().filter(|fd| *fd >= 0).ok_or_else(process::errno)?;
+        let page = Self::map(fd, scratch).ok_or_else(process::errno);
         // To a number that programs don't reuse.
-        // SAFETY: the descriptor was made above and is nobody else's.
-        unsafe {
-            if page.is_none() || libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, marker::LOWEST_FD) >= 0 {
-                libc::close(fd);
-            }
+        if page.is_err() || marker::duplicate_high(fd, None).is_some() {
+            // SAFETY: the descriptor was made above and is nobody else's.
+            unsafe { libc::close(fd) };
         }
         page
     }
 
-    fn map(fd: i32) -> Option<*mut Self> {
-        let zeros = [0_u8; SIZE];
+    fn map(fd: i32, scratch: &mut [u8; SIZE]) -> Option<*mut Self> {
+        scratch.fill(0);
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // Written, so that there is memory for it now and not when a store would end the process.
         // SAFETY: a descriptor of ours; readable memory of that length.
         let ready = unsafe {
-            libc::write(fd, zeros.as_ptr().cast(), SIZE) == SIZE as isize
+            libc::write(fd, scratch.as_ptr().cast(), SIZE) == SIZE as isize
                 && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0
         };
         if !ready {
@@ -130,7 +147,7 @@ impl Page {
         (place != libc::MAP_FAILED).then_some(place.cast())
     }
 
-    fn write(&self, text: &[u8; TEXT_MAX]) {
+    fn write(&self, text: &[u8]) {
         let sequence = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(sequence, Ordering::Relaxed);
         fence(Ordering::Release);

@@ -34,9 +34,16 @@ pub(super) fn has_suspect(bytes: &[u8], bar: bool) -> bool {
 #[inline(always)]
 pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     if from.len() >= 32 {
-        return if bar { copy_long::<true>(from, to) } else { copy_long::<false>(from, to) };
+        if bar { copy_long::<true>(from, to) } else { copy_long::<false>(from, to) }
+    } else {
+        copy_short(from, to, bar)
     }
-    // Shorter texts as two pieces of fixed length that overlap.
+}
+
+/// [`copy`] of less than 32 bytes: as two pieces of fixed length that overlap.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     if from.len() >= 16 {
         return copy_16(from, to, bar);
     }
@@ -62,7 +69,8 @@ pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
 
 /// [`copy`] of 16 to 31 bytes.
 #[cfg(target_arch = "x86_64")]
-#[inline(always)]
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_16(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     if from.len() != to.len() || from.len() < 16 {
         return false;
@@ -73,7 +81,8 @@ fn copy_16(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
 
 /// [`copy`] of 16 to 31 bytes, by words: of arrays of lanes the compiler does not make vectors here.
 #[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_16(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     let mut found = false;
     if let (Some(&first), Some(&last)) = (from.first_chunk::<16>(), from.last_chunk::<16>()) {
@@ -86,7 +95,8 @@ fn copy_16(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
 }
 
 /// Writes the first and the last bytes of `to`.
-#[inline(always)]
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last: [u8; N]) {
     if let Some(to) = to.first_chunk_mut() {
         *to = first.map(MaybeUninit::new);
@@ -98,7 +108,8 @@ fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last: [u
 
 /// Tells whether one of the eight bytes is suspect: exactly, by tests of each byte's high bit into which
 /// nothing is carried.
-#[inline(always)]
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn word_is_suspect(word: u64, bar: bool) -> bool {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH: u64 = ONES * 0x80;
@@ -117,10 +128,18 @@ fn word_is_suspect(word: u64, bar: bool) -> bool {
 
 /// [`copy`] of 32 bytes and more.
 #[cfg(target_arch = "x86_64")]
-#[inline(always)]
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_long<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool {
     if from.len() != to.len() {
         return false;
+    }
+    if cfg!(all(debug_assertions, not(test))) {
+        // Not optimised, vectors take 2.5 KiB of stack. (The unit tests have that.)
+        for (&from, to) in from.iter().zip(to) {
+            to.write(from);
+        }
+        return has_suspect(from, BAR);
     }
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2; there are at least 32 bytes, and as many in both.
@@ -133,7 +152,8 @@ fn copy_long<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool {
 
 /// [`copy`] of 32 bytes and more.
 #[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_long<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool {
     copy_lanes::<BAR>(from, to)
 }

@@ -11,6 +11,9 @@
 //!
 //! Names that need replacing are rare: they are copied as they are while looking for such a byte ([`copy`]),
 //! and only if one was seen gone over again.
+//!
+//! All of it is inlined into one function for each kind of event. Without optimisation that function would need
+//! 7 KiB of stack, more than a signal handler has, so there (`debug_assertions`) its parts stay apart.
 
 #![expect(
     unsafe_code,
@@ -72,13 +75,15 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    #[inline(always)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn new() -> Self {
         Self { buffer: [const { MaybeUninit::uninit() }; MESSAGE_MAX + 1], len: 0, has_angle: false }
     }
 
     /// Builds `KIND|pid`, then `|track`, `|name` and `|number` as given, and tells where the texts lie.
-    #[inline(always)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn encode(
         &mut self,
         kind: Kind,
@@ -131,7 +136,8 @@ impl Message {
 
     /// Makes an empty name that starts at `start` a `?`; at the end of the line the reader trims spaces, so
     /// there a name of nothing but spaces is as good as empty.
-    #[inline(always)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill_empty(&mut self, start: usize, last: bool) {
         if self.len == start {
             self.byte(b'?');
@@ -167,7 +173,8 @@ impl Message {
     }
 
     /// Starts the message with `KIND|pid|`.
-    #[inline(always)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn head(&mut self, kind: Kind, pid: ProcessId) {
         let [a, b, id @ ..] = self.buffer.first_chunk_mut::<10>().expect("the buffer is longer");
         a.write(kind as u8);
@@ -176,7 +183,8 @@ impl Message {
         self.len = 2 + pid.len_with_bar();
     }
 
-    #[inline(always)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn byte(&mut self, byte: u8) {
         if let Some(place) = self.buffer.get_mut(self.len) {
             place.write(byte);
@@ -185,7 +193,8 @@ impl Message {
     }
 
     /// Appends bytes that need no replacing.
-    #[inline(always)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn raw(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.byte(byte);
@@ -194,7 +203,8 @@ impl Message {
 
     /// Appends `text`, replaced and cut so that the message does not grow beyond `limit`; tells whether all
     /// fitted.
-    #[inline(always)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn text(&mut self, text: &str, limit: usize, replace_bar: bool) -> bool {
         let room = limit.saturating_sub(self.len);
         let (text, whole) = if text.len() <= room { (text, true) } else { (cut(text, room), false) };
@@ -241,7 +251,8 @@ impl Message {
     }
 
     /// The message.
-    #[inline(always)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: every method that raises `len` has initialised the bytes up to it, and `len` is within the
         // buffer.

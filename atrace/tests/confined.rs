@@ -1,0 +1,126 @@
+//! A process that was initialised and then took away its own right to make system calls.
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+mod common;
+
+#[allow(unsafe_code, reason = "filters of system calls are set as a C program would")]
+mod cases {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use atrace::*;
+
+    use crate::common::{Place, case, control, until};
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    /// What events and switches need; and what this test does itself.
+    const ALLOWED: [libc::c_long; 4] =
+        [libc::SYS_write, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_exit_group];
+
+    /// From here on, any other call ends the process.
+    fn confine(also: &[libc::c_long]) {
+        let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+        for call in ALLOWED.iter().chain(also) {
+            filter.push(op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *call as u32, 0, 1));
+            filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0));
+        }
+        filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0, 0));
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: a live program of that length.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    /// A word that a child shares with its parent.
+    fn shared() -> &'static AtomicU32 {
+        let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, never unmapped; zeros are a word.
+        unsafe {
+            let page =
+                libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, anonymous, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            &*page.cast()
+        }
+    }
+
+    /// What the child does; it says by `step` how far it is, and is told by it when to go on.
+    fn confined(step: &AtomicU32, also: &[libc::c_long]) -> ! {
+        let reach = |number| {
+            step.store(number, Ordering::SeqCst);
+            while step.load(Ordering::SeqCst) != number + 1 {
+                std::hint::spin_loop();
+            }
+        };
+        atrace_init();
+        confine(also);
+        let many = |name| (0..600).for_each(|_| atrace_instant(TAG, name));
+        many("off");
+        reach(1);
+        many("on");
+        reach(3);
+        many("off");
+        reach(5);
+        drop(begin_scoped_event(TAG, "on"));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) }
+    }
+
+    fn is_followed(also: &[libc::c_long]) {
+        let step = shared();
+        // SAFETY: the child does not return from here.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            confined(step, also);
+        }
+        let mut ended = None;
+        let mut has_ended = || {
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            if ended.is_none() && unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
+                ended = Some(status);
+            }
+            ended
+        };
+        let mut switched = None;
+        for number in [1, 3, 5] {
+            until("the child is there, or dead", || {
+                step.load(Ordering::SeqCst) == number || has_ended().is_some()
+            });
+            if has_ended().is_some() {
+                break;
+            }
+            switched = (number != 3).then(|| control().enable("*").unwrap());
+            step.store(number + 1, Ordering::SeqCst);
+        }
+        until("the child has ended", || has_ended().is_some());
+        drop(switched);
+        assert_eq!(has_ended(), Some(0), "the child was ended at step {}", step.load(Ordering::SeqCst));
+        println!("CHILD {child}");
+    }
+
+    fn expected(child: &str) -> Vec<String> {
+        let mut all = vec![format!("I|{child}|on"); 600];
+        all.extend([format!("B|{child}|on"), format!("E|{child}")]);
+        all
+    }
+
+    #[test]
+    fn a_switch_makes_no_system_call_but_fstat() {
+        let name = case!({ is_followed(&[]) });
+        let Some(place) = Place::kernel(&name) else { return };
+        let ran = place.run(&name);
+        assert_eq!(place.messages(), expected(ran.said("CHILD")[0]));
+    }
+
+    /// A file has a size limit that must be looked at.
+    #[test]
+    fn a_switch_looks_at_the_limit_of_a_file() {
+        let name = case!({ is_followed(&[libc::SYS_prlimit64]) });
+        let place = Place::file();
+        let ran = place.run(&name);
+        assert_eq!(place.text(), expected(ran.said("CHILD")[0]).concat());
+    }
+}

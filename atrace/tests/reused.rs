@@ -1,0 +1,371 @@
+//! The host closes the marker's descriptor, and its number becomes that of a file, socket or pipe of its own.
+
+mod common;
+
+#[allow(unsafe_code, reason = "descriptors are closed and put at numbers as a C program would")]
+mod cases {
+    use std::fs::File;
+    use std::io::{Read as _, Seek as _, Write as _};
+    use std::os::fd::{AsRawFd as _, RawFd};
+    use std::os::unix::net::UnixStream;
+    use std::os::unix::process::CommandExt as _;
+    use std::path::PathBuf;
+
+    use atrace::*;
+
+    use crate::common::{self, Place, case, control, descriptor_of, descriptors};
+
+    const TAG: AtraceTag = AtraceTag::App;
+    /// How many events of a thread may go astray, as the crate's documentation says.
+    const BOUND: usize = 256;
+
+    fn marker() -> PathBuf {
+        std::env::var_os("ATRACE_MARKER").unwrap().into()
+    }
+
+    fn number() -> RawFd {
+        descriptor_of(&marker()).expect("the marker is open")
+    }
+
+    fn close_all() {
+        // SAFETY: nothing in this process uses another descriptor by number, but for atrace, which is the test.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    }
+
+    /// Puts something of the host's where the marker is.
+    fn put(own: RawFd, at: RawFd) {
+        // SAFETY: the number is that of atrace's descriptor, which is the test.
+        assert_eq!(unsafe { libc::dup2(own, at) }, at);
+    }
+
+    /// How many events there are in a text.
+    fn events(text: &[u8]) -> usize {
+        text.windows(2).filter(|two| two == b"I|").count()
+    }
+
+    fn events_in(file: &mut File) -> usize {
+        let mut text = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut text).unwrap();
+        events(&text)
+    }
+
+    fn many() {
+        (0..2000).for_each(|_| atrace_instant(TAG, "event"));
+    }
+
+    #[test]
+    fn own_files_after_close_range_get_nothing() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            atrace_instant(TAG, "first");
+            close_all();
+            let file = |number| File::create_new(directory.path().join(format!("{number}"))).unwrap();
+            let own: Vec<_> = (0..220).map(file).collect();
+            many();
+            let astray: u64 = own.iter().map(|file| file.metadata().unwrap().len()).sum();
+            assert_eq!(astray, 0, "events went into files of the host");
+            assert_eq!(sink().dropped(), 0);
+        });
+        let place = Place::file().on();
+        place.run(&name);
+        assert_eq!(events(place.text().as_bytes()), 2001);
+    }
+
+    #[test]
+    fn few_descriptors_all_used_lose_no_more_than_the_bound() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            atrace_instant(TAG, "first");
+            close_all();
+            let mut own = Vec::new();
+            while let Ok(file) = File::options()
+                .create_new(true)
+                .read(true)
+                .write(true)
+                .open(directory.path().join(format!("{}", own.len())))
+            {
+                own.push(file);
+            }
+            assert_eq!(own.len(), 61);
+            many();
+            let astray: usize = own.iter_mut().map(events_in).sum();
+            assert!(astray <= BOUND, "{astray} events went into files of the host");
+            many();
+            assert_eq!(own.iter_mut().map(events_in).sum::<usize>(), astray, "it goes on");
+            // There was no number for the marker.
+            assert_eq!(sink().dropped() as usize, 4000 - astray);
+            drop(own);
+            many();
+            assert_eq!(sink().dropped() as usize, 4000 - astray);
+        });
+        let place = Place::file().on();
+        let mut command = place.command(&name);
+        // SAFETY: setrlimit may be called between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+                libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+                Ok(())
+            });
+        }
+        common::run(&mut command);
+        assert_eq!(events(place.text().as_bytes()), 2001);
+    }
+
+    /// With one `open` the number may be that of a file; with two, one is free for the marker.
+    #[test]
+    fn the_number_is_the_highest_that_the_limit_allows() {
+        let name = case!({
+            let expected: RawFd = std::env::var("EXPECTED").unwrap().parse().unwrap();
+            atrace_instant(TAG, "first");
+            assert_eq!(number(), expected);
+            let state = std::fs::read_dir("/proc/self/fd").unwrap().flatten().find(|entry| {
+                std::fs::read_link(entry.path())
+                    .is_ok_and(|link| link.to_string_lossy().contains("atrace-state"))
+            });
+            if cfg!(target_os = "linux") {
+                assert_eq!(state.unwrap().file_name().to_str(), Some(&*(expected - 1).to_string()));
+            }
+            // Also with a limit that was lowered since.
+            let limit = libc::rlimit { rlim_cur: 32, rlim_max: 8192 };
+            // SAFETY: a live rlimit.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+            atrace_instant(TAG, "second");
+            close_all();
+            atrace_instant(TAG, "third");
+            assert_eq!(number(), 31);
+        });
+        for (limit, expected) in [(64, 63), (1024, 1023), (4096, 4095), (8192, 4095)] {
+            let place = Place::file().on();
+            let mut command = place.command(&name);
+            // SAFETY: setrlimit may be called between fork and exec.
+            unsafe {
+                command.pre_exec(move || {
+                    let limit = libc::rlimit { rlim_cur: limit, rlim_max: 8192 };
+                    match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
+                        0 => Ok(()),
+                        _ => Err(std::io::Error::last_os_error()),
+                    }
+                });
+            }
+            let ran = common::run(command.env("EXPECTED", expected.to_string()));
+            assert_eq!(ran.stderr, "");
+            assert_eq!(events(place.text().as_bytes()), 3);
+        }
+    }
+
+    /// Returns how many events went into what stands at the marker's number now, when `read` says.
+    fn goes_astray(own: RawFd, mut read: impl FnMut() -> usize) -> usize {
+        let before = descriptors().len();
+        put(own, number());
+        many();
+        let astray = read();
+        assert!(astray <= BOUND, "{astray} events went to the host's descriptor");
+        many();
+        assert_eq!(read(), astray, "it goes on");
+        assert_eq!(sink().dropped(), 0);
+        // What was put there, and the marker at another number.
+        assert_eq!(descriptors().len(), before + 1);
+        astray
+    }
+
+    #[test]
+    fn a_file_a_socket_and_a_pipe_at_the_number_get_no_more_than_the_bound() {
+        let name = case!({
+            atrace_instant(TAG, "first");
+            let mut file = tempfile::tempfile().unwrap();
+            let mut astray = goes_astray(file.as_raw_fd(), || events_in(&mut file));
+
+            let (socket, mut peer) = UnixStream::pair().unwrap();
+            peer.set_nonblocking(true).unwrap();
+            let mut text = Vec::new();
+            astray += goes_astray(socket.as_raw_fd(), || {
+                let _ = peer.read_to_end(&mut text);
+                events(&text)
+            });
+
+            let (mut reader, writer) = std::io::pipe().unwrap();
+            // SAFETY: a descriptor of ours.
+            unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+            let mut text = Vec::new();
+            astray += goes_astray(writer.as_raw_fd(), || {
+                let _ = reader.read_to_end(&mut text);
+                events(&text)
+            });
+            println!("ASTRAY {astray}");
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        let astray: usize = ran.said("ASTRAY")[0].parse().unwrap();
+        assert_eq!(events(place.text().as_bytes()) + astray, 12_001);
+    }
+
+    /// What no marker answers is found out at once, and the event is written where it belongs.
+    #[test]
+    fn an_answer_that_no_marker_gives_is_found_out_at_once() {
+        let name = case!({
+            atrace_instant(TAG, "first");
+            // EPIPE. (Rust ignores the signal.)
+            let (socket, peer) = UnixStream::pair().unwrap();
+            drop(peer);
+            put(socket.as_raw_fd(), number());
+            atrace_instant(TAG, "broken");
+            // ENOTCONN.
+            // SAFETY: makes a descriptor.
+            let unconnected = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
+            put(unconnected, number());
+            atrace_instant(TAG, "unconnected");
+            // EAGAIN, and after some room was made, a part.
+            let (mut socket, mut peer) = UnixStream::pair().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            while socket.write(&[b'.'; 64]).is_ok() {}
+            put(socket.as_raw_fd(), number());
+            atrace_instant(TAG, "full");
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            // SAFETY: a descriptor of ours.
+            unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+            while writer.write(&[b'.'; 64]).is_ok() {}
+            put(writer.as_raw_fd(), number());
+            atrace_instant(TAG, "stuffed");
+            // EBADF: open, but for reading, or not at all.
+            put(File::open("/dev/null").unwrap().as_raw_fd(), number());
+            atrace_instant(TAG, "read-only");
+            // EINVAL.
+            // SAFETY: makes a descriptor.
+            put(unsafe { libc::epoll_create1(0) }, number());
+            atrace_instant(TAG, "polling");
+            // ENOSPC.
+            put(File::options().write(true).open("/dev/full").unwrap().as_raw_fd(), number());
+            atrace_instant(TAG, "end");
+            assert_eq!(sink().dropped(), 0);
+            let mut text = [0; 1 << 16];
+            let got = peer.read(&mut text).unwrap();
+            assert_eq!(events(&text[..got]), 0);
+            drop(reader);
+        });
+        let place = Place::file().on();
+        let pid = place.run(&name).pid;
+        let expected = ["first", "broken", "unconnected", "full", "stuffed", "read-only", "polling", "end"];
+        assert_eq!(place.text(), expected.map(|name| format!("I|{pid}|{name}")).concat());
+    }
+
+    #[test]
+    fn a_switch_finds_it_out() {
+        let name = case!({
+            atrace_instant(TAG, "first");
+            let mut file = tempfile::tempfile().unwrap();
+            put(file.as_raw_fd(), number());
+            let _switched = control().enable_tags(AtraceTag::Camera).unwrap();
+            many();
+            assert_eq!(events_in(&mut file), 0);
+            put(file.as_raw_fd(), number());
+            atrace_update_tags();
+            many();
+            assert_eq!(events_in(&mut file), 0);
+        });
+        let place = Place::file().on();
+        place.run(&name);
+        assert_eq!(events(place.text().as_bytes()), 4001);
+    }
+
+    /// Of threads that end soon, too: each looks at its first event.
+    #[test]
+    fn each_thread_and_each_child_finds_it_out() {
+        let name = case!({
+            atrace_instant(TAG, "first");
+            let mut file = tempfile::tempfile().unwrap();
+            put(file.as_raw_fd(), number());
+            for _ in 0..600 {
+                std::thread::spawn(|| atrace_instant(TAG, "event")).join().unwrap();
+            }
+            assert_eq!(events_in(&mut file), 0);
+            put(file.as_raw_fd(), number());
+            std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(many)));
+            assert_eq!(events_in(&mut file), 0);
+            // SAFETY: the child ends without returning from here.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                put(file.as_raw_fd(), number());
+                many();
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(events_in(&mut file) > BOUND)) };
+            }
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+            println!("ASTRAY {}", events_in(&mut file));
+            // What the child did is nothing to its parent.
+            atrace_instant(TAG, "last");
+            assert_eq!(sink().dropped(), 0);
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        let astray: usize = ran.said("ASTRAY")[0].parse().unwrap();
+        assert_eq!(events(place.text().as_bytes()) + astray, 1 + 600 + 8000 + 2000 + 1);
+    }
+
+    /// The events of a number that is not ours any more are never written to it again, also where there is no
+    /// descriptor to be had.
+    #[test]
+    fn without_a_descriptor_to_be_had_events_are_dropped() {
+        let name = case!({
+            atrace_instant(TAG, "first");
+            let mut file = tempfile::tempfile().unwrap();
+            put(file.as_raw_fd(), number());
+            let moved = marker().with_file_name("moved");
+            std::fs::rename(marker(), &moved).unwrap();
+            many();
+            let astray = events_in(&mut file);
+            assert!(astray <= BOUND);
+            many();
+            assert_eq!((events_in(&mut file), sink().dropped() as usize), (astray, 4000 - astray));
+            std::fs::rename(&moved, marker()).unwrap();
+            many();
+            assert_eq!((events_in(&mut file), sink().dropped() as usize), (astray, 4000 - astray));
+        });
+        let place = Place::file().on();
+        place.run(&name);
+        assert_eq!(events(place.text().as_bytes()), 2001);
+    }
+
+    /// A size limit that comes later: the events stop before they would signal, and go on when it has gone.
+    #[test]
+    fn a_size_limit_that_comes_later_ends_events_not_the_program() {
+        let name = case!({
+            let limit_to = |size: libc::rlim_t| {
+                let limit = libc::rlimit { rlim_cur: size, rlim_max: libc::RLIM_INFINITY };
+                // SAFETY: a live rlimit.
+                assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+            };
+            atrace_instant(TAG, "first");
+            // Room for what the bound lets through.
+            limit_to((BOUND * 1024) as libc::rlim_t);
+            let name = "x".repeat(1000);
+            let before = descriptors();
+            for _ in 0..4 {
+                (0..1000).for_each(|_| atrace_instant(TAG, &name));
+            }
+            let dropped = sink().dropped() as usize;
+            assert!(dropped >= 4000 - BOUND, "{dropped}");
+            assert_eq!(descriptors(), before);
+            limit_to(libc::RLIM_INFINITY);
+            atrace_instant(TAG, "last");
+            assert_eq!(sink().dropped() as usize, dropped);
+            // At a switch it is found out at once, however little room there is.
+            limit_to(0);
+            let _switched = control().enable_tags(AtraceTag::Camera);
+            limit_to(libc::RLIM_INFINITY);
+            atrace_update_tags();
+            limit_to(0);
+            atrace_update_tags();
+            atrace_instant(TAG, "too much");
+            assert_eq!(sink().dropped() as usize, dropped + 1);
+            println!("WRITTEN {}", 4002 - dropped);
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        assert_eq!(events(place.text().as_bytes()).to_string(), ran.said("WRITTEN")[0]);
+    }
+}
