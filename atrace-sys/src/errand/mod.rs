@@ -4,7 +4,7 @@
 //! short, a lock of theirs never be released, a path of theirs lead anywhere. An [`Errand`] does it with the rights of
 //! that user instead. The child has a copy of the memory of its maker and nothing else: no descriptor but the pipe,
 //! no capability, no terminal, no environment; it can't be traced and leaves no core. Whatever becomes of it, its maker
-//! hears of it within [`PATIENCE`], and reads what it says as [bytes](words).
+//! hears of it within the time that it gives, and reads what it says as [bytes](words).
 //!
 //! The child is forked and executes no program: there is none that every user may read, and one that was executed
 //! with a user's rights could be traced by them. What is done there allocates, which the C libraries allow in the
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 pub use self::words::{Words, parse};
 
-/// How long an errand may take, from its start.
+/// How long what is done as one user may take.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The longest answer.
@@ -65,7 +65,9 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotStarted(e) => write!(f, "no process could be started to look as that user: {e}"),
-            Self::Late => write!(f, "no answer within {} s", PATIENCE.as_secs()),
+            Self::Late => {
+                f.write_str("no answer in time (is a lock held, or does a file system not answer?)")
+            }
             Self::Ended(libc::SIGBUS) => f.write_str("a file was cut short while it was read"),
             Self::Ended(0) => f.write_str("it could not be looked at as that user"),
             Self::Ended(signal) => write!(f, "looking as that user was ended by signal {signal}"),
@@ -81,13 +83,16 @@ pub struct Errand {
     pid: libc::pid_t,
     /// What the process is called where the kernel has that: its number may be another's once it was waited for.
     handle: Option<OwnedFd>,
-    answer: File,
+    pipe: File,
+    /// What was read of the pipe: a length, and the answer.
+    said: Vec<u8>,
     start: Instant,
+    deadline: Instant,
     is_over: bool,
 }
 
 impl Errand {
-    /// Starts `work` as `user`; its answer has at most [`ANSWER_MAX`] bytes.
+    /// Starts `work` as `user`, which has `patience`, at most [`PATIENCE`]; its answer has at most [`ANSWER_MAX`] bytes.
     ///
     /// Several can be under way at once. Only root can become another user; everybody can become themselves, which
     /// keeps a crash or a hang apart.
@@ -95,7 +100,7 @@ impl Errand {
     /// # Errors
     ///
     /// [`Failure::NotStarted`].
-    pub fn start(user: User, work: impl FnOnce() -> Vec<u8>) -> Result<Self, Failure> {
+    pub fn start(user: User, patience: Duration, work: impl FnOnce() -> Vec<u8>) -> Result<Self, Failure> {
         let start = Instant::now();
         let (answer, pipe) = pipe().map_err(Failure::NotStarted)?;
         // SAFETY: no preconditions.
@@ -113,7 +118,8 @@ impl Errand {
         let handle = i32::try_from(handle).ok().filter(|fd| *fd >= 0);
         // SAFETY: just made, and nobody else's.
         let handle = handle.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        Ok(Self { pid, handle, answer, start, is_over: false })
+        let deadline = start + patience.min(PATIENCE);
+        Ok(Self { pid, handle, pipe: answer, said: Vec::new(), start, deadline, is_over: false })
     }
 
     /// Waits for the answer until its time is over.
@@ -121,34 +127,29 @@ impl Errand {
     /// # Errors
     ///
     /// Where there is none.
-    pub fn answer(mut self) -> Result<Vec<u8>, Failure> {
-        let mut bytes = Vec::new();
-        let is_whole = |bytes: &[u8]| {
-            let length = bytes.first_chunk::<4>().map(|length| u32::from_le_bytes(*length));
-            length.is_some_and(|length| bytes.len() - 4 == length as usize)
-        };
-        while !is_whole(&bytes) {
-            let left = PATIENCE.checked_sub(self.start.elapsed()).ok_or(Failure::Late)?;
-            let mut place = libc::pollfd { fd: self.answer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // Rounded up, so that the last fraction is no busy wait.
-            let milliseconds = libc::c_int::try_from(left.as_millis()).unwrap_or(0).saturating_add(1);
-            // SAFETY: one writable pollfd.
-            if unsafe { libc::poll(&mut place, 1, milliseconds) } <= 0 {
-                continue;
+    pub fn answer(self) -> Result<Vec<u8>, Failure> {
+        answers(vec![self]).pop().map_or(Err(Failure::Late), |(answer, _)| answer)
+    }
+
+    /// Reads what is there; `None` where more is to come.
+    fn read(&mut self) -> Option<Result<Vec<u8>, Failure>> {
+        let mut chunk = [0; 4096];
+        loop {
+            match self.pipe.read(&mut chunk) {
+                Ok(length) if length > 0 => self.said.extend_from_slice(&chunk[..length]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
+                _ => return Some(Err(Failure::Ended(self.end()))),
             }
-            let mut chunk = [0; 4096];
-            match self.answer.read(&mut chunk) {
-                Ok(0) => return Err(Failure::Ended(self.end())),
-                Ok(length) => bytes.extend_from_slice(&chunk[..length]),
-                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
-                Err(_) => return Err(Failure::Ended(self.end())),
+            let Some((length, answer)) = self.said.split_first_chunk::<4>() else { continue };
+            let length = u32::from_le_bytes(*length) as usize;
+            if length > ANSWER_MAX || answer.len() > length {
+                return Some(Err(Failure::Ended(self.end())));
             }
-            if bytes.len() > ANSWER_MAX + 4 {
-                return Err(Failure::Ended(self.end()));
+            if answer.len() == length {
+                return Some(Ok(answer.to_vec()));
             }
         }
-        drop(bytes.drain(..4));
-        Ok(bytes)
     }
 
     /// Ends the child and takes leave of it; returns the signal that ended it before, if one did.
@@ -200,6 +201,39 @@ impl Drop for Errand {
             self.kill();
             self.end();
         }
+    }
+}
+
+/// Waits for the answers of all, each until its time is over, and tells how long each took.
+pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
+    let mut results: Vec<_> = errands.iter().map(|_| None).collect();
+    loop {
+        let mut places = Vec::new();
+        let now = Instant::now();
+        let mut longest = Duration::ZERO;
+        for (errand, result) in errands.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
+            // What came in time counts also if it is read late.
+            match (errand.read(), errand.deadline.checked_duration_since(now)) {
+                (Some(answer), _) => *result = Some((answer, errand.start.elapsed())),
+                (None, None) => *result = Some((Err(Failure::Late), errand.start.elapsed())),
+                (None, Some(left)) => {
+                    longest = if places.is_empty() { left } else { longest.min(left) };
+                    places.push(libc::pollfd {
+                        fd: errand.pipe.as_raw_fd(),
+                        events: libc::POLLIN,
+                        revents: 0,
+                    });
+                }
+            }
+        }
+        if places.is_empty() {
+            return results.into_iter().flatten().collect();
+        }
+        // Rounded up, so that the last fraction is no busy wait.
+        let milliseconds = libc::c_int::try_from(longest.as_millis()).unwrap_or(0).saturating_add(1);
+        let count = libc::nfds_t::try_from(places.len()).unwrap_or(0);
+        // SAFETY: so many writable places.
+        unsafe { libc::poll(places.as_mut_ptr(), count, milliseconds) };
     }
 }
 
@@ -362,7 +396,7 @@ mod tests {
     use super::*;
 
     fn ask(work: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, Failure> {
-        Errand::start(User::present(), work)?.answer()
+        Errand::start(User::present(), PATIENCE, work)?.answer()
     }
 
     #[test]
@@ -392,7 +426,7 @@ mod tests {
     #[test]
     fn whoever_does_not_answer_is_not_waited_for() {
         let pid = std::sync::atomic::AtomicI32::new(0);
-        let errand = Errand::start(User::present(), || {
+        let errand = Errand::start(User::present(), PATIENCE, || {
             loop {
                 std::thread::sleep(Duration::from_secs(1));
             }
@@ -413,6 +447,26 @@ mod tests {
         assert!(matches!(stays, Err(Failure::Ended(0))), "{stays:?}");
     }
 
+    /// Who answers is not charged for the time that another one takes.
+    #[test]
+    fn one_that_does_not_answer_holds_no_other_up() {
+        let start = |is_slow| {
+            Errand::start(User::present(), PATIENCE, move || {
+                while is_slow {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+                b"here".to_vec()
+            })
+        };
+        let errands = [true, false, true, false].map(|is_slow| start(is_slow).unwrap());
+        let answers = answers(errands.into());
+        for (index, (answer, time)) in answers.iter().enumerate() {
+            let is_slow = index % 2 == 0;
+            assert_eq!(matches!(answer, Ok(answer) if answer == b"here"), !is_slow, "{index}: {answer:?}");
+            assert_eq!(*time >= PATIENCE, is_slow, "{index}: {time:?}");
+        }
+    }
+
     /// As root, what is left of it.
     #[test]
     fn nothing_of_the_makers_is_left() {
@@ -431,7 +485,7 @@ mod tests {
             found += &format!("dumpable {dumpable}\nsession {session}\n");
             found.into_bytes()
         };
-        let said = String::from_utf8(Errand::start(user, look).unwrap().answer().unwrap()).unwrap();
+        let said = String::from_utf8(Errand::start(user, PATIENCE, look).unwrap().answer().unwrap()).unwrap();
         let ids = |name: &str, id: u32| format!("\n{name}:\t{id}\t{id}\t{id}\t{id}\n");
         assert!(said.contains(&ids("Uid", user.uid)) && said.contains(&ids("Gid", user.gid)), "{said}");
         for line in ["NoNewPrivs:\t1\n", "variables 0\n", "dumpable 0\n", "session true\n"] {

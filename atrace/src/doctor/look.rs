@@ -10,6 +10,7 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use atrace_sys::errand::{Errand, Failure, User};
 use atrace_sys::properties::Properties;
@@ -59,8 +60,8 @@ fn path(pid: u32, file: &str) -> PathBuf {
     Path::new("/proc").join(pid.to_string()).join(file)
 }
 
-/// Finds out about a process in the way that the caller's rights ask for.
-pub(super) fn facts(pid: u32, status: &Status) -> Result<Facts, Failure> {
+/// Finds out about a process in the way that the caller's rights ask for. What it takes comes off `left`.
+pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Facts, Failure> {
     if pid == std::process::id() {
         return Ok(own());
     }
@@ -69,7 +70,11 @@ pub(super) fn facts(pid: u32, status: &Status) -> Result<Facts, Failure> {
     if User::present().uid != 0 || cfg!(target_os = "android") {
         return Ok(of(pid, user.uid, &numbers));
     }
-    let answer = Errand::start(user, || of(pid, user.uid, &numbers).bytes())?.answer()?;
+    let start = Instant::now();
+    let errand = Errand::start(user, *left, || of(pid, user.uid, &numbers).bytes());
+    let answer = errand.and_then(Errand::answer);
+    *left = left.saturating_sub(start.elapsed());
+    let answer = answer?;
     Facts::parse(&answer).ok_or(Failure::Ended(0))
 }
 

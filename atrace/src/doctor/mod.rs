@@ -27,6 +27,8 @@ mod sink;
 
 use std::time::Duration;
 
+use atrace_sys::errand::{PATIENCE, User};
+
 use self::facts::{Facts, Said};
 use self::look::Status;
 pub use self::report::{Finding, Level, Report, Topic};
@@ -45,7 +47,8 @@ pub fn examine(pid: u32) -> Report {
         report.bad(Topic::Process, format!("there is no process {pid}"), "pgrep -af NAME");
         return report;
     };
-    let facts = match look::facts(pid, &status) {
+    let mut left = PATIENCE;
+    let facts = match look::facts(pid, &status, &mut left) {
         Ok(facts) => facts,
         Err(e) => {
             let text = format!("what user {} lets be seen of it is not known: {e}", uid_of(&status));
@@ -53,7 +56,7 @@ pub fn examine(pid: u32) -> Report {
             return report;
         }
     };
-    let patient = Patient { pid, facts, is_new: false };
+    let patient = Patient { pid, facts, is_new: false, left };
     if !patient.lives(&status, &mut report) {
         return report;
     }
@@ -66,7 +69,7 @@ pub fn examine(pid: u32) -> Report {
 pub fn examine_program(argv0: Option<&str>) -> Report {
     let mut facts = look::own();
     facts.name = argv0.map(|name| name.as_bytes().to_vec());
-    let patient = Patient { pid: std::process::id(), facts, is_new: true };
+    let patient = Patient { pid: std::process::id(), facts, is_new: true, left: PATIENCE };
     let said = patient.said();
     patient.report(said, Report::default())
 }
@@ -77,6 +80,8 @@ struct Patient {
     facts: Facts,
     /// It is not there yet: it will have the name, and what this process has.
     is_new: bool,
+    /// How much longer finding out about it may take.
+    left: Duration,
 }
 
 fn uid_of(status: &Status) -> String {
@@ -97,11 +102,15 @@ impl Patient {
         report
     }
 
-    /// Finds out once more, after a while; what can't be found out any more stays as it was.
+    /// Finds out once more, after a while; what can't be found out any more stays as it was, and is not asked again.
     fn look_again(&mut self, pause: Duration) {
+        if self.left.is_zero() {
+            return;
+        }
         std::thread::sleep(pause);
-        if let Some(Ok(facts)) = Status::of(self.pid).map(|status| look::facts(self.pid, &status)) {
-            self.facts = facts;
+        match Status::of(self.pid).map(|status| look::facts(self.pid, &status, &mut self.left)) {
+            Some(Ok(facts)) => self.facts = facts,
+            _ => self.left = Duration::ZERO,
         }
     }
 
@@ -134,7 +143,7 @@ impl Patient {
 
     /// What the process says of itself.
     fn state(&self, status: &Status, report: &mut Report) -> Option<State> {
-        let is_root = atrace_sys::errand::User::present().uid == 0;
+        let is_root = User::present().uid == 0;
         match &self.facts.said {
             _ if cfg!(target_os = "android") && self.pid != std::process::id() => {
                 report.note(Topic::State, "on Android a process says nothing of itself: where its events go, and what it has read, can't be seen");
