@@ -7,7 +7,7 @@ mod content;
 mod doctor;
 mod failure;
 mod foreign;
-mod journal;
+mod ledger;
 mod names;
 mod output;
 mod picture;

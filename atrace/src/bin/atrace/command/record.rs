@@ -15,7 +15,7 @@ use super::buffer::{self, Tally};
 use super::caller::Caller;
 use super::content::Content;
 use super::failure::{Failure, Result, say, thousands};
-use super::journal::{self, Entry, Journal};
+use super::ledger::{self, Entry, Ledger};
 use super::output::Output;
 use super::processes::{self, Process};
 use super::signals::Signals;
@@ -119,7 +119,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     args.apps.iter().try_for_each(|pattern| switch::check(pattern))?;
     let root = tracefs::root()?;
     let events = categories::events(&root, &args.categories)?;
-    journal::sweep();
+    ledger::sweep();
     let matching = switch::matching(&args.apps);
     if !args.apps.is_empty() && matching.is_empty() && !args.wait {
         let text = switch::nobody(&args.apps, "no running process");
@@ -146,13 +146,13 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let mut tally = Tally::default();
     place.start()?;
     let entry = |store| args.apps.iter().map(move |pattern| Entry::new(store, pattern));
-    let mut journal = Journal::write(stores.iter().flat_map(entry).collect())?;
-    journal.switch_on(&stores)?;
+    let mut ledger = Ledger::write(stores.iter().flat_map(entry).collect())?;
+    ledger.switch_on(&stores)?;
     let waited = wait(args.time, &signals, || {
         tally.look(place.instance())?;
         Ok(tally.written())
     });
-    drop(journal);
+    drop(ledger);
     place.stop()?;
     waited?;
     tally.look(place.instance())?;

@@ -8,7 +8,7 @@ use atrace::shown::shown;
 use super::content::Content;
 use super::failure::{Failure, Result, say};
 use super::foreign::Work;
-use super::journal;
+use super::ledger;
 use super::processes::{self, Process};
 use super::stores::{self, Store};
 
@@ -23,7 +23,7 @@ pub(crate) fn on(args: &Args) -> Result<()> {
     for pattern in &args.patterns {
         check(pattern)?;
     }
-    let running = journal::sweep();
+    let running = ledger::sweep();
     let matching = matching(&args.patterns);
     let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
     // Twice listed, it would have to be switched off twice; what a recording switched on goes with it.
@@ -57,7 +57,7 @@ pub(crate) fn on(args: &Args) -> Result<()> {
 }
 
 pub(crate) fn off(args: &Args) -> Result<()> {
-    journal::sweep();
+    ledger::sweep();
     let stores = stores::all([])?;
     let mut unknown = Vec::new();
     for pattern in &args.patterns {
@@ -75,8 +75,12 @@ pub(crate) fn off(args: &Args) -> Result<()> {
     if unknown.is_empty() {
         return Ok(());
     }
-    let mut present: Vec<_> =
-        stores.iter().flat_map(|store| &store.content.patterns).map(|pattern| in_quotes(pattern)).collect();
+    let mut present: Vec<_> = stores
+        .iter()
+        .flat_map(|store| &store.content.patterns)
+        .filter(|it| !args.patterns.contains(it))
+        .map(|pattern| in_quotes(pattern))
+        .collect();
     present.sort();
     present.dedup();
     let present = if present.is_empty() { "nothing".to_owned() } else { present.join(", ") };
@@ -134,7 +138,7 @@ pub(crate) fn nobody(patterns: &[String], who: &str) -> String {
 }
 
 pub(crate) fn status() -> Result<()> {
-    let running = journal::sweep();
+    let running = ledger::sweep();
     let processes = processes::all();
     for store in stores::all([])? {
         let Content { patterns, tags } = &store.content;

@@ -24,7 +24,7 @@ use super::failure::{Failure, Result, failed, say};
 use super::foreign::Work;
 use super::stores::{self, Store};
 
-/// How long a journal can be, and how many there can be.
+/// How long a ledger can be, and how many there can be.
 const LENGTH: u64 = 1 << 20;
 const MOST: usize = 1024;
 
@@ -52,7 +52,7 @@ impl Entry {
     }
 }
 
-/// What a journal says.
+/// What a ledger says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Text {
     boot: String,
@@ -115,7 +115,7 @@ impl Maker {
         Some(Self { pid, start })
     }
 
-    /// From the name of a journal.
+    /// From the name of a ledger.
     fn of_name(name: &str) -> Option<Self> {
         let mut parts = name.strip_prefix(PREFIX)?.split('-');
         let maker = Self { pid: parts.next()?.parse().ok()?, start: parts.next()?.parse().ok()? };
@@ -127,7 +127,7 @@ impl Maker {
     }
 }
 
-/// The directory of the journals, open, so that no other is meant when its path becomes another's.
+/// The directory of the ledgers, open, so that no other is meant when its path becomes another's.
 struct Directory(File);
 
 impl Directory {
@@ -156,7 +156,7 @@ impl Directory {
         Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(name)
     }
 
-    fn journals(&self) -> Vec<(String, Maker)> {
+    fn ledgers(&self) -> Vec<(String, Maker)> {
         let entries = fs::read_dir(self.file("")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         names
@@ -187,14 +187,14 @@ fn boot() -> String {
 }
 
 /// What this recording switches on. Dropped, it is switched off again.
-pub(crate) struct Journal {
+pub(crate) struct Ledger {
     directory: Directory,
     name: String,
     entries: Vec<Entry>,
     is_done: bool,
 }
 
-impl Journal {
+impl Ledger {
     /// Writes down what is about to be switched on.
     pub(crate) fn write(entries: Vec<Entry>) -> Result<Self> {
         let what =
@@ -210,9 +210,9 @@ impl Journal {
         let mut text = boot() + "\n";
         entries.iter().for_each(|entry| text += &Text::line(entry));
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(directory.file(&name));
-        let journal = Self { directory, name, entries, is_done: false };
+        let ledger = Self { directory, name, entries, is_done: false };
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed(what()))?;
-        Ok(journal)
+        Ok(ledger)
     }
 
     /// Switches it on in the stores. Where that fails for another user it is said, and nothing else depends on it.
@@ -242,7 +242,7 @@ impl Journal {
     }
 }
 
-impl Drop for Journal {
+impl Drop for Ledger {
     fn drop(&mut self) {
         // If that fails, the next command tries it once more.
         if take_back(&self.entries, self.is_done) {
@@ -292,7 +292,7 @@ impl Running {
 pub(crate) fn sweep() -> Running {
     let mut running = Running::default();
     let Ok(directory) = Directory::open() else { return running };
-    for (name, maker) in directory.journals() {
+    for (name, maker) in directory.ledgers() {
         if maker.lives() {
             let entries = directory.read(&name).unwrap_or_default().entries;
             running.0.extend(entries.into_iter().map(|entry| (maker.pid, entry)));
