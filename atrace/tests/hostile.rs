@@ -1,6 +1,6 @@
 //! Root's command against users who mean harm: what they publish, name, lock, cut short and plant.
 //!
-//! Each case runs in a mount namespace of its own, with a `/dev/shm` that nobody else has. The users are numbers that
+//! Each case runs in a mount namespace of its own, with a `/dev/shm` and a `/run` that nobody else has. The users are numbers that
 //! no system uses. `ATRACE_LONG_TESTS=1` has the storm last a minute.
 
 #![cfg(target_os = "linux")]
@@ -35,7 +35,8 @@ mod cases {
 
     /// Runs the case apart; it must succeed.
     fn apart(name: &str) {
-        let script = "mount -t tmpfs -o mode=1777 none /dev/shm && exec \"$0\" \"$@\"";
+        let script =
+            "mount -t tmpfs -o mode=1777 none /dev/shm && mount -t tmpfs none /run && exec \"$0\" \"$@\"";
         let mut command = Command::new("unshare");
         for (name, _) in std::env::vars_os() {
             let name_bytes = name.as_encoded_bytes();
@@ -199,6 +200,33 @@ mod cases {
 
         fn number(&self) -> u32 {
             self.0.cast_unsigned()
+        }
+    }
+
+    /// The command in the background, which is ended with this.
+    struct Recording(Option<Child>);
+
+    impl Recording {
+        fn start(here: &Here, args: &[&str]) -> Self {
+            Self(Some(here.command(args).spawn().unwrap()))
+        }
+
+        fn pid(&self) -> u32 {
+            self.0.as_ref().unwrap().id()
+        }
+
+        fn end(mut self) -> Ran {
+            common::end_of(self.0.take().unwrap())
+        }
+    }
+
+    /// By SIGKILL.
+    impl Drop for Recording {
+        fn drop(&mut self) {
+            if let Some(child) = &mut self.0 {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
         }
     }
 
@@ -386,8 +414,10 @@ mod cases {
             for uid in [MALLORY, ALICE] {
                 assert!(here.atrace_of(uid, &["status"]).status.success());
             }
-            let record = here.command(&["record", "-t", "3s", "-a", "*/some-program", "--wait", "-o", "out"]);
-            let record = { record }.spawn().unwrap();
+            let record = Recording::start(
+                &here,
+                &["record", "-t", "3s", "-a", "*/some-program", "--wait", "-o", "out"],
+            );
             until("all are switched on", || {
                 [0, ALICE, MALLORY].iter().all(|&uid| {
                     store(uid).exists()
@@ -395,7 +425,7 @@ mod cases {
                 })
             });
             OpenOptions::new().write(true).open(store(MALLORY)).unwrap().set_len(0).unwrap();
-            let ran = common::end_of(record);
+            let ran = record.end();
             assert_eq!(ran.status.signal(), None, "{ran:?}");
             assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
@@ -404,6 +434,47 @@ mod cases {
             let ran = here.atrace(&["status"]);
             assert!(ran.status.success() && ran.stdout.contains(&format!("user {ALICE}")), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// The store that `run` makes is the program's.
+    #[test]
+    fn a_program_that_harms_its_store_ends_no_run() {
+        let name = case!({
+            let here = Here::new();
+            let harms = [
+                ": > \"$ATRACE_PROPERTIES\"",
+                "rm -r \"${ATRACE_PROPERTIES%/*}\"",
+                "d=${ATRACE_PROPERTIES%/*}; rm -r $d; ln -s $PWD/canaries $d",
+                "rm \"$ATRACE_PROPERTIES\"; mkfifo \"$ATRACE_PROPERTIES\"",
+                "exec 9<\"$ATRACE_PROPERTIES\"; flock -x 9; sleep 3 >/dev/null 2>&1 &",
+            ];
+            let mut held = 0;
+            for harm in harms {
+                let mut run = here.command(&["run", "-f", "-o", "out", "--", "/bin/sh", "-c", harm]);
+                run.env("SUDO_UID", MALLORY.to_string()).env("SUDO_GID", MALLORY.to_string());
+                let ran = common::end_of(run.spawn().unwrap());
+                assert_eq!(ran.status.code(), Some(0), "{harm}: {ran:?}");
+                assert!(ran.stderr.contains("saved out"), "{harm}: {ran:?}");
+                here.is_unharmed();
+                held = ran.pid;
+                // What was made goes, except for what the user put in its place.
+                let left = PathBuf::from(format!("/dev/shm/atrace-run-{}", ran.pid));
+                assert!(!left.is_dir() || left.is_symlink(), "{harm}: {ran:?}");
+            }
+            // What the last of them holds open goes with the next recording after it.
+            let instances = tracefs::root().unwrap().join("instances");
+            until("nothing is held any more", || {
+                let ran = here.atrace(&["run", "-f", "-o", "out", "--", "true"]);
+                assert!(ran.status.success(), "{ran:?}");
+                let left = fs::read_dir(&instances).unwrap().flatten();
+                let is_ours = |name: &str| name.starts_with(&format!("atrace-recording-{held}-"));
+                !left.into_iter().any(|entry| entry.file_name().to_str().is_some_and(is_ours))
+            });
+            here.is_unharmed();
         });
         if is_root(&name) {
             apart(&name);
@@ -488,6 +559,33 @@ mod cases {
             });
             others_go_on(&here, "a link to a directory");
             here.is_unharmed();
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// What is there is not believed either: somebody else's folder is no place for what root wrote down.
+    #[test]
+    fn the_place_of_roots_own_store_can_be_taken() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["on", "hers"]).status.success());
+            let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let _mallory = Attacker::start(MALLORY, |ready| {
+                let directory = store(0).parent().unwrap().to_owned();
+                fs::create_dir(&directory).unwrap();
+                let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+                let path = hex(store(ALICE).to_str().unwrap());
+                let forged = format!("{boot}{ALICE} 0 {path} {}\ndone\n", hex("hers"));
+                fs::write(directory.join("recording-1-1-0"), forged).unwrap();
+                ready();
+            });
+            let ran = here.atrace(&["record", "-t", "100ms", "-a", "other", "--wait", "-f", "-o", "out"]);
+            assert!(ran.status.success() && ran.stderr.contains("user root (0): "), "{ran:?}");
+            let ran = here.atrace(&["status"]);
+            assert!(ran.status.success() && ran.stdout.contains("pattern hers\n"), "{ran:?}");
+            assert_eq!(patterns(ALICE), ["hers"]);
         });
         if is_root(&name) {
             apart(&name);
@@ -591,14 +689,13 @@ mod cases {
                 &["record", "-t", "50ms", "-c", "sched", "-o", "out", "-f"],
             ];
             for next in ways {
-                let record = here.command(&["record", "-a", "*/recorded", "--wait", "-f", "-o", "out"]);
-                let mut record = { record }.spawn().unwrap();
+                let record =
+                    Recording::start(&here, &["record", "-a", "*/recorded", "--wait", "-f", "-o", "out"]);
                 until("it is switched on", || store(0).exists() && is_on(0) && is_on(ALICE));
                 let ran = here.atrace(&["status"]);
-                let told = format!("because recording {} runs", record.id());
+                let told = format!("because recording {} runs", record.pid());
                 assert!(ran.stdout.contains(&told) && is_on(ALICE), "{ran:?}");
-                record.kill().unwrap();
-                record.wait().unwrap();
+                drop(record);
                 assert!(is_on(0) && is_on(ALICE));
                 let ran = here.atrace(next);
                 assert!(ran.status.success(), "{ran:?}");
@@ -621,14 +718,13 @@ mod cases {
         let name = case!({
             let here = Here::new();
             assert!(here.atrace_of(ALICE, &["on", "*/both"]).status.success());
-            let record =
-                here.command(&["record", "-a", "*/both", "-a", "*/later", "--wait", "-f", "-o", "out"]);
-            let mut record = { record }.spawn().unwrap();
+            let record = Recording::start(
+                &here,
+                &["record", "-a", "*/both", "-a", "*/later", "--wait", "-f", "-o", "out"],
+            );
             until("it is switched on", || patterns(ALICE).len() == 3);
             assert!(here.atrace(&["on", "*/later"]).status.success());
-            record.kill().unwrap();
-            record.wait().unwrap();
-            // Somebody else's folder is no place for what root believes.
+            drop(record);
             let ran = here.atrace(&["status"]);
             assert!(ran.status.success(), "{ran:?}");
             assert_eq!(patterns(ALICE), ["*/both", "*/later"]);

@@ -6,6 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
+#[allow(dead_code)]
 #[path = "../../src/bin/atrace/command/content.rs"]
 mod content;
 #[allow(dead_code)]

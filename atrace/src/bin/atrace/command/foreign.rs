@@ -5,6 +5,8 @@
 //! [ten](LONGEST).
 
 use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use atrace::AtraceTag;
 use atrace::control::{Control, Error, Switched};
 use atrace_sys::errand::{Errand, PATIENCE, User, answers};
 use atrace_sys::properties::{self, ErrorKind};
+use nix::unistd::geteuid;
 
 use super::content::Content;
 
@@ -32,6 +35,15 @@ pub(crate) enum Work {
     Disable(String),
     /// Takes each pattern away once, provided that it is listed more often than that.
     TakeBack(Vec<(String, usize)>),
+    /// Switches everything on, or off.
+    All(bool),
+}
+
+impl Work {
+    /// A store that is not there is made for this.
+    fn makes(&self) -> bool {
+        matches!(self, Self::Enable(_) | Self::All(true))
+    }
 }
 
 /// Which store it is.
@@ -46,12 +58,11 @@ pub(crate) enum Place {
 impl Place {
     /// Makes it only where something is to be switched on.
     fn open(&self, work: &Work) -> Result<Control, Error> {
-        let path = |path: &Path| match work {
-            Work::Enable(_) => Control::open_path(path),
-            _ => Control::open_existing(path),
+        let path = |path: &Path| {
+            if work.makes() { Control::open_path(path) } else { Control::open_existing(path) }
         };
         match self {
-            Self::OfUser(uid) if matches!(work, Work::Enable(_)) => Control::open_user(*uid),
+            Self::OfUser(uid) if work.makes() => Control::open_user(*uid),
             Self::OfUser(uid) => path(&properties::Properties::path_for_uid(*uid)),
             Self::At(at) => path(at),
             Self::Own => Control::open(),
@@ -82,6 +93,14 @@ fn perform(control: &Control, work: &Work) -> Result<Content, Error> {
                 patterns.iter().map(|pattern| control.enable(pattern)).collect::<Result<Vec<_>, _>>()?;
             done.into_iter().for_each(Switched::keep);
         }
+        Work::All(true) => {
+            control.enable_tags(AtraceTag::all())?.keep();
+            control.enable("*")?.keep();
+        }
+        Work::All(false) => {
+            control.disable("*")?.keep();
+            control.disable_tags(AtraceTag::all())?.keep();
+        }
         Work::Disable(pattern) => control.disable(pattern)?.keep(),
         Work::TakeBack(patterns) => {
             for (pattern, at_least) in patterns {
@@ -109,6 +128,36 @@ impl Budget {
     fn spend(&mut self, uid: u32, time: Duration) {
         *self.0.entry(uid).or_default() += time;
     }
+}
+
+/// Does the work at a path as that user, or in this process.
+pub(crate) fn perform_one(user: Option<User>, path: &Path, work: Work) -> Result<(), String> {
+    let place = Place::At(path.to_owned());
+    let result = match user {
+        Some(user) => {
+            perform_all(&[(user, place, work)]).pop().unwrap_or_else(|| Err("no answer".to_owned()))
+        }
+        None => place.perform(&work).map_err(|e| e.to_string()),
+    };
+    result.map(drop)
+}
+
+/// Removes a directory and what is in it, as the user whose it is.
+pub(crate) fn remove(directory: &Path) {
+    let Ok(data) = fs::symlink_metadata(directory) else { return };
+    let remove = || {
+        let _ = fs::remove_dir_all(directory);
+    };
+    if !geteuid().is_root() || data.uid() == 0 {
+        return remove();
+    }
+    let user = User { uid: data.uid(), gid: data.gid() };
+    // What is not removed in its time is left to the next command.
+    let errand = Errand::start(user, PATIENCE, || {
+        remove();
+        Vec::new()
+    });
+    let _ = errand.and_then(Errand::answer);
 }
 
 /// Does each piece of work as its user, and tells what came of it, in their order.

@@ -5,8 +5,8 @@
 //! it is about to switch where. `done` follows when that was done. The file goes when everything is as it was before.
 //! A command that finds one whose process is gone makes it its own by renaming it, and finishes that work.
 //!
-//! On a host the directory is that of the user's store, `/dev/shm/atrace-UID`; on Android `/data/local/tmp/atrace-UID`.
-//! One that others may write to is not used.
+//! For root the directory is `/run/atrace`, which nobody else can make or take; for others that of their store,
+//! `/dev/shm/atrace-UID`; on Android `/data/local/tmp/atrace-UID`. One that others may write to is not used.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -135,6 +135,9 @@ impl Directory {
         let uid = geteuid().as_raw();
         if cfg!(target_os = "android") {
             return format!("/data/local/tmp/atrace-{uid}").into();
+        }
+        if uid == 0 {
+            return "/run/atrace".into();
         }
         let store = Properties::path_for_uid(uid);
         store.parent().unwrap_or(&store).to_owned()

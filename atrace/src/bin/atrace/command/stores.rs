@@ -116,19 +116,22 @@ pub(crate) fn perform<'a>(
 /// The stores that can be reached, as far as this user may switch them; and that of who called, made if need be.
 ///
 /// For root these are the stores of all users, and that of each user `needed` is asked for. Of one that can't be
-/// reached, or can't be trusted, a line is said: it keeps the others from nothing. That of this process must do.
+/// reached, or can't be trusted, a line is said: it keeps the others from nothing. (Also of root's own, whose place
+/// somebody may have taken.) Where there is only that of this process, it must do.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
-    // Made, if need be; whether that went well is seen when it is looked at.
-    perform(&stores, |_| Work::Enable(Vec::new()));
-    if stores[0].uid == Some(0) && geteuid().is_root() {
+    let made = perform(&stores, |_| Work::Enable(Vec::new())).into_iter().next().map(|(_, made)| made);
+    let is_for_all = stores[0].uid == Some(0);
+    if is_for_all {
         let mut users: BTreeSet<u32> = existing().into_iter().collect();
         users.extend(needed);
         users.extend(Caller::behind_sudo()?.map(|caller| caller.uid));
         users.remove(&0);
         stores.extend(users.into_iter().map(Store::of_user));
     }
-    let contents: Vec<_> = perform(&stores, |_| Work::Look).into_iter().map(|(_, content)| content).collect();
+    let mut contents: Vec<_> =
+        perform(stores.iter().skip(1), |_| Work::Look).into_iter().map(|(_, content)| content).collect();
+    contents.splice(..0, made);
     let mut reached = Vec::new();
     for (index, (mut store, content)) in stores.into_iter().zip(contents).enumerate() {
         match content {
@@ -136,7 +139,7 @@ pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
                 store.content = content;
                 reached.push(store);
             }
-            Err(e) if index == 0 => return Err(Failure::new(shown(&e).to_string())),
+            Err(e) if index == 0 && !is_for_all => return Err(Failure::new(shown(&e).to_string())),
             Err(e) => miss(&store, &e),
         }
     }
@@ -157,7 +160,7 @@ pub(crate) fn refuse(store: &Store, why: &str) -> Result<()> {
     Ok(())
 }
 
-/// The users who have a store. What is called like one and is no directory of that user's was planted.
+/// The other users who have a store. What is called like one and is no directory of that user's was planted.
 fn existing() -> Vec<u32> {
     let example = Properties::path_for_uid(0);
     let Some(place) = example.parent().and_then(Path::parent) else { return Vec::new() };
@@ -168,7 +171,7 @@ fn existing() -> Vec<u32> {
         let digits = name.to_str().and_then(|name| name.strip_prefix("atrace-"));
         let uid =
             digits.and_then(|digits| digits.parse::<u32>().ok().filter(|uid| uid.to_string() == digits));
-        let Some(uid) = uid else { continue };
+        let Some(uid) = uid.filter(|uid| *uid != 0) else { continue };
         let is_theirs = entry.metadata().is_ok_and(|data| data.is_dir() && data.uid() == uid);
         if is_theirs {
             users.push(uid);
