@@ -118,6 +118,16 @@ impl Control {
         Self::other(Properties::open_path(path), || format!("opening the properties at {}", path.display()))
     }
 
+    /// Switches with the property store at `path`, on a host, if it is there: creates nothing.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be opened.
+    pub fn open_existing(path: &Path) -> Result<Self, Error> {
+        let _errno = ErrnoGuard::new();
+        Self::other(Properties::open_existing(path), || format!("opening the properties at {}", path.display()))
+    }
+
     fn other(
         opened: Result<Properties, properties::Error>,
         context: impl FnOnce() -> String,
@@ -209,6 +219,24 @@ impl Control {
         self.disable_where(|other| other == pattern.as_bytes())
     }
 
+    /// Takes the app pattern `pattern` away once, where it is listed last: what [`enable`](Self::enable) did, from another
+    /// process.
+    ///
+    /// # Errors
+    ///
+    /// When a property can't be set.
+    pub fn disable_once(&self, pattern: &str) -> Result<Switched, Error> {
+        self.switch(|switched, store| {
+            let Some(last) = slots(store).iter().rposition(|slot| slot == pattern.as_bytes()) else {
+                return Ok(());
+            };
+            switched.empty_slot(store, last)?;
+            switched.undo.push(Undo::AddPattern(pattern.as_bytes().to_vec()));
+            switched.shorten(store)?;
+            switched.announce(store, None)
+        })
+    }
+
     fn disable_where(&self, gone: impl Fn(&[u8]) -> bool) -> Result<Switched, Error> {
         self.switch(|switched, store| {
             let listed = slots(store).into_iter().enumerate();
@@ -282,6 +310,18 @@ impl Control {
     #[cfg(feature = "tracefs")]
     pub(crate) fn text(&self, key: &str) -> Vec<u8> {
         text(self.properties(), key)
+    }
+
+    /// The serial of the flags, which changes at each switch; None where they are not set.
+    #[cfg(feature = "tracefs")]
+    pub(crate) fn serial(&self) -> Option<u32> {
+        Some(self.properties().find(FLAGS)?.serial())
+    }
+
+    /// The app patterns in force, byte for byte.
+    #[cfg(feature = "tracefs")]
+    pub(crate) fn raw_patterns(&self) -> Vec<Vec<u8>> {
+        slots(self.properties()).into_iter().filter(|slot| !slot.is_empty()).collect()
     }
 }
 
@@ -463,7 +503,7 @@ impl Switched {
         let mut taken = None;
         for _ in 0..ATTEMPTS {
             let slots = slots(store);
-            if slots.len() == APPS_MAX as usize {
+            if slots.len() == APPS_MAX as usize && !slots.iter().any(Vec::is_empty) {
                 let context = format!("there are {APPS_MAX} app patterns already");
                 return Err(Error { context, source: None });
             }

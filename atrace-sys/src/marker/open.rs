@@ -231,7 +231,8 @@ type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = libc::c_int;
 
-fn on_tracefs(fd: i32) -> bool {
+/// Tells whether an open descriptor is a file of tracefs, or of debugfs.
+pub(crate) fn on_tracefs(fd: i32) -> bool {
     let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `stat` is writable and of the right type.
     if unsafe { libc::fstatfs(fd, stat.as_mut_ptr()) } != 0 {

@@ -7,6 +7,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -42,6 +43,12 @@ impl Store {
         Self::open(Location::of_path(path)?, PATIENCE)
     }
 
+    pub(super) fn open_existing(path: &Path) -> Result<Self, Error> {
+        let location = Location::of_path(path)?;
+        let opened = location.open_existing(PATIENCE)?;
+        Self::map(location, opened)
+    }
+
     pub(super) fn open_uid(uid: u32) -> Result<Self, Error> {
         Self::open(Location::of_user(uid)?, PATIENCE)
     }
@@ -51,7 +58,11 @@ impl Store {
     }
 
     fn open(location: Location, patience: Duration) -> Result<Self, Error> {
-        let (file, identity) = location.open(patience)?;
+        let opened = location.open(patience)?;
+        Self::map(location, opened)
+    }
+
+    fn map(location: Location, (file, identity): (File, Identity)) -> Result<Self, Error> {
         let map = Map::new(&file, false).map_err(|error| {
             location.error(ErrorKind::Io, "can't map the property store into memory").because(error)
         })?;

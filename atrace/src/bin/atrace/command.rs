@@ -3,8 +3,11 @@
 mod buffer;
 mod caller;
 mod categories;
+mod content;
 mod doctor;
 mod failure;
+mod foreign;
+mod ledger;
 mod names;
 mod output;
 mod picture;

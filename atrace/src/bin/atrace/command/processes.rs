@@ -72,7 +72,7 @@ impl Process {
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.argv0() {
-            Some(name) => write!(f, "{} ({})", self.0, name.to_string_lossy()),
+            Some(name) => write!(f, "{} ({})", self.0, atrace::shown::shown(name.as_bytes())),
             None => write!(f, "{}", self.0),
         }
     }

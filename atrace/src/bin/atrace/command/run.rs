@@ -7,15 +7,15 @@ use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, lchown};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use atrace::AtraceTag;
-use atrace::control::{Control, Switched};
+use atrace::shown::shown;
 use atrace::tracefs::Instance;
+use atrace_sys::errand::User;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::kill;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -24,6 +24,7 @@ use nix::unistd::Pid;
 use super::buffer::{self, Tally};
 use super::caller::Caller;
 use super::failure::{Failure, Result, failed, say};
+use super::foreign::{Work, perform_one, remove};
 use super::names::Names;
 use super::output::Output;
 use super::processes::Process;
@@ -81,7 +82,7 @@ fn record(args: &Args) -> Result<u8> {
     let status = wait(&mut child, &signals, || tally.look(&instance))?;
 
     // Its children may go on: they find tracing off, then the marker too.
-    store.close()?;
+    store.close();
     instance.set_tracing_on(false)?;
     tally.look(&instance)?;
     let names = names.read();
@@ -181,10 +182,11 @@ fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
 }
 
-/// A property store for the program alone, with everything on.
+/// A property store for the program alone, with everything on. Where the program is another user's, so is the store,
+/// and this process never opens it.
 struct Store {
     directory: PathBuf,
-    switched: Vec<Switched>,
+    user: Option<User>,
 }
 
 /// What the directory of such a store begins with; the number of the process that made it follows.
@@ -194,19 +196,21 @@ impl Store {
     fn make(user: Option<&Caller>) -> Result<Self> {
         sweep_stores();
         let directory = PathBuf::from(format!("{STORE}{}", std::process::id()));
-        let problem = |e: std::io::Error| {
-            Failure::new(format!("making a property store for the program, {}: {e}", directory.display()))
+        let problem = |e: &dyn std::fmt::Display| {
+            let path = directory.display();
+            Failure::new(format!(
+                "making a property store for the program, {path}: {}",
+                shown(&e.to_string())
+            ))
         };
-        DirBuilder::new().mode(0o700).create(&directory).map_err(problem)?;
-        let mut store = Self { directory: directory.clone(), switched: Vec::new() };
-        let control = Control::open_path(&store.path())?;
+        DirBuilder::new().mode(0o700).create(&directory).map_err(|e| problem(&e))?;
+        let user = user.map(|user| User { uid: user.uid, gid: user.gid });
+        let store = Self { directory: directory.clone(), user };
         if let Some(user) = user {
-            for path in [store.path(), directory.clone()] {
-                chown(path, Some(user.uid), Some(user.gid)).map_err(problem)?;
-            }
+            // Empty, and just made: nobody else could put another one there.
+            lchown(&directory, Some(user.uid), Some(user.gid)).map_err(|e| problem(&e))?;
         }
-        store.switched.push(control.enable_tags(AtraceTag::all())?);
-        store.switched.push(control.enable("*")?);
+        perform_one(user, &store.path(), Work::All(true)).map_err(|e| problem(&e))?;
         Ok(store)
     }
 
@@ -215,21 +219,16 @@ impl Store {
     }
 
     /// Switches everything off again, for what children of the program are still there.
-    fn close(mut self) -> Result<()> {
-        for switched in self.switched.drain(..).rev() {
-            // The program may have removed the store.
-            if let Err(e) = switched.restore() {
-                say(format_args!("switching off what is left of the program: {e}"));
-            }
+    fn close(self) {
+        if let Err(e) = perform_one(self.user, &self.path(), Work::All(false)) {
+            say(format_args!("switching off what is left of the program: {}", shown(&e)));
         }
-        Ok(())
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.switched.drain(..).for_each(Switched::keep);
-        let _ = std::fs::remove_dir_all(&self.directory);
+        remove(&self.directory);
     }
 }
 
@@ -240,7 +239,7 @@ fn sweep_stores() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse().ok());
         if pid.is_some_and(|pid| pid == std::process::id() || !Process(pid).exists()) {
-            let _ = std::fs::remove_dir_all(entry.path());
+            remove(&entry.path());
         }
     }
 }
