@@ -8,26 +8,29 @@ use std::fs::DirBuilder;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, chown};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
 use atrace::tracefs::Instance;
+use atrace_sys::fork::{Generation, generation};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::kill;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid, getpgid, getpgrp};
 
 use super::buffer::{self, Tally};
 use super::caller::Caller;
-use super::failure::{Failure, Result, failed, say};
+use super::failure::{Failure, Result, failed, place, say};
 use super::names::Names;
 use super::output::Output;
 use super::processes::Process;
 use super::signals::Signals;
+use super::tree::{Tree, patience};
+use super::witness::Witness;
 
 /// The exit status where this command itself fails, as other commands that start one have it.
 const FAILED: u8 = 125;
@@ -35,7 +38,7 @@ const FAILED: u8 = 125;
 /// How often the buffer is looked at, so that the advice knows how large the lost events were.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How many processes of a program get their names.
+/// How many processes a program has as a rule: more are named, too, but the recording is copied once more.
 const PROCESSES: usize = 100;
 
 #[derive(clap::Args, Debug)]
@@ -75,10 +78,17 @@ fn record(args: &Args) -> Result<u8> {
     let store = Store::make(caller.as_ref())?;
     let names = Names::make()?;
     let program = if args.root { None } else { caller.as_ref() };
+    let uid = program.map_or_else(|| geteuid().as_raw(), |user| user.uid);
 
+    let witness = Witness::start(&signals)?;
+    let mut tree = Tree::new(instance.marker_path(), &store.path(), uid);
     let mut child = start(args, &signals, &instance, &names, &store, program)?;
     let mut tally = Tally::default();
-    let status = wait(&mut child, &signals, || tally.look(&instance))?;
+    let status = wait(&mut child, &signals, witness, || {
+        tally.look(&instance)?;
+        tree.look(&names.living(), tally.written() == 0);
+        Ok(())
+    })?;
 
     // Its children may go on: they find tracing off, then the marker too.
     store.close()?;
@@ -86,11 +96,18 @@ fn record(args: &Args) -> Result<u8> {
     tally.look(&instance)?;
     let names = names.read();
     let (path, instance) = buffer::save(instance, output, PROCESSES, |process| names.get(&process).cloned())?;
-    say(tally.report("events"));
-    if tally.written() == 0 {
-        say("the program wrote none: it does not use ATrace, or ended before it could");
+    match tree.lost() {
+        _ if tally.written() == 0 => {
+            say(tally.report_of_some("events"));
+            tree.silence().iter().for_each(say);
+        }
+        Some(lost) => {
+            say(tally.report_of_some("events"));
+            say(lost);
+        }
+        None => say(tally.report("events")),
     }
-    say(format_args!("saved {}: open it at https://ui.perfetto.dev", path.display()));
+    say(format_args!("saved {}: open it at https://ui.perfetto.dev", place(&path)));
     buffer::remove(instance)?;
     Ok(code(status))
 }
@@ -151,7 +168,12 @@ fn start(
 }
 
 /// Waits for the program, hands on what this process is asked, and has `look` called from time to time.
-fn wait(child: &mut Child, signals: &Signals, mut look: impl FnMut() -> Result<()>) -> Result<ExitStatus> {
+fn wait(
+    child: &mut Child,
+    signals: &Signals,
+    mut witness: Option<Witness>,
+    mut look: impl FnMut() -> Result<()>,
+) -> Result<ExitStatus> {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
     let (ended, end) = std::io::pipe()?;
     std::thread::spawn(move || {
@@ -161,18 +183,25 @@ fn wait(child: &mut Child, signals: &Signals, mut look: impl FnMut() -> Result<(
         {}
         drop(end);
     });
-    loop {
-        let (came, is_over) = signals.wait(Some(&ended), LOOK)?;
-        if let Some(came) = came
-            && came.from_process
-        {
-            let _ = kill(pid, came.signal);
+    for looks in 0.. {
+        let (came, is_over) = signals.wait(Some(&ended), patience(looks, LOOK))?;
+        if let Some(came) = came {
+            let is_groups = witness.as_mut().is_some_and(|witness| witness.saw(came.signal));
+            // What the terminal sends is for those who are in its job; what a process sends to a group reaches the
+            // program if it has not left that.
+            if came.from_process && !(is_groups && getpgid(Some(pid)) == Ok(getpgrp())) {
+                let _ = kill(pid, came.signal);
+            }
         }
         if is_over {
-            return child.wait().map_err(failed("waiting for the program"));
+            break;
+        }
+        if let Some(witness) = &mut witness {
+            witness.look();
         }
         look()?;
     }
+    child.wait().map_err(failed("waiting for the program"))
 }
 
 /// The exit status as a shell tells it: 128 and the number of the signal that ended the program.
@@ -185,6 +214,9 @@ fn code(status: ExitStatus) -> u8 {
 struct Store {
     directory: PathBuf,
     switched: Vec<Switched>,
+    /// Whose it became.
+    user: Option<Caller>,
+    by: Generation,
 }
 
 /// What the directory of such a store begins with; the number of the process that made it follows.
@@ -195,18 +227,22 @@ impl Store {
         sweep_stores();
         let directory = PathBuf::from(format!("{STORE}{}", std::process::id()));
         let problem = |e: std::io::Error| {
-            Failure::new(format!("making a property store for the program, {}: {e}", directory.display()))
+            Failure::new(format!("making a property store for the program, {}: {e}", place(&directory)))
         };
         DirBuilder::new().mode(0o700).create(&directory).map_err(problem)?;
-        let mut store = Self { directory: directory.clone(), switched: Vec::new() };
+        let mut store =
+            Self { directory: directory.clone(), switched: Vec::new(), user: None, by: generation() };
         let control = Control::open_path(&store.path())?;
+        store.switched.push(control.enable_tags(AtraceTag::all())?);
+        store.switched.push(control.enable("*")?);
         if let Some(user) = user {
+            // From now on it is theirs, and so is what it holds and how long it is: nothing of it is looked at here.
+            store.switched.drain(..).for_each(Switched::keep);
             for path in [store.path(), directory.clone()] {
                 chown(path, Some(user.uid), Some(user.gid)).map_err(problem)?;
             }
+            store.user = Some(user.clone());
         }
-        store.switched.push(control.enable_tags(AtraceTag::all())?);
-        store.switched.push(control.enable("*")?);
         Ok(store)
     }
 
@@ -216,6 +252,11 @@ impl Store {
 
     /// Switches everything off again, for what children of the program are still there.
     fn close(mut self) -> Result<()> {
+        if let Some(user) = &self.user
+            && let Err(e) = close_as(user, &self.path())
+        {
+            say(format_args!("switching off what is left of the program: {e}"));
+        }
         for switched in self.switched.drain(..).rev() {
             // The program may have removed the store.
             if let Err(e) = switched.restore() {
@@ -229,8 +270,49 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.switched.drain(..).for_each(Switched::keep);
+        if self.by != generation() {
+            return;
+        }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// Has a process of that user switch their store off, which may be in any state: it takes what comes of that, and no
+/// longer than this.
+fn close_as(user: &Caller, store: &Path) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
+    let mut command = Command::new(this);
+    command.arg("__close").arg(store).env_clear().uid(user.uid).gid(user.gid);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        match child.try_wait()? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(Failure::new(status.to_string())),
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(Failure::new("it took too long"))
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct CloseArgs {
+    store: PathBuf,
+}
+
+/// The same, in that process.
+pub(crate) fn close(args: &CloseArgs) -> Result<()> {
+    let control = Control::open_path(&args.store)?;
+    control.disable_tags(AtraceTag::all())?.keep();
+    for _ in control.patterns() {
+        control.disable("*")?.keep();
+    }
+    Ok(())
 }
 
 /// Removes the stores of recordings that were killed.

@@ -1,7 +1,5 @@
 //! `atrace on`, `off` and `status`.
 
-use std::io::Write as _;
-
 use atrace::AtraceTag;
 
 use super::failure::{Failure, Result, say};
@@ -90,7 +88,7 @@ pub(crate) fn check(pattern: &str) -> Result<()> {
             pattern.len()
         )));
     }
-    Ok(())
+    super::pattern::check(pattern)
 }
 
 /// The running processes that some of the patterns mean.
@@ -147,5 +145,5 @@ fn names(tags: AtraceTag) -> String {
 
 /// To stdout; who does not read it misses it.
 pub(crate) fn print(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    super::failure::print(line);
 }
