@@ -7,7 +7,9 @@
 //! - [`marker`]: find, open and write the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
+//! - [`errand`]: work that a privileged process has done with the rights of another user;
 //! - [`fork`]: which process this is, for what a fork must not inherit;
+//! - [`probe`]: what another process names, opened with care;
 //! - [`process`]: the process id, name and errno, as a tracer needs them;
 //! - [`state`]: what a process says of its tracing, for others to read;
 //! - [`thread`]: a thread that its host does not notice;
@@ -28,6 +30,8 @@ pub mod bindings {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod cutils;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+pub mod errand;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod fork;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod library;
@@ -35,6 +39,8 @@ mod library;
 pub mod marker;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod ndk;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub mod probe;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod process;
 #[cfg(any(target_os = "linux", target_os = "android"))]

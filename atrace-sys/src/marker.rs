@@ -465,7 +465,7 @@ fn check_open(fd: i32, shown: &str) -> Result<(MarkerKind, Identity), MarkerErro
     Ok((MarkerKind::File, identity))
 }
 
-fn on_tracefs(fd: i32) -> bool {
+pub(crate) fn on_tracefs(fd: i32) -> bool {
     let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `stat` is writable and of the right type.
     if unsafe { libc::fstatfs(fd, stat.as_mut_ptr()) } != 0 {

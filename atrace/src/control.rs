@@ -90,6 +90,18 @@ impl Control {
         Self::keep(Properties::open_path(path), || format!("opening the properties at {}", path.display()))
     }
 
+    /// Switches with the property store at `path`, on a host, if it is there: creates nothing.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be opened.
+    pub fn open_existing(path: &Path) -> Result<Self, Error> {
+        let _errno = ErrnoGuard::new();
+        Self::keep(Properties::open_existing(path), || {
+            format!("opening the properties at {}", path.display())
+        })
+    }
+
     /// Keeps a store for the life of the process, as its mapping is kept anyway.
     fn keep(
         opened: Result<Properties, atrace_sys::properties::Error>,
@@ -172,6 +184,24 @@ impl Control {
         self.disable_where(|other| other == pattern.as_bytes())
     }
 
+    /// Takes the app pattern `pattern` away once, where it is listed last: what [`enable`](Self::enable) did, from another
+    /// process.
+    ///
+    /// # Errors
+    ///
+    /// When a property can't be set.
+    pub fn disable_once(&self, pattern: &str) -> Result<Switched, Error> {
+        let mut switched = self.begin();
+        let _lock = lock();
+        let mut patterns = self.raw_patterns();
+        if let Some(last) = patterns.iter().rposition(|other| other == pattern.as_bytes()) {
+            switched.undo.push(Undo::AddPattern(patterns.remove(last)));
+            switched.set_patterns(&patterns)?;
+            switched.announce(None)?;
+        }
+        Ok(switched)
+    }
+
     fn disable_where(&self, gone: impl Fn(&[u8]) -> bool) -> Result<Switched, Error> {
         let mut switched = self.begin();
         let _lock = lock();
@@ -231,7 +261,13 @@ impl Control {
         self.read(key).map_or(Vec::new(), |value| value.as_bytes().to_vec())
     }
 
-    fn raw_patterns(&self) -> Vec<Vec<u8>> {
+    /// The serial of the flags, which changes at each switch; None where they are not set.
+    #[cfg(feature = "tracefs")]
+    pub(crate) fn serial(&self) -> Option<u32> {
+        Some(self.properties.find(FLAGS)?.serial())
+    }
+
+    pub(crate) fn raw_patterns(&self) -> Vec<Vec<u8>> {
         let number = flags::app_number(|key| self.read(key)).min(APPS_MAX);
         let pattern =
             |index| self.read(AppKey::new(index).as_str()).map_or(Vec::new(), |v| v.as_bytes().to_vec());

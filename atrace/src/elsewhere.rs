@@ -326,6 +326,15 @@ pub mod control {
             Err(Error(()))
         }
 
+        /// Fails: there are no properties.
+        ///
+        /// # Errors
+        ///
+        /// Always.
+        pub fn open_existing(_path: &Path) -> Result<Self, Error> {
+            Err(Error(()))
+        }
+
         never! {
             /// Never called.
             fn patterns(self: &Self) -> Vec<String>;
@@ -339,6 +348,8 @@ pub mod control {
             fn disable_this_process(self: &Self) -> Result<Switched, Error>;
             /// Never called.
             fn disable(self: &Self, _pattern: &str) -> Result<Switched, Error>;
+            /// Never called.
+            fn disable_once(self: &Self, _pattern: &str) -> Result<Switched, Error>;
             /// Never called.
             fn enable_tags(self: &Self, _tags: AtraceTag) -> Result<Switched, Error>;
             /// Never called.

@@ -352,6 +352,10 @@ mod cases {
                 // SAFETY: the handler only counts.
                 unsafe { libc::signal(number, count as *const () as libc::sighandler_t) };
             }
+            if std::env::var_os("APART").is_some() {
+                // SAFETY: no preconditions.
+                assert_eq!(unsafe { libc::setpgid(0, 0) }, 0);
+            }
             say_ready();
             // Without sleeping: of two that come while none can be taken, the kernel makes one.
             let mut end = Instant::now() + Duration::from_secs(100);
@@ -381,6 +385,12 @@ mod cases {
             let ran = common::end_of(child);
             assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
         }
+        // To the group that the program has left.
+        let (child, _) = started(&here, here.run(&name, &["-f"]).process_group(0).env("APART", "1"));
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), libc::SIGTERM) }, 0);
+        let ran = common::end_of(child);
+        assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
         // To the program, and then to the command, is two.
         let (child, program) = started(&here, &mut here.run(&name, &["-f"]));
         // SAFETY: the program that was started.

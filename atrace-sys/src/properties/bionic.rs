@@ -133,6 +133,10 @@ impl Store {
         Err(Error::new(ErrorKind::Unsupported, "Android has one property store; open that"))
     }
 
+    pub(super) fn open_existing(path: &Path) -> Result<Self, Error> {
+        Self::open_path(path)
+    }
+
     pub(super) fn open_uid(_: u32) -> Result<Self, Error> {
         Ok(Self)
     }

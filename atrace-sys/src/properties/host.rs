@@ -4,6 +4,7 @@ mod area;
 mod files;
 mod sys;
 
+use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -41,6 +42,12 @@ impl Store {
         Self::open(Location::of_path(path)?)
     }
 
+    pub(super) fn open_existing(path: &Path) -> Result<Self, Error> {
+        let location = Location::of_path(path)?;
+        let opened = location.open_existing()?;
+        Self::map(location, opened)
+    }
+
     pub(super) fn open_uid(uid: u32) -> Result<Self, Error> {
         Self::open(Location::of_user(uid)?)
     }
@@ -50,7 +57,11 @@ impl Store {
     }
 
     fn open(location: Location) -> Result<Self, Error> {
-        let (file, identity) = location.open()?;
+        let opened = location.open()?;
+        Self::map(location, opened)
+    }
+
+    fn map(location: Location, (file, identity): (File, Identity)) -> Result<Self, Error> {
         let map = Map::new(&file, false).map_err(|error| {
             location.error(ErrorKind::Io, "can't map the property store into memory").because(error)
         })?;

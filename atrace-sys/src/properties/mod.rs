@@ -147,6 +147,15 @@ impl Properties {
         backend::Store::open_path(path).map(Self)
     }
 
+    /// Opens the store at `path` on a host if it is there: [`open_path`](Self::open_path), which creates nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_path`](Self::open_path); [`ErrorKind::Missing`] without the file.
+    pub fn open_existing(path: &Path) -> Result<Self, Error> {
+        backend::Store::open_existing(path).map(Self)
+    }
+
     /// Opens the store of a user on a host, and creates it when absent; on Android all users share the
     /// system's.
     ///

@@ -166,6 +166,15 @@ impl Location {
         })
     }
 
+    /// Opens the file for reading; creates nothing.
+    pub(super) fn open_existing(&self) -> Result<(File, Identity), Error> {
+        persist(|| {
+            let directory = self.open_directory(false)?;
+            let missing = || self.error(ErrorKind::Missing, "there is no property store here");
+            Ok(self.open_file(&directory, libc::O_RDONLY)?.ok_or_else(missing)?)
+        })
+    }
+
     /// Opens the file for writing, provided that it still is the one that was opened before.
     pub(super) fn reopen(&self, identity: Identity) -> Result<File, Error> {
         persist(|| {

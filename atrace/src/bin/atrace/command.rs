@@ -3,12 +3,15 @@
 mod buffer;
 mod caller;
 mod categories;
+mod content;
 mod doctor;
 mod failure;
+mod foreign;
 #[allow(dead_code, reason = "it is the library's too, which needs all of it")]
 #[path = "../../tracefs/header.rs"]
 mod header;
 mod journal;
+mod ledger;
 mod leftover;
 mod names;
 mod output;
@@ -56,8 +59,6 @@ enum Command {
     Doctor(doctor::Args),
     #[command(name = "__become", hide = true)]
     Become(stage::Args),
-    #[command(name = "__close", hide = true)]
-    Close(run::CloseArgs),
     #[command(name = "__witness", hide = true)]
     Witness(witness::Args),
 }
@@ -84,7 +85,6 @@ pub(crate) fn main() -> ExitCode {
         Command::Status => switch::status().map(|()| 0),
         Command::Doctor(args) => doctor::main(args),
         Command::Become(args) => return stage::main(args),
-        Command::Close(args) => run::close(args).map(|()| 0),
         Command::Witness(args) => witness::main(args).map(|()| 0),
     };
     match done.and_then(|status| unprinted().map_or(Ok(status), Err)) {

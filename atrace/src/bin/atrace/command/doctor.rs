@@ -1,6 +1,7 @@
 //! `atrace doctor`: what the library finds out, for the processes that are asked about.
 
 use atrace::doctor::{Report, examine, examine_program};
+use atrace::shown::shown;
 
 use super::failure::{Failure, Result};
 use super::processes::{self, Process};
@@ -34,7 +35,7 @@ pub(crate) fn main(args: &Args) -> Result<u8> {
     let running: Vec<_> =
         processes::all().into_iter().filter(|process| is_called(*process, patient)).collect();
     if running.is_empty() {
-        print(&format!("no running process is called {patient}: this is what one would find"));
+        print(&format!("no running process is called {}: this is what one would find", shown(patient)));
         show(examine_program(Some(patient)));
     }
     for (index, process) in running.iter().enumerate() {

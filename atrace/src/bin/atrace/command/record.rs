@@ -8,12 +8,14 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use atrace::control::Switched;
+use atrace::shown::shown;
 use atrace::tracefs::{self, Instance};
 
 use super::buffer::{self, Tally};
 use super::caller::Caller;
+use super::content::Content;
 use super::failure::{Failure, Result, say, thousands};
+use super::ledger::{self, Entry, Ledger};
 use super::output::Output;
 use super::processes::{self, Process};
 use super::signals::Signals;
@@ -117,14 +119,14 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     args.apps.iter().try_for_each(|pattern| switch::check(pattern))?;
     let root = tracefs::root()?;
     let events = categories::events(&root, &args.categories)?;
+    ledger::sweep();
     let matching = switch::matching(&args.apps);
     if !args.apps.is_empty() && matching.is_empty() && !args.wait {
         let text = switch::nobody(&args.apps, "no running process");
         return Err(Failure::new(format!("{text}\natrace: --wait records nevertheless")));
     }
     let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
-    let is_on =
-        stores.iter().any(|store| !store.control.patterns().is_empty() || !store.control.tags().is_empty());
+    let is_on = stores.iter().any(|store| store.content != Content::default());
     if args.apps.is_empty() && events.is_empty() && !is_on {
         return Err(Failure::new(
             "there is nothing to record: name programs with -a PATTERN, or events of the kernel with -c sched",
@@ -143,19 +145,14 @@ pub(crate) fn main(args: &Args) -> Result<()> {
 
     let mut tally = Tally::default();
     place.start()?;
-    let mut switched: Vec<Vec<Switched>> = Vec::new();
-    for pattern in &args.apps {
-        switched.push(stores::switch(&stores, |control| control.enable(pattern))?);
-    }
+    let entry = |store| args.apps.iter().map(move |pattern| Entry::new(store, pattern));
+    let mut ledger = Ledger::write(stores.iter().flat_map(entry).collect())?;
+    ledger.switch_on(&stores)?;
     let waited = wait(args.time, &signals, || {
         tally.look(place.instance())?;
         Ok(tally.written())
     });
-    for switched in switched.into_iter().flatten().rev() {
-        if let Err(e) = switched.restore() {
-            say(format_args!("switching off again: {e}"));
-        }
-    }
+    drop(ledger);
     place.stop()?;
     waited?;
     tally.look(place.instance())?;
@@ -200,7 +197,7 @@ fn warn_of(process: Process) {
     if let Some(marker) = process.variable("ATRACE_MARKER") {
         say(format_args!(
             "{process} writes to {} (ATRACE_MARKER), so nothing of it will be recorded",
-            marker.display()
+            shown(marker.as_encoded_bytes())
         ));
     }
 }

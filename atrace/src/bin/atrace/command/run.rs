@@ -7,15 +7,15 @@ use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, chown};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, lchown};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
 
-use atrace::AtraceTag;
-use atrace::control::{Control, Switched};
+use atrace::shown::shown;
 use atrace::tracefs::Instance;
+use atrace_sys::errand::User;
 use atrace_sys::fork::{Generation, generation};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::kill;
@@ -25,6 +25,7 @@ use nix::unistd::{Pid, geteuid, getpgid, getpgrp};
 use super::buffer::{self, Tally};
 use super::caller::Caller;
 use super::failure::{Failure, Result, failed, place, say};
+use super::foreign::{Work, perform_one, remove};
 use super::names::Names;
 use super::output::Output;
 use super::processes::Process;
@@ -91,7 +92,7 @@ fn record(args: &Args) -> Result<u8> {
     })?;
 
     // Its children may go on: they find tracing off, then the marker too.
-    store.close()?;
+    store.close();
     instance.set_tracing_on(false)?;
     tally.look(&instance)?;
     let names = names.read();
@@ -210,12 +211,11 @@ fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
 }
 
-/// A property store for the program alone, with everything on.
+/// A property store for the program alone, with everything on. Where the program is another user's, so is the store,
+/// and this process never opens it.
 struct Store {
     directory: PathBuf,
-    switched: Vec<Switched>,
-    /// Whose it became.
-    user: Option<Caller>,
+    user: Option<User>,
     by: Generation,
 }
 
@@ -226,23 +226,18 @@ impl Store {
     fn make(user: Option<&Caller>) -> Result<Self> {
         sweep_stores();
         let directory = PathBuf::from(format!("{STORE}{}", std::process::id()));
-        let problem = |e: std::io::Error| {
-            Failure::new(format!("making a property store for the program, {}: {e}", place(&directory)))
+        let problem = |e: &dyn std::fmt::Display| {
+            let (path, e) = (place(&directory), e.to_string());
+            Failure::new(format!("making a property store for the program, {path}: {}", shown(&e)))
         };
-        DirBuilder::new().mode(0o700).create(&directory).map_err(problem)?;
-        let mut store =
-            Self { directory: directory.clone(), switched: Vec::new(), user: None, by: generation() };
-        let control = Control::open_path(&store.path())?;
-        store.switched.push(control.enable_tags(AtraceTag::all())?);
-        store.switched.push(control.enable("*")?);
+        DirBuilder::new().mode(0o700).create(&directory).map_err(|e| problem(&e))?;
+        let user = user.map(|user| User { uid: user.uid, gid: user.gid });
+        let store = Self { directory: directory.clone(), user, by: generation() };
         if let Some(user) = user {
-            // From now on it is theirs, and so is what it holds and how long it is: nothing of it is looked at here.
-            store.switched.drain(..).for_each(Switched::keep);
-            for path in [store.path(), directory.clone()] {
-                chown(path, Some(user.uid), Some(user.gid)).map_err(problem)?;
-            }
-            store.user = Some(user.clone());
+            // Empty, and just made: nobody else could put another one there.
+            lchown(&directory, Some(user.uid), Some(user.gid)).map_err(|e| problem(&e))?;
         }
+        perform_one(user, &store.path(), Work::All(true)).map_err(|e| problem(&e))?;
         Ok(store)
     }
 
@@ -251,68 +246,19 @@ impl Store {
     }
 
     /// Switches everything off again, for what children of the program are still there.
-    fn close(mut self) -> Result<()> {
-        if let Some(user) = &self.user
-            && let Err(e) = close_as(user, &self.path())
-        {
-            say(format_args!("switching off what is left of the program: {e}"));
+    fn close(self) {
+        if let Err(e) = perform_one(self.user, &self.path(), Work::All(false)) {
+            say(format_args!("switching off what is left of the program: {}", shown(&e)));
         }
-        for switched in self.switched.drain(..).rev() {
-            // The program may have removed the store.
-            if let Err(e) = switched.restore() {
-                say(format_args!("switching off what is left of the program: {e}"));
-            }
-        }
-        Ok(())
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.switched.drain(..).for_each(Switched::keep);
-        if self.by != generation() {
-            return;
-        }
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
-
-/// Has a process of that user switch their store off, which may be in any state: it takes what comes of that, and no
-/// longer than this.
-fn close_as(user: &Caller, store: &Path) -> Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(1);
-
-    let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
-    let mut command = Command::new(this);
-    command.arg("__close").arg(store).env_clear().uid(user.uid).gid(user.gid);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn()?;
-    let start = Instant::now();
-    while start.elapsed() < PATIENCE {
-        match child.try_wait()? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(Failure::new(status.to_string())),
-            None => std::thread::sleep(Duration::from_millis(1)),
+        if self.by == generation() {
+            remove(&self.directory);
         }
     }
-    let _ = child.kill();
-    let _ = child.wait();
-    Err(Failure::new("it took too long"))
-}
-
-#[derive(clap::Args, Debug)]
-pub(crate) struct CloseArgs {
-    store: PathBuf,
-}
-
-/// The same, in that process.
-pub(crate) fn close(args: &CloseArgs) -> Result<()> {
-    let control = Control::open_path(&args.store)?;
-    control.disable_tags(AtraceTag::all())?.keep();
-    for _ in control.patterns() {
-        control.disable("*")?.keep();
-    }
-    Ok(())
 }
 
 /// Removes the stores of recordings that were killed.
@@ -322,7 +268,7 @@ fn sweep_stores() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse().ok());
         if pid.is_some_and(|pid| pid == std::process::id() || !Process(pid).exists()) {
-            let _ = std::fs::remove_dir_all(entry.path());
+            remove(&entry.path());
         }
     }
 }

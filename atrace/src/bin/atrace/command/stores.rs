@@ -1,41 +1,70 @@
 //! The property stores that a switch must reach: one for each user on a host, one for all on Android.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
-use atrace::control::{Control, Error, Switched};
+use atrace::shown::shown;
+use atrace_sys::errand;
 use atrace_sys::properties::Properties;
-use nix::unistd::{User, geteuid};
+use nix::unistd::{Uid, User, geteuid};
 
 use super::caller::Caller;
+use super::content::Content;
 use super::failure::{Failure, Result, say};
+use super::foreign::{Place, Work, perform_all};
 use super::processes;
+
+/// Nobody's group, for users of whom the system knows none.
+const NO_GROUP: u32 = 65534;
+
+/// How many planted names are told one by one.
+const TOLD: usize = 5;
 
 /// A property store that can be switched.
 pub(crate) struct Store {
-    pub(crate) control: Control,
+    place: Place,
+    /// Who is to be become to use it, where that is somebody else.
+    user: Option<errand::User>,
     /// Whose it is; None where it is everybody's, or of a place that a variable names.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
+    /// What it held when it was looked at.
+    pub(crate) content: Content,
 }
 
 impl Store {
     /// Whose it is, in words.
     pub(crate) fn owner(&self) -> String {
-        let Some(uid) = self.uid else { return self.path.display().to_string() };
-        match User::from_uid(uid.into()) {
-            Ok(Some(user)) => format!("user {} ({uid})", user.name),
-            _ => format!("user {uid}"),
+        self.uid.map_or_else(|| shown(self.path.as_os_str().as_encoded_bytes()).to_string(), owner)
+    }
+
+    fn own() -> Self {
+        let named = atrace_sys::process::variable("ATRACE_PROPERTIES").map(PathBuf::from);
+        match named {
+            Some(path) => Self::at(path),
+            None if cfg!(target_os = "android") => Self::of(Place::Own, None, Properties::path_for_uid(0)),
+            None => Self::of_user(geteuid().as_raw()),
         }
     }
 
-    fn own() -> Result<Self> {
-        let control = Control::open()?;
-        let named = atrace_sys::process::variable("ATRACE_PROPERTIES").map(PathBuf::from);
-        let uid =
-            if named.is_some() || cfg!(target_os = "android") { None } else { Some(geteuid().as_raw()) };
-        let path = named.unwrap_or_else(|| Properties::path_for_uid(geteuid().as_raw()));
-        Ok(Self { control, uid, path })
+    pub(crate) fn of_user(uid: u32) -> Self {
+        Self::of(Place::OfUser(uid), Some(uid), Properties::path_for_uid(uid))
+    }
+
+    /// That of a place that a variable named. For root it may be another user's file.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        let place = if cfg!(target_os = "android") { Place::Own } else { Place::At(path.clone()) };
+        Self::of(place, None, path)
+    }
+
+    fn of(place: Place, uid: Option<u32>, path: PathBuf) -> Self {
+        let of_file = || Some(fs::symlink_metadata(&path).ok()?.uid());
+        let owner = uid.or_else(|| if matches!(place, Place::Own) { None } else { of_file() });
+        let own = geteuid().as_raw();
+        let user = owner.filter(|owner| own == 0 && *owner != own).map(become_user);
+        Self { place, user, uid, path, content: Content::default() }
     }
 
     /// The process follows this store.
@@ -48,49 +77,114 @@ impl Store {
     }
 }
 
-/// The stores that exist, as far as this user may switch them; and that of who called, made if need be.
-///
-/// For root these are the stores of all users, and that of each user `needed` is asked for.
-pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
-    let own = Store::own()?;
-    let Some(uid) = own.uid else { return Ok(vec![own]) };
-    let mut stores = vec![own];
-    if uid != 0 {
-        return Ok(stores);
+/// A user, in words.
+fn owner(uid: u32) -> String {
+    match User::from_uid(uid.into()) {
+        Ok(Some(user)) => format!("user {} ({uid})", shown(&user.name)),
+        _ => format!("user {uid}"),
     }
-    let mut users: BTreeSet<u32> = existing().into_iter().collect();
-    users.extend(needed);
-    users.extend(Caller::behind_sudo()?.map(|caller| caller.uid));
-    users.remove(&uid);
-    for uid in users {
-        match Control::open_user(uid) {
-            Ok(control) => {
-                stores.push(Store { control, uid: Some(uid), path: Properties::path_for_uid(uid) });
+}
+
+fn become_user(uid: u32) -> errand::User {
+    let known = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    errand::User { uid, gid: known.map_or(NO_GROUP, |user| user.gid.as_raw()) }
+}
+
+/// Does what `work` says to each store it says something of, and tells what they hold then.
+///
+/// Those of others are reached as their users, all at once.
+pub(crate) fn perform<'a>(
+    stores: impl IntoIterator<Item = &'a Store>,
+    mut work: impl FnMut(&Store) -> Work,
+) -> Vec<(&'a Store, std::result::Result<Content, String>)> {
+    let pieces: Vec<_> = stores.into_iter().map(|store| (store, work(store))).collect();
+    let foreign: Vec<_> = pieces
+        .iter()
+        .filter_map(|(store, work)| Some((store.user?, store.place.clone(), work.clone())))
+        .collect();
+    let mut answers = perform_all(&foreign).into_iter();
+    let result = |(store, work): (&'a Store, Work)| {
+        let result = match store.user {
+            Some(_) => answers.next().unwrap_or_else(|| Err("no answer".to_owned())),
+            None => store.place.perform(&work).map_err(|e| e.to_string()),
+        };
+        (store, result)
+    };
+    pieces.into_iter().map(result).collect()
+}
+
+/// The stores that can be reached, as far as this user may switch them; and that of who called, made if need be.
+///
+/// For root these are the stores of all users, and that of each user `needed` is asked for. Of one that can't be
+/// reached, or can't be trusted, a line is said: it keeps the others from nothing. (Also of root's own, whose place
+/// somebody may have taken.) Where there is only that of this process, it must do.
+pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
+    let mut stores = vec![Store::own()];
+    let made = perform(&stores, |_| Work::Enable(Vec::new())).into_iter().next().map(|(_, made)| made);
+    let is_for_all = stores[0].uid == Some(0);
+    if is_for_all {
+        let mut users: BTreeSet<u32> = existing().into_iter().collect();
+        users.extend(needed);
+        users.extend(Caller::behind_sudo()?.map(|caller| caller.uid));
+        users.remove(&0);
+        stores.extend(users.into_iter().map(Store::of_user));
+    }
+    let mut contents: Vec<_> =
+        perform(stores.iter().skip(1), |_| Work::Look).into_iter().map(|(_, content)| content).collect();
+    contents.splice(..0, made);
+    let mut reached = Vec::new();
+    for (index, (mut store, content)) in stores.into_iter().zip(contents).enumerate() {
+        match content {
+            Ok(content) => {
+                store.content = content;
+                reached.push(store);
             }
-            // One that can't be trusted must not keep the others from being switched.
-            Err(e) => say(format_args!("not reached: {e}")),
+            Err(e) if index == 0 && !is_for_all => return Err(Failure::new(shown(&e).to_string())),
+            Err(e) => miss(&store, &e),
         }
     }
-    Ok(stores)
+    Ok(reached)
 }
 
-/// The users who have a store.
+/// Says that a store was not reached.
+pub(crate) fn miss(store: &Store, why: &str) {
+    say(format_args!("not reached, {}: {}", store.owner(), shown(why)));
+}
+
+/// A store could not be switched: the caller's own must be, another user's is said.
+pub(crate) fn refuse(store: &Store, why: &str) -> Result<()> {
+    if store.user.is_none() {
+        return Err(Failure::new(format!("{}: {}", store.owner(), shown(why))));
+    }
+    miss(store, why);
+    Ok(())
+}
+
+/// The other users who have a store. What is called like one and is no directory of that user's was planted.
 fn existing() -> Vec<u32> {
     let example = Properties::path_for_uid(0);
-    let place = example.parent().and_then(|path| path.parent());
-    let entries = place.and_then(|place| std::fs::read_dir(place).ok());
-    let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
-    names.filter_map(|name| name.to_str()?.strip_prefix("atrace-")?.parse().ok()).collect()
-}
-
-/// Does the same to all stores; takes back what was done where it fails for one.
-pub(crate) fn switch(
-    stores: &[Store],
-    mut to: impl FnMut(&Control) -> std::result::Result<Switched, Error>,
-) -> Result<Vec<Switched>> {
-    let mut done = Vec::new();
-    for store in stores {
-        done.push(to(&store.control).map_err(|e| Failure::new(format!("{}: {e}", store.owner())))?);
+    let Some(place) = example.parent().and_then(Path::parent) else { return Vec::new() };
+    let mut users = Vec::new();
+    let mut planted = 0;
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_prefix("atrace-"));
+        let uid =
+            digits.and_then(|digits| digits.parse::<u32>().ok().filter(|uid| uid.to_string() == digits));
+        let Some(uid) = uid.filter(|uid| *uid != 0) else { continue };
+        let is_theirs = entry.metadata().is_ok_and(|data| data.is_dir() && data.uid() == uid);
+        if is_theirs {
+            users.push(uid);
+            continue;
+        }
+        planted += 1;
+        if planted <= TOLD {
+            let path = entry.path();
+            say(format_args!("not reached, {}: {} is no directory of theirs", owner(uid), path.display()));
+        }
     }
-    Ok(done)
+    if planted > TOLD {
+        say(format_args!("not reached: {} more like that", planted - TOLD));
+    }
+    users
 }

@@ -1,8 +1,12 @@
 //! `atrace on`, `off` and `status`.
 
 use atrace::AtraceTag;
+use atrace::shown::shown;
 
+use super::content::Content;
 use super::failure::{Failure, Result, say};
+use super::foreign::Work;
+use super::ledger;
 use super::processes::{self, Process};
 use super::stores::{self, Store};
 
@@ -17,47 +21,53 @@ pub(crate) fn on(args: &Args) -> Result<()> {
     for pattern in &args.patterns {
         check(pattern)?;
     }
+    let running = ledger::sweep();
     let matching = matching(&args.patterns);
     let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
-    let mut done = Vec::new();
-    for pattern in &args.patterns {
-        // Twice listed, it would have to be switched off twice.
-        let fresh: Vec<_> = stores.iter().filter(|store| !is_on(store, pattern)).collect();
-        for store in fresh {
-            done.push(
-                store.control.enable(pattern).map_err(|e| Failure::new(format!("{}: {e}", store.owner())))?,
-            );
+    // Twice listed, it would have to be switched off twice; what a recording switched on goes with it.
+    let fresh = |store: &Store| {
+        let mut fresh: Vec<String> = Vec::new();
+        for pattern in &args.patterns {
+            let is_on = store.content.count(pattern) > running.of(store, pattern).count();
+            if !is_on && !fresh.contains(pattern) {
+                fresh.push(pattern.clone());
+            }
+        }
+        fresh
+    };
+    let mut reached = Vec::new();
+    for (store, result) in stores::perform(&stores, |store| Work::Enable(fresh(store))) {
+        match result {
+            Ok(_) => reached.push(store),
+            Err(e) => stores::refuse(store, &e)?,
         }
     }
-    done.into_iter().for_each(atrace::control::Switched::keep);
-    let reached: Vec<_> =
-        matching.into_iter().filter(|process| stores.iter().any(|store| store.is_of(*process))).collect();
-    for process in &reached {
+    let meant: Vec<_> =
+        matching.into_iter().filter(|process| reached.iter().any(|store| store.is_of(*process))).collect();
+    for process in &meant {
         print(&format!("on: {process}"));
     }
-    if reached.is_empty() {
+    if meant.is_empty() {
         say(nobody(&args.patterns, "no running process"));
         say("programs of that name that start from now on will trace");
     }
     Ok(())
 }
 
-fn is_on(store: &Store, pattern: &str) -> bool {
-    store.control.patterns().iter().any(|other| other == pattern)
-}
-
 pub(crate) fn off(args: &Args) -> Result<()> {
+    ledger::sweep();
     let stores = stores::all([])?;
     let mut unknown = Vec::new();
     for pattern in &args.patterns {
-        let listed: Vec<_> = stores.iter().filter(|store| is_on(store, pattern)).collect();
+        let listed: Vec<_> = stores.iter().filter(|store| store.content.count(pattern) > 0).collect();
         if listed.is_empty() {
-            unknown.push(format!("{pattern:?}"));
+            unknown.push(in_quotes(pattern));
         }
-        for store in listed {
-            let switched = store.control.disable(pattern);
-            switched.map_err(|e| Failure::new(format!("{}: {e}", store.owner())))?.keep();
-            print(&format!("off: {pattern} for {}", store.owner()));
+        for (store, result) in stores::perform(listed, |_| Work::Disable(pattern.clone())) {
+            match result {
+                Ok(_) => print(&format!("off: {} for {}", shown(pattern), store.owner())),
+                Err(e) => stores::refuse(store, &e)?,
+            }
         }
     }
     if unknown.is_empty() {
@@ -65,13 +75,18 @@ pub(crate) fn off(args: &Args) -> Result<()> {
     }
     let mut present: Vec<_> = stores
         .iter()
-        .flat_map(|store| store.control.patterns())
-        .map(|pattern| format!("{pattern:?}"))
+        .flat_map(|store| &store.content.patterns)
+        .filter(|it| !args.patterns.contains(it))
+        .map(|pattern| in_quotes(pattern))
         .collect();
     present.sort();
     present.dedup();
     let present = if present.is_empty() { "nothing".to_owned() } else { present.join(", ") };
     Err(Failure::new(format!("{} is not switched on; what is: {present}", unknown.join(", "))))
+}
+
+fn in_quotes(text: &str) -> String {
+    format!("\"{}\"", shown(text))
 }
 
 /// What is wrong with a pattern, before anything is switched.
@@ -84,8 +99,9 @@ pub(crate) fn check(pattern: &str) -> Result<()> {
         let start = (pattern.len() - (MAX - 1)..pattern.len()).find(|&at| pattern.is_char_boundary(at));
         let end = start.and_then(|start| pattern.get(start..)).unwrap_or_default();
         return Err(Failure::new(format!(
-            "a pattern has at most {MAX} bytes, this has {}: give its end, as '*{end}'",
-            pattern.len()
+            "a pattern has at most {MAX} bytes, this has {}: give its end, as '*{}'",
+            pattern.len(),
+            shown(end)
         )));
     }
     super::pattern::check(pattern)
@@ -100,14 +116,14 @@ pub(crate) fn matching(patterns: &[String]) -> Vec<Process> {
 
 /// That a pattern matches nothing, and what was perhaps meant.
 pub(crate) fn nobody(patterns: &[String], who: &str) -> String {
-    let mut text = format!("{who} matches {}", patterns.join(" or "));
+    let mut text = format!("{who} matches {}", shown(&patterns.join(" or ")));
     let like = |process: &Process| {
         let name = process.argv0()?.to_string_lossy().into_owned();
         let is_like = |pattern: &String| {
             let inner = pattern.trim_matches('*').rsplit('/').next().unwrap_or_default().to_owned();
             !inner.is_empty() && name.contains(&inner)
         };
-        patterns.iter().any(is_like).then(|| format!("{} ({name})", process.0))
+        patterns.iter().any(is_like).then(|| format!("{} ({})", process.0, shown(&name)))
     };
     let similar: Vec<_> = processes::all().iter().filter_map(like).take(5).collect();
     if !similar.is_empty() {
@@ -120,18 +136,24 @@ pub(crate) fn nobody(patterns: &[String], who: &str) -> String {
 }
 
 pub(crate) fn status() -> Result<()> {
+    let running = ledger::sweep();
     let processes = processes::all();
     for store in stores::all([])? {
-        let patterns = store.control.patterns();
-        let tags = store.control.tags();
+        let Content { patterns, tags } = &store.content;
         print(&format!("{}: {}", store.owner(), store.path.display()));
-        print(&format!("  tags: {}", if tags.is_empty() { "none".to_owned() } else { names(tags) }));
+        print(&format!("  tags: {}", if tags.is_empty() { "none".to_owned() } else { names(*tags) }));
         if patterns.is_empty() {
             print("  patterns: none");
         }
-        for pattern in patterns {
-            print(&format!("  pattern {pattern}"));
-            let meant = processes.iter().filter(|it| it.matches(&pattern) && store.is_of(**it));
+        for (index, pattern) in patterns.iter().enumerate() {
+            // A recording adds its own to what is listed already.
+            let later = patterns[index + 1..].iter().filter(|other| *other == pattern).count();
+            let why = match running.of(&store, pattern).nth(later) {
+                Some(pid) => format!(": on because recording {pid} runs"),
+                None => String::new(),
+            };
+            print(&format!("  pattern {}{why}", shown(pattern)));
+            let meant = processes.iter().filter(|it| it.matches(pattern) && store.is_of(**it));
             meant.for_each(|process| print(&format!("    {process}")));
         }
     }

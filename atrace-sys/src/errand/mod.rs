@@ -1,0 +1,510 @@
+//! Work done as another user: by a child that becomes that user for good, and answers with bytes.
+//!
+//! A privileged process must not follow what another user publishes: a file of theirs that is mapped can be cut
+//! short, a lock of theirs never be released, a path of theirs lead anywhere. An [`Errand`] does it with the rights of
+//! that user instead. The child has a copy of the memory of its maker and nothing else: no descriptor but the pipe,
+//! no capability, no terminal, no environment; it can't be traced and leaves no core. Whatever becomes of it, its maker
+//! hears of it within the time that it gives, and reads what it says as [bytes](words).
+//!
+//! The child is forked and executes no program: there is none that every user may read, and one that was executed
+//! with a user's rights could be traced by them. What is done there allocates, which the C libraries allow in the
+//! child of a process with threads; a lock that another thread held stays held, and costs the errand its time.
+
+mod words;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+pub use self::words::{Words, parse};
+
+/// How long what is done as one user may take.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The longest answer.
+pub const ANSWER_MAX: usize = 1 << 16;
+
+/// How much memory the child may have beside what its maker has, how large a file, how many descriptors.
+const MEMORY: u64 = 256 << 20;
+const FILE: u64 = 1 << 20;
+const DESCRIPTORS: u64 = 256;
+
+/// Whom the child becomes; it is in no other group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+impl User {
+    /// Whose rights are in force.
+    pub fn present() -> Self {
+        // SAFETY: no preconditions.
+        unsafe { Self { uid: libc::geteuid(), gid: libc::getegid() } }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The child could not be made.
+    NotStarted(io::Error),
+    /// It did not answer in time.
+    Late,
+    /// It ended without an answer: by a signal, or because it could not become the user (0).
+    Ended(i32),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted(e) => write!(f, "no process could be started to look as that user: {e}"),
+            Self::Late => {
+                f.write_str("no answer in time (is a lock held, or does a file system not answer?)")
+            }
+            Self::Ended(libc::SIGBUS) => f.write_str("a file was cut short while it was read"),
+            Self::Ended(0) => f.write_str("it could not be looked at as that user"),
+            Self::Ended(signal) => write!(f, "looking as that user was ended by signal {signal}"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Work that is being done as another user. Dropped, it is ended.
+#[derive(Debug)]
+pub struct Errand {
+    pid: libc::pid_t,
+    /// What the process is called where the kernel has that: its number may be another's once it was waited for.
+    handle: Option<OwnedFd>,
+    pipe: File,
+    /// What was read of the pipe: a length, and the answer.
+    said: Vec<u8>,
+    start: Instant,
+    deadline: Instant,
+    is_over: bool,
+}
+
+impl Errand {
+    /// Starts `work` as `user`, which has `patience`, at most [`PATIENCE`]; its answer has at most [`ANSWER_MAX`] bytes.
+    ///
+    /// Several can be under way at once. Only root can become another user; everybody can become themselves, which
+    /// keeps a crash or a hang apart.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::NotStarted`].
+    pub fn start(user: User, patience: Duration, work: impl FnOnce() -> Vec<u8>) -> Result<Self, Failure> {
+        let start = Instant::now();
+        let (answer, pipe) = pipe().map_err(Failure::NotStarted)?;
+        // SAFETY: no preconditions.
+        let maker = unsafe { libc::getpid() };
+        // SAFETY: the child goes on below, and never returns from there.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            child(user, maker, pipe, work);
+        }
+        if pid < 0 {
+            return Err(Failure::NotStarted(io::Error::last_os_error()));
+        }
+        // SAFETY: a number; the result is checked.
+        let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let handle = i32::try_from(handle).ok().filter(|fd| *fd >= 0);
+        // SAFETY: just made, and nobody else's.
+        let handle = handle.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let deadline = start + patience.min(PATIENCE);
+        Ok(Self { pid, handle, pipe: answer, said: Vec::new(), start, deadline, is_over: false })
+    }
+
+    /// Waits for the answer until its time is over.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none.
+    pub fn answer(self) -> Result<Vec<u8>, Failure> {
+        answers(vec![self]).pop().map_or(Err(Failure::Late), |(answer, _)| answer)
+    }
+
+    /// Reads what is there; `None` where more is to come.
+    fn read(&mut self) -> Option<Result<Vec<u8>, Failure>> {
+        let mut chunk = [0; 4096];
+        loop {
+            match self.pipe.read(&mut chunk) {
+                Ok(length) if length > 0 => self.said.extend_from_slice(&chunk[..length]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
+                _ => return Some(Err(Failure::Ended(self.end()))),
+            }
+            let Some((length, answer)) = self.said.split_first_chunk::<4>() else { continue };
+            let length = u32::from_le_bytes(*length) as usize;
+            if length > ANSWER_MAX || answer.len() > length {
+                return Some(Err(Failure::Ended(self.end())));
+            }
+            if answer.len() == length {
+                return Some(Ok(answer.to_vec()));
+            }
+        }
+    }
+
+    /// Ends the child and takes leave of it; returns the signal that ended it before, if one did.
+    ///
+    /// Not for ever: what waits for a file system of the user's can't be ended, and is left to init.
+    fn end(&mut self) -> i32 {
+        if std::mem::replace(&mut self.is_over, true) {
+            return 0;
+        }
+        let mut status = 0;
+        let mut is_gone = || {
+            // SAFETY: a child of this process, or no more; the status is writable.
+            let gone = unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) };
+            gone != 0 && (gone > 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted)
+        };
+        // One that ended says why; it closes its pipe a little earlier.
+        let mut is_killed = false;
+        for attempt in 0..100 {
+            if is_gone() {
+                break;
+            }
+            if attempt == 20 {
+                is_killed = true;
+                self.kill();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if libc::WIFSIGNALED(status) && !is_killed { libc::WTERMSIG(status) } else { 0 }
+    }
+
+    fn kill(&self) {
+        match &self.handle {
+            // SAFETY: a descriptor of ours, a signal, and nothing more about it.
+            Some(handle) => unsafe {
+                let nothing = std::ptr::null::<libc::siginfo_t>();
+                libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), libc::SIGKILL, nothing, 0);
+            },
+            // SAFETY: a child that was not waited for.
+            None => unsafe {
+                libc::kill(self.pid, libc::SIGKILL);
+            },
+        }
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.kill();
+            self.end();
+        }
+    }
+}
+
+/// Waits for the answers of all, each until its time is over, and tells how long each took.
+pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
+    let mut results: Vec<_> = errands.iter().map(|_| None).collect();
+    loop {
+        let mut places = Vec::new();
+        let now = Instant::now();
+        let mut longest = Duration::ZERO;
+        for (errand, result) in errands.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
+            // What came in time counts also if it is read late.
+            match (errand.read(), errand.deadline.checked_duration_since(now)) {
+                (Some(answer), _) => *result = Some((answer, errand.start.elapsed())),
+                (None, None) => *result = Some((Err(Failure::Late), errand.start.elapsed())),
+                (None, Some(left)) => {
+                    longest = if places.is_empty() { left } else { longest.min(left) };
+                    places.push(libc::pollfd {
+                        fd: errand.pipe.as_raw_fd(),
+                        events: libc::POLLIN,
+                        revents: 0,
+                    });
+                }
+            }
+        }
+        if places.is_empty() {
+            return results.into_iter().flatten().collect();
+        }
+        // Rounded up, so that the last fraction is no busy wait.
+        let milliseconds = libc::c_int::try_from(longest.as_millis()).unwrap_or(0).saturating_add(1);
+        let count = libc::nfds_t::try_from(places.len()).unwrap_or(0);
+        // SAFETY: so many writable places.
+        unsafe { libc::poll(places.as_mut_ptr(), count, milliseconds) };
+    }
+}
+
+/// A pipe whose end to read from does not wait.
+fn pipe() -> io::Result<(File, File)> {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two numbers.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and nobody else's.
+    let [read, write] = ends.map(|fd| unsafe { File::from_raw_fd(fd) });
+    // SAFETY: an open descriptor and its flags.
+    if unsafe { libc::fcntl(read.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((read, write))
+}
+
+/// What the child does; it ends in here.
+fn child(user: User, maker: libc::pid_t, pipe: File, work: impl FnOnce() -> Vec<u8>) -> ! {
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        if become_user(user, maker, &pipe).is_none() {
+            return false;
+        }
+        let answer = work();
+        let Some(length) = u32::try_from(answer.len()).ok().filter(|length| *length as usize <= ANSWER_MAX)
+        else {
+            return false;
+        };
+        // SAFETY: the number that `become_user` moved the pipe to, which is nobody else's.
+        let mut pipe = unsafe { File::from_raw_fd(PIPE) };
+        pipe.write_all(&length.to_le_bytes()).and_then(|()| pipe.write_all(&answer)).is_ok()
+    }));
+    // SAFETY: ends the process without what its maker would do at its end.
+    unsafe { libc::_exit(if done.is_ok_and(|done| done) { 0 } else { 1 }) }
+}
+
+/// The number of the pipe in the child.
+const PIPE: libc::c_int = 3;
+
+/// Gives up everything but the pipe, for good.
+fn become_user(user: User, maker: libc::pid_t, pipe: &File) -> Option<()> {
+    // SAFETY: numbers, C strings and live structures; the child has one thread, and nobody else uses its descriptors,
+    // its signals or its environment.
+    unsafe {
+        // Before the first right is given up, so that there is no moment in which the user could trace it.
+        hold(libc::prctl(libc::PR_SET_DUMPABLE, 0))?;
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        // Away from the terminal, which could be typed into.
+        libc::setsid();
+        libc::clearenv();
+        libc::umask(0o077);
+        hold(libc::chdir(c"/".as_ptr()))?;
+        leave_descriptors(pipe)?;
+        limits()?;
+        if user.uid != libc::geteuid() {
+            hold(libc::setgroups(0, std::ptr::null()))?;
+            hold(libc::setresgid(user.gid, user.gid, user.gid))?;
+            hold(libc::setresuid(user.uid, user.uid, user.uid))?;
+            drop_capabilities()?;
+            // What was given up must not come back.
+            if libc::setresuid(u32::MAX, 0, u32::MAX) == 0 {
+                return None;
+            }
+        }
+        hold(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        // Both are reset by the change of the user.
+        hold(libc::prctl(libc::PR_SET_DUMPABLE, 0))?;
+        hold(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+        // Should the maker be gone already, or not come to end it.
+        libc::alarm(5);
+        if libc::getppid() != maker {
+            return None;
+        }
+    }
+    Some(())
+}
+
+fn hold(result: libc::c_int) -> Option<()> {
+    (result == 0).then_some(())
+}
+
+/// Closes all but the pipe, and has /dev/null for the first three.
+fn leave_descriptors(pipe: &File) -> Option<()> {
+    // SAFETY: numbers and a C string; nobody else in this process uses a descriptor.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        // Beyond those that are given new files below.
+        let (null, pipe) =
+            (libc::fcntl(null, libc::F_DUPFD, 10), libc::fcntl(pipe.as_raw_fd(), libc::F_DUPFD, 10));
+        for (from, to) in [(null, 0), (null, 1), (null, 2), (pipe, PIPE)] {
+            if libc::dup2(from, to) != to {
+                return None;
+            }
+        }
+        let first = PIPE + 1;
+        if libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) == 0 {
+            return Some(());
+        }
+        // Before Linux 5.9.
+        let mut limit = std::mem::zeroed::<libc::rlimit>();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        let last = libc::c_int::try_from(limit.rlim_cur).unwrap_or(libc::c_int::MAX).min(1 << 20);
+        (first..last).for_each(|fd| {
+            libc::close(fd);
+        });
+    }
+    Some(())
+}
+
+/// No core, two seconds of work, a little memory, small files, no children.
+fn limits() -> Option<()> {
+    // SAFETY: no preconditions.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let present = statm.split(' ').next()?.parse::<u64>().ok()?.checked_mul(page)?;
+    let limit = |what, most: u64| {
+        let most = libc::rlim_t::try_from(most).unwrap_or(libc::rlim_t::MAX);
+        // SAFETY: a resource and a live structure.
+        unsafe {
+            let mut limit = std::mem::zeroed::<libc::rlimit>();
+            libc::getrlimit(what, &mut limit);
+            limit.rlim_cur = limit.rlim_cur.min(most);
+            limit.rlim_max = limit.rlim_cur;
+            hold(libc::setrlimit(what, &limit))
+        }
+    };
+    limit(libc::RLIMIT_CORE, 0)?;
+    limit(libc::RLIMIT_CPU, 2)?;
+    limit(libc::RLIMIT_AS, present.saturating_add(MEMORY))?;
+    limit(libc::RLIMIT_FSIZE, FILE)?;
+    limit(libc::RLIMIT_NOFILE, DESCRIPTORS)?;
+    limit(libc::RLIMIT_NPROC, 0)
+}
+
+/// Also those that the process kept across the change of its user, or could give to a program.
+fn drop_capabilities() -> Option<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: libc::c_int,
+    }
+    // _LINUX_CAPABILITY_VERSION_3 of linux/capability.h: three sets of 64 bits, in two halves.
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let none = [0_u32; 6];
+    // SAFETY: what capset(2) reads, live.
+    let done = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };
+    (done == 0).then_some(())
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    fn ask(work: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, Failure> {
+        Errand::start(User::present(), PATIENCE, work)?.answer()
+    }
+
+    #[test]
+    fn an_answer_arrives_whole_or_not_at_all() {
+        assert_eq!(ask(Vec::new).unwrap(), b"");
+        let long: Vec<_> = (0..ANSWER_MAX).map(|at| at as u8).collect();
+        assert_eq!(ask(|| long.clone()).unwrap(), long);
+        assert!(matches!(ask(|| vec![0; ANSWER_MAX + 1]), Err(Failure::Ended(0))));
+        assert!(matches!(ask(|| panic!("in the child")), Err(Failure::Ended(0))));
+        // SAFETY: what is tested.
+        let killed = ask(|| unsafe {
+            libc::raise(libc::SIGBUS);
+            Vec::new()
+        });
+        assert!(matches!(killed, Err(Failure::Ended(libc::SIGBUS))), "{killed:?}");
+        // What is half an answer is none.
+        let half = ask(|| {
+            // SAFETY: the pipe of this child.
+            unsafe {
+                libc::write(PIPE, [9_u8, 0, 0, 0, 1].as_ptr().cast(), 5);
+                libc::_exit(0)
+            }
+        });
+        assert!(matches!(half, Err(Failure::Ended(0))), "{half:?}");
+    }
+
+    #[test]
+    fn whoever_does_not_answer_is_not_waited_for() {
+        let pid = std::sync::atomic::AtomicI32::new(0);
+        let errand = Errand::start(User::present(), PATIENCE, || {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        })
+        .unwrap();
+        pid.store(errand.pid, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(errand.answer(), Err(Failure::Late)));
+        // SAFETY: the number of a child that was waited for.
+        assert_eq!(unsafe { libc::kill(pid.into_inner(), 0) }, -1);
+        // Nor is one that closed its pipe and stays.
+        let stays = ask(|| {
+            // SAFETY: the pipe of this child.
+            unsafe { libc::close(PIPE) };
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        assert!(matches!(stays, Err(Failure::Ended(0))), "{stays:?}");
+    }
+
+    /// Who answers is not charged for the time that another one takes.
+    #[test]
+    fn one_that_does_not_answer_holds_no_other_up() {
+        let start = |is_slow| {
+            Errand::start(User::present(), PATIENCE, move || {
+                if is_slow {
+                    std::thread::sleep(Duration::from_secs(100));
+                }
+                b"here".to_vec()
+            })
+        };
+        let errands = [true, false, true, false].map(|is_slow| start(is_slow).unwrap());
+        let answers = answers(errands.into());
+        for (index, (answer, time)) in answers.iter().enumerate() {
+            let is_slow = index % 2 == 0;
+            assert_eq!(matches!(answer, Ok(answer) if answer == b"here"), !is_slow, "{index}: {answer:?}");
+            assert_eq!(*time >= PATIENCE, is_slow, "{index}: {time:?}");
+        }
+    }
+
+    /// As root, what is left of it.
+    #[test]
+    fn nothing_of_the_makers_is_left() {
+        let is_root = User::present().uid == 0;
+        let user = if is_root { User { uid: 64_003, gid: 64_003 } } else { User::present() };
+        let look = || {
+            let mut found = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+            for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+                let to = std::fs::read_link(entry.path()).unwrap_or_default();
+                found += &format!("fd {}\n", to.display());
+            }
+            found += &format!("variables {}\n", std::env::vars_os().count());
+            // SAFETY: no preconditions; the answer of the kernel is what is asked for.
+            let (dumpable, session) =
+                unsafe { (libc::prctl(libc::PR_GET_DUMPABLE), libc::getsid(0) == libc::getpid()) };
+            found += &format!("dumpable {dumpable}\nsession {session}\n");
+            found.into_bytes()
+        };
+        let said = String::from_utf8(Errand::start(user, PATIENCE, look).unwrap().answer().unwrap()).unwrap();
+        let ids = |name: &str, id: u32| format!("\n{name}:\t{id}\t{id}\t{id}\t{id}\n");
+        assert!(said.contains(&ids("Uid", user.uid)) && said.contains(&ids("Gid", user.gid)), "{said}");
+        for line in ["NoNewPrivs:\t1\n", "variables 0\n", "dumpable 0\n", "session true\n"] {
+            assert!(said.contains(line), "{line:?}: {said}");
+        }
+        if is_root {
+            for line in [
+                "Groups:\t \n",
+                "CapInh:\t0000000000000000\n",
+                "CapPrm:\t0000000000000000\n",
+                "CapEff:\t0000000000000000\n",
+            ] {
+                assert!(said.contains(line), "{line:?}: {said}");
+            }
+        }
+        let open: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("fd ")).collect();
+        assert_eq!(open.iter().filter(|to| **to == "/dev/null").count(), 3, "{said}");
+        // Beside the one that looks, the pipe.
+        assert_eq!(open.iter().filter(|to| to.starts_with("pipe:")).count(), 1, "{said}");
+        assert!(open.len() <= 5, "{said}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Files that another process names, opened by who does not trust it: looked at first, and never waited for.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::state::{SIZE, text_of};
+
+/// Opens the marker at `path` for writing, provided that it is on tracefs and has this device and inode.
+///
+/// A symbolic link at the end of the path is refused; `is_followed` is for a descriptor in `/proc`.
+///
+/// # Errors
+///
+/// What the system answered, and `InvalidInput` for another file.
+pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::Result<File> {
+    let found = look_at(path, is_followed)?;
+    let data = found.metadata()?;
+    if !data.is_file()
+        || (data.dev(), data.ino()) != identity
+        || !crate::marker::on_tracefs(found.as_raw_fd())
+    {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not that marker"));
+    }
+    reopen(&found, libc::O_WRONLY)
+}
+
+/// Reads the [state](crate::state) of another process from its descriptor in `/proc`; `None` where it is none.
+///
+/// It may be written meanwhile.
+pub fn read_state(path: &Path) -> Option<Vec<u8>> {
+    let found = look_at(path, true).ok()?;
+    let data = found.metadata().ok()?;
+    if !data.is_file() || data.len() != SIZE as u64 {
+        return None;
+    }
+    let file = reopen(&found, libc::O_RDONLY).ok()?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: an open descriptor. It fails where the file is no memory file.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) } & seals != seals {
+        return None;
+    }
+    for _ in 0..100 {
+        let (mut page, mut again) = ([0; SIZE], [0; 8]);
+        file.read_exact_at(&mut page, 0).ok()?;
+        file.read_exact_at(&mut again, 0).ok()?;
+        if page[..8] == again
+            && let Some(text) = text_of(&page)
+        {
+            return Some(text.to_vec());
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    None
+}
+
+/// A descriptor that nothing can be done with but to look at the file.
+fn look_at(path: &Path, is_followed: bool) -> io::Result<File> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    open(&name, libc::O_PATH | if is_followed { 0 } else { libc::O_NOFOLLOW })
+}
+
+/// Opens the very file that was looked at, whatever its path means by now.
+fn reopen(found: &File, flags: libc::c_int) -> io::Result<File> {
+    let again = CString::new(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+    open(&again, flags | libc::O_NOCTTY | libc::O_NONBLOCK)
+}
+
+fn open(name: &CString, flags: libc::c_int) -> io::Result<File> {
+    // SAFETY: a C string and flags.
+    match unsafe { libc::open(name.as_ptr(), flags | libc::O_CLOEXEC) } {
+        fd if fd < 0 => Err(io::Error::last_os_error()),
+        // SAFETY: just opened, and nobody else's.
+        fd => Ok(unsafe { File::from_raw_fd(fd) }),
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_else_is_opened() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        std::fs::write(&file, "mine").unwrap();
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let data = file.metadata().unwrap();
+        for path in [&file, &link] {
+            let refused = open_marker(path, (data.dev(), data.ino()), false).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{}", path.display());
+        }
+        let marker = Path::new("/sys/kernel/tracing/trace_marker");
+        let Ok(data) = marker.metadata() else { return };
+        let is_allowed = std::fs::OpenOptions::new().write(true).open(marker).is_ok();
+        assert_eq!(open_marker(marker, (data.dev(), data.ino()), false).is_ok(), is_allowed);
+        let link = place.path().join("marker");
+        std::os::unix::fs::symlink(marker, &link).unwrap();
+        for (path, inode) in [(marker, data.ino() + 1), (&link, data.ino())] {
+            let refused = open_marker(path, (data.dev(), inode), false).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{}", path.display());
+        }
+    }
+}

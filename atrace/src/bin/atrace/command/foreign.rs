@@ -1,0 +1,205 @@
+//! The property stores of other users, where root must not trust what it finds: an errand for each, as that user.
+//!
+//! What a store holds comes back as bytes, and what can't be done is a line. No user keeps root from the others: the
+//! errands are under way at once; each user has [a second](PATIENCE) in one run of the command, and all together have
+//! [ten](LONGEST).
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use atrace::AtraceTag;
+use atrace::control::{Control, Error, Switched};
+use atrace_sys::errand::{Errand, PATIENCE, User, answers};
+use atrace_sys::properties::{self, ErrorKind};
+use nix::unistd::geteuid;
+
+use super::content::Content;
+
+/// How many errands are under way at once.
+const TOGETHER: usize = 16;
+
+/// After this no further one is begun: a user can have thousands of numbers.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// What is to be done with a store.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Look,
+    /// Adds the patterns.
+    Enable(Vec<String>),
+    /// Takes the pattern away, as often as it is listed.
+    Disable(String),
+    /// Takes each pattern away once, provided that it is listed more often than that.
+    TakeBack(Vec<(String, usize)>),
+    /// Switches everything on, or off.
+    All(bool),
+}
+
+impl Work {
+    /// A store that is not there is made for this.
+    fn makes(&self) -> bool {
+        matches!(self, Self::Enable(_) | Self::All(true))
+    }
+}
+
+/// Which store it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    OfUser(u32),
+    At(PathBuf),
+    /// That of this process, which is everybody's on Android.
+    Own,
+}
+
+impl Place {
+    /// Makes it only where something is to be switched on.
+    fn open(&self, work: &Work) -> Result<Control, Error> {
+        let path = |path: &Path| {
+            if work.makes() { Control::open_path(path) } else { Control::open_existing(path) }
+        };
+        match self {
+            Self::OfUser(uid) if work.makes() => Control::open_user(*uid),
+            Self::OfUser(uid) => path(&properties::Properties::path_for_uid(*uid)),
+            Self::At(at) => path(at),
+            Self::Own => Control::open(),
+        }
+    }
+
+    /// Does the work in this process, and tells what the store holds then.
+    pub(crate) fn perform(&self, work: &Work) -> Result<Content, Error> {
+        match self.open(work) {
+            Ok(control) => perform(&control, work),
+            Err(e) if is_missing(&e) => Ok(Content::default()),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn is_missing(e: &Error) -> bool {
+    let source = std::error::Error::source(e).and_then(|e| e.downcast_ref::<properties::Error>());
+    source.is_some_and(|e| e.kind() == ErrorKind::Missing)
+}
+
+fn perform(control: &Control, work: &Work) -> Result<Content, Error> {
+    match work {
+        Work::Look => {}
+        Work::Enable(patterns) => {
+            // All or none: what was done is taken back when this is dropped.
+            let done =
+                patterns.iter().map(|pattern| control.enable(pattern)).collect::<Result<Vec<_>, _>>()?;
+            done.into_iter().for_each(Switched::keep);
+        }
+        Work::All(true) => {
+            control.enable_tags(AtraceTag::all())?.keep();
+            control.enable("*")?.keep();
+        }
+        Work::All(false) => {
+            control.disable("*")?.keep();
+            control.disable_tags(AtraceTag::all())?.keep();
+        }
+        Work::Disable(pattern) => control.disable(pattern)?.keep(),
+        Work::TakeBack(patterns) => {
+            for (pattern, at_least) in patterns {
+                let listed = control.patterns().iter().filter(|other| *other == pattern).count();
+                if listed > *at_least {
+                    control.disable_once(pattern)?.keep();
+                }
+            }
+        }
+    }
+    Ok(Content { patterns: control.patterns(), tags: control.tags() & AtraceTag::ValidMask })
+}
+
+/// How much time each user has left in this run of the command.
+#[derive(Debug, Default)]
+struct Budget(HashMap<u32, Duration>);
+
+impl Budget {
+    /// What a user has left; a little for putting back what was done.
+    fn of(&self, uid: u32, work: &Work) -> Duration {
+        let least = if matches!(work, Work::TakeBack(_)) { PATIENCE / 10 } else { Duration::ZERO };
+        PATIENCE.saturating_sub(self.0.get(&uid).copied().unwrap_or_default()).max(least)
+    }
+
+    fn spend(&mut self, uid: u32, time: Duration) {
+        *self.0.entry(uid).or_default() += time;
+    }
+}
+
+/// Does the work at a path as that user, or in this process.
+pub(crate) fn perform_one(user: Option<User>, path: &Path, work: Work) -> Result<(), String> {
+    let place = Place::At(path.to_owned());
+    let result = match user {
+        Some(user) => {
+            perform_all(&[(user, place, work)]).pop().unwrap_or_else(|| Err("no answer".to_owned()))
+        }
+        None => place.perform(&work).map_err(|e| e.to_string()),
+    };
+    result.map(drop)
+}
+
+/// Removes a directory and what is in it, as the user whose it is.
+pub(crate) fn remove(directory: &Path) {
+    let Ok(data) = fs::symlink_metadata(directory) else { return };
+    let remove = || {
+        let _ = fs::remove_dir_all(directory);
+    };
+    if !geteuid().is_root() || data.uid() == 0 {
+        return remove();
+    }
+    let user = User { uid: data.uid(), gid: data.gid() };
+    // What is not removed in its time is left to the next command.
+    let errand = Errand::start(user, PATIENCE, || {
+        remove();
+        Vec::new()
+    });
+    let _ = errand.and_then(Errand::answer);
+}
+
+/// Does each piece of work as its user, and tells what came of it, in their order.
+pub(crate) fn perform_all(pieces: &[(User, Place, Work)]) -> Vec<Result<Content, String>> {
+    static BUDGET: Mutex<Option<Budget>> = Mutex::new(None);
+    let mut budget = BUDGET.lock().unwrap_or_else(PoisonError::into_inner);
+    let budget = budget.get_or_insert_default();
+    let start = Instant::now();
+    let mut results = Vec::new();
+    for pieces in pieces.chunks(TOGETHER) {
+        if start.elapsed() > LONGEST {
+            let late = || Err("not asked, as other users took too long to answer".to_owned());
+            results.extend(pieces.iter().map(|_| late()));
+            continue;
+        }
+        let begin = |(user, place, work): &(User, Place, Work)| {
+            let left = budget.of(user.uid, work);
+            if left.is_zero() {
+                return Err("not asked again, as its answers took too long".to_owned());
+            }
+            let work = || match place.perform(work) {
+                Ok(content) => content.bytes(),
+                Err(e) => Content::fault(&e.to_string()),
+            };
+            Errand::start(*user, left, work).map_err(|e| e.to_string())
+        };
+        let begun: Vec<_> = pieces.iter().map(begin).collect();
+        let (errands, begun): (Vec<_>, Vec<_>) = begun
+            .into_iter()
+            .map(|errand| match errand {
+                Ok(errand) => (Some(errand), Ok(())),
+                Err(e) => (None, Err(e)),
+            })
+            .unzip();
+        let mut answers = answers(errands.into_iter().flatten().collect()).into_iter();
+        for (begun, (user, ..)) in begun.into_iter().zip(pieces) {
+            results.push(begun.and_then(|()| {
+                let (answer, time) = answers.next().ok_or("no answer")?;
+                budget.spend(user.uid, time);
+                Content::parse(&answer.map_err(|e| e.to_string())?)
+            }));
+        }
+    }
+    results
+}

@@ -1,0 +1,216 @@
+//! Finding out about a process: as its user, and changing nothing.
+//!
+//! For root, an [`Errand`] does it with the rights of the process' user, or apart from the doctor where that is root.
+//! What is read here was made by that user: each file has a size that is read at most, and nothing is opened that
+//! could wait or be anything else than what it must be.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use atrace_sys::errand::{Errand, Failure, User};
+use atrace_sys::properties::Properties;
+use atrace_sys::state::NAME;
+use atrace_sys::{probe, process};
+
+use super::facts::{Descriptor, Facts, Presence, Said, Store};
+use super::said::State;
+use crate::control::Control;
+use crate::flags;
+use crate::state;
+
+/// How much is read of the files of a process.
+const CMDLINE: u64 = 4095;
+const ENVIRON: u64 = 1 << 20;
+const MAPS: u64 = 4 << 20;
+/// How many descriptors and threads are looked at.
+const ENTRIES: usize = 1 << 16;
+/// How many states: a process has one, and those that it inherited.
+const STATES: usize = 64;
+
+/// What the kernel says of a process; that is not its user's word.
+pub(super) struct Status(String);
+
+impl Status {
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        Some(Self(fs::read_to_string(path(pid, "status")).ok()?))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        Some(self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim())
+    }
+
+    /// Whom to become to look at it: the first of its ids that is not root's.
+    ///
+    /// Whose ids are mixed may be looked at by neither of the users, as the kernel has it.
+    pub(super) fn user(&self) -> Option<User> {
+        let id = |key| {
+            let ids: Vec<u32> = self.get(key)?.split_whitespace().map_while(|id| id.parse().ok()).collect();
+            ids.iter().copied().find(|id| *id != 0).or(ids.first().copied())
+        };
+        Some(User { uid: id("Uid")?, gid: id("Gid")? })
+    }
+}
+
+fn path(pid: u32, file: &str) -> PathBuf {
+    Path::new("/proc").join(pid.to_string()).join(file)
+}
+
+/// Finds out about a process in the way that the caller's rights ask for. What it takes comes off `left`.
+pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Facts, Failure> {
+    if pid == std::process::id() {
+        return Ok(own());
+    }
+    let user = status.user().ok_or(Failure::Ended(0))?;
+    let numbers = status.get("NSpid").map_or_else(|| pid.to_string(), str::to_owned);
+    if User::present().uid != 0 || cfg!(target_os = "android") {
+        return Ok(of(pid, user.uid, &numbers));
+    }
+    let start = Instant::now();
+    let errand = Errand::start(user, *left, || of(pid, user.uid, &numbers).bytes());
+    let answer = errand.and_then(Errand::answer);
+    *left = left.saturating_sub(start.elapsed());
+    let answer = answer?;
+    Facts::parse(&answer).ok_or(Failure::Ended(0))
+}
+
+/// Of the calling process.
+pub(super) fn own() -> Facts {
+    let pid = std::process::id();
+    crate::atrace_init();
+    let mut text = Vec::new();
+    state::compose(&mut |said| text = said.to_vec());
+    let variable = |name: &str| process::variable(name).map(OsStringExt::into_vec);
+    complete(pid, User::present().uid, Said::Text { text, is_parents: false }, variable)
+}
+
+/// Of another process.
+fn of(pid: u32, uid: u32, numbers: &str) -> Facts {
+    let environment = read(&path(pid, "environ"), ENVIRON).unwrap_or_default();
+    let variable = |name: &str| {
+        let mut entries = environment.split(|&byte| byte == 0);
+        let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+        Some(value.to_vec()).filter(|value| !value.is_empty() && value.len() <= 4096)
+    };
+    complete(pid, uid, said(pid, numbers), variable)
+}
+
+fn complete(pid: u32, uid: u32, said: Said, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Facts {
+    let name = read(&path(pid, "cmdline"), CMDLINE).and_then(|text| {
+        let name = text.split(|&byte| byte == 0).next()?;
+        Some(name.to_vec()).filter(|name| !name.is_empty())
+    });
+    let marker = variable("ATRACE_MARKER");
+    let has_marker = marker.as_deref().is_some_and(|marker| as_path(marker).exists());
+    let state = match &said {
+        Said::Text { text, .. } => Some(State::parse(text)),
+        _ => None,
+    };
+    let properties = variable("ATRACE_PROPERTIES");
+    let named = state.as_ref().and_then(|state| Some(state.get("properties")?.as_bytes().to_vec()));
+    let place = named.or_else(|| properties.clone()).map(|place| as_path(&place).to_owned());
+    Facts {
+        name,
+        backend: variable("ATRACE_BACKEND"),
+        marker,
+        properties,
+        has_marker,
+        descriptor: state.map_or(Descriptor::default(), |state| descriptor(pid, &state)),
+        said,
+        has_watch: has_watch(pid),
+        store: store(pid, &place.unwrap_or_else(|| Properties::path_for_uid(uid))),
+    }
+}
+
+fn as_path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+/// Reads a file of /proc, as far as that goes.
+fn read(path: &Path, most: u64) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path).ok()?.take(most).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
+/// Finds and reads what the process says of itself.
+fn said(pid: u32, numbers: &str) -> Said {
+    let entries = match fs::read_dir(path(pid, "fd")) {
+        Ok(entries) => entries,
+        Err(e) => return Said::Unseen(e.raw_os_error().unwrap_or(0).max(1)),
+    };
+    let link = format!("/memfd:{NAME} ");
+    let files = entries.take(ENTRIES).flatten().map(|entry| entry.path()).filter(|path| {
+        fs::read_link(path).is_ok_and(|to| to.as_os_str().as_bytes().starts_with(link.as_bytes()))
+    });
+    let texts: Vec<_> = files.take(STATES).filter_map(|path| probe::read_state(&path)).collect();
+    // In another namespace of processes it has more numbers than one.
+    let is_own = |text: &Vec<u8>| {
+        let state = State::parse(text);
+        state.get("pid").is_some_and(|pid| numbers.split_whitespace().any(|number| number == pid))
+    };
+    if let Some(text) = texts.iter().find(|text| is_own(text)) {
+        return Said::Text { text: text.clone(), is_parents: false };
+    }
+    match texts.into_iter().next() {
+        Some(text) => Said::Text { text, is_parents: true },
+        None => Said::Nothing,
+    }
+}
+
+/// The descriptor of the marker as the kernel shows it.
+fn descriptor(pid: u32, state: &State) -> Descriptor {
+    let Some((fd, identity)) = state.marker() else { return Descriptor::default() };
+    let own = path(pid, "fd").join(fd.to_string());
+    let is_it = |path: &Path| fs::metadata(path).is_ok_and(|data| (data.dev(), data.ino()) == identity);
+    let place = state.get("place").unwrap_or_default();
+    let place = match place.strip_prefix("fd:").map(str::parse::<u32>) {
+        Some(Ok(number)) => path(pid, "fd").join(number.to_string()),
+        _ => PathBuf::from(place),
+    };
+    Descriptor {
+        link: fs::read_link(&own).ok().map(|link| link.into_os_string().into_vec()),
+        is_it: is_it(&own),
+        is_place: is_it(&place),
+        has_place: place.exists(),
+    }
+}
+
+fn has_watch(pid: u32) -> bool {
+    let threads = fs::read_dir(path(pid, "task")).into_iter().flatten().flatten().take(ENTRIES);
+    threads
+        .filter_map(|thread| read(&thread.path().join("comm"), 64))
+        .any(|name| name.trim_ascii_end() == b"atrace-watch")
+}
+
+/// The properties that the process follows. Makes none.
+fn store(pid: u32, place: &Path) -> Store {
+    let mut store = Store { path: Some(place.as_os_str().as_bytes().to_vec()), ..Store::default() };
+    if cfg!(target_os = "linux") {
+        let deleted = [b" ", place.as_os_str().as_bytes(), b" (deleted)"].concat();
+        let maps = read(&path(pid, "maps"), MAPS).unwrap_or_default();
+        store.is_stale = maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(&deleted));
+        if fs::symlink_metadata(place).is_err() {
+            let is_hidden =
+                |parent: &Path| fs::read_dir(parent).is_err_and(|e| e.kind() == ErrorKind::PermissionDenied);
+            let is_hidden = place.parent().is_some_and(is_hidden);
+            store.presence = if is_hidden { Presence::Hidden } else { Presence::Absent };
+            return store;
+        }
+    }
+    store.presence = Presence::There;
+    let opened = if cfg!(target_os = "android") { Control::open() } else { Control::open_existing(place) };
+    match opened {
+        Ok(control) => {
+            store.flags = control.text(flags::FLAGS);
+            store.patterns = control.raw_patterns();
+            store.serial = control.serial();
+        }
+        Err(e) => store.fault = Some(e.to_string().into_bytes()),
+    }
+    store
+}

@@ -1,0 +1,189 @@
+//! Why is nothing traced? Looks at everything that an event meets on its way, and says what would mend it.
+//!
+//! ```
+//! let report = atrace::doctor::examine_program(Some("/usr/bin/my_service"));
+//! println!("{report}"); // a line for each thing looked at, and after what is wrong another that mends it
+//! if !report.arrives() {
+//!     // An event that such a program writes now would not arrive.
+//! }
+//! ```
+//!
+//! A process tells some of it itself, in a page that others can read; see `atrace_sys::state`. It says nothing
+//! before its first event (or question), nor where its host closed every descriptor: then the rest is found out from
+//! outside, and what its own state is stays unknown. On Android no process tells.
+//!
+//! The page of another user's process is for root, who does not trust it: what the process, its files and its
+//! property store say is found out by a child that becomes its user and has a second for it, and comes back as bytes.
+//! Nothing that they name is opened for writing, and nothing is made. Texts are as
+//! [`shown`](crate::shown::shown), and what is advised is [quoted](crate::shown::quoted) for a shell.
+
+mod event;
+mod facts;
+mod look;
+mod properties;
+mod report;
+mod said;
+mod sink;
+
+use std::time::Duration;
+
+use atrace_sys::errand::{PATIENCE, User};
+
+use self::facts::{Facts, Said};
+use self::look::Status;
+pub use self::report::{Finding, Level, Report, Topic};
+use self::said::State;
+use crate::shown::shown;
+
+/// Looks at a running process.
+///
+/// It is not disturbed. That an event arrives is tried with one of the calling process' own, an instant in the
+/// same ring buffer, where it may write there.
+///
+/// As root, this forks: see `atrace_sys::errand`.
+pub fn examine(pid: u32) -> Report {
+    let mut report = Report::default();
+    let Some(status) = Status::of(pid) else {
+        report.bad(Topic::Process, format!("there is no process {pid}"), "pgrep -af NAME");
+        return report;
+    };
+    let mut left = PATIENCE;
+    let facts = match look::facts(pid, &status, &mut left) {
+        Ok(facts) => facts,
+        Err(e) => {
+            let text = format!("what user {} lets be seen of it is not known: {e}", uid_of(&status));
+            report.bad(Topic::State, text, "ask again; if that stays so, ask the program's user");
+            return report;
+        }
+    };
+    let patient = Patient { pid, facts, is_new: false, left };
+    if !patient.lives(&status, &mut report) {
+        return report;
+    }
+    let said = patient.state(&status, &mut report);
+    patient.report(said, report)
+}
+
+/// Looks at what a program would find that this user starts now, in the environment of the calling process:
+/// as `argv0`, or under whatever name.
+pub fn examine_program(argv0: Option<&str>) -> Report {
+    let mut facts = look::own();
+    facts.name = argv0.map(|name| name.as_bytes().to_vec());
+    let patient = Patient { pid: std::process::id(), facts, is_new: true, left: PATIENCE };
+    let said = patient.said();
+    patient.report(said, Report::default())
+}
+
+/// The process that is looked at.
+struct Patient {
+    pid: u32,
+    facts: Facts,
+    /// It is not there yet: it will have the name, and what this process has.
+    is_new: bool,
+    /// How much longer finding out about it may take.
+    left: Duration,
+}
+
+fn uid_of(status: &Status) -> String {
+    status.user().map_or("?".to_owned(), |user| user.uid.to_string())
+}
+
+impl Patient {
+    fn report(mut self, said: Option<State>, mut report: Report) -> Report {
+        let marker = match &said {
+            Some(said) => self.sink(said, &mut report),
+            None => self.unknown_sink(&mut report),
+        };
+        self.properties(&mut report);
+        if let Some(said) = &said {
+            self.follows(said, &mut report);
+        }
+        self.event(said.is_some(), marker, &mut report);
+        report
+    }
+
+    /// Finds out once more, after a while; what can't be found out any more stays as it was, and is not asked again.
+    fn look_again(&mut self, pause: Duration) {
+        if self.left.is_zero() {
+            return;
+        }
+        std::thread::sleep(pause);
+        match Status::of(self.pid).map(|status| look::facts(self.pid, &status, &mut self.left)) {
+            Some(Ok(facts)) => self.facts = facts,
+            _ => self.left = Duration::ZERO,
+        }
+    }
+
+    fn said(&self) -> Option<State> {
+        match &self.facts.said {
+            Said::Text { text, .. } => Some(State::parse(text)),
+            _ => None,
+        }
+    }
+
+    fn lives(&self, status: &Status, report: &mut Report) -> bool {
+        let state = status.get("State").unwrap_or("?");
+        let name =
+            self.facts.name.as_ref().map_or("no name".to_owned(), |name| format!("\"{}\"", shown(name)));
+        let text = format!("process {}, {name}, state {state}", self.pid);
+        match state.as_bytes().first() {
+            Some(b'T' | b't') => report.bad(
+                Topic::Process,
+                format!("{text}: it is stopped, and writes nothing"),
+                format!("kill -CONT {}", self.pid),
+            ),
+            Some(b'Z' | b'X') => {
+                report.bad(Topic::Process, format!("{text}: it has ended"), "start it again");
+                return false;
+            }
+            _ => report.good(Topic::Process, text),
+        }
+        true
+    }
+
+    /// What the process says of itself.
+    fn state(&self, status: &Status, report: &mut Report) -> Option<State> {
+        let is_root = User::present().uid == 0;
+        match &self.facts.said {
+            _ if cfg!(target_os = "android") && self.pid != std::process::id() => {
+                report.note(Topic::State, "on Android a process says nothing of itself: where its events go, and what it has read, can't be seen");
+            }
+            Said::Unseen(errno) if is_root => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                report.bad(
+                    Topic::State,
+                    format!(
+                        "what it says of itself can't be seen even by its own user, {} ({error}), and root does not look in its place: \
+                         its rights are mixed, or it may not be traced",
+                        uid_of(status)
+                    ),
+                    "start it without file capabilities or set-user-id, or have it print atrace::sink()",
+                );
+            }
+            Said::Unseen(errno) => report.bad(
+                Topic::State,
+                format!(
+                    "what it says of itself can't be seen ({}): it is for user {} and root",
+                    std::io::Error::from_raw_os_error(*errno),
+                    uid_of(status)
+                ),
+                format!("sudo atrace doctor {}", self.pid),
+            ),
+            Said::Nothing => report.bad(
+                Topic::State,
+                "it says nothing of itself: it does not use this library, wrote no event yet, closed its descriptors, \
+                 or runs with ATRACE_STATE=none",
+                "have it begin with atrace::atrace_init()",
+            ),
+            Said::Text { is_parents: true, .. } => report.note(
+                Topic::State,
+                "it was forked, and has written no event since: what follows is its parent's",
+            ),
+            Said::Text { text, .. } => {
+                let version = State::parse(text).get("version").unwrap_or("?").to_owned();
+                report.good(Topic::State, format!("atrace {version}"));
+            }
+        }
+        self.said()
+    }
+}

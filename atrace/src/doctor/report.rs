@@ -1,0 +1,159 @@
+//! What was found, and its form as text: a line of a terminal for each finding, whatever others wrote into it.
+
+use std::fmt;
+
+use crate::shown::shown;
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Topic {
+    /// The process: is it there, and does it run?
+    Process,
+    /// What the process says of itself.
+    State,
+    /// The kind of place that was chosen for events.
+    Backend,
+    /// The library that events go to, and which functions it has.
+    Library,
+    /// Whether tracefs is mounted.
+    Mount,
+    /// The marker that events are written to.
+    Marker,
+    /// The process' descriptor of the marker.
+    Descriptor,
+    /// The ring buffer behind the marker.
+    Buffer,
+    /// Whether the ring buffer records.
+    TracingOn,
+    /// Whether the ring buffer takes markers.
+    Markers,
+    /// The property store.
+    Properties,
+    /// The mask of tags in the properties.
+    Tags,
+    /// The app patterns in the properties, and the name of the process.
+    Pattern,
+    /// The length of that name.
+    Name,
+    /// Whether the process disabled tracing for itself.
+    Disabled,
+    /// Whether the process noticed the properties' last change.
+    Serial,
+    /// Subscribers that keep what they were told, and the thread that tells them.
+    Filter,
+    /// Events that could not be written.
+    Lost,
+    /// Whether an event written now arrives.
+    Event,
+}
+
+impl Topic {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::State => "state",
+            Self::Backend => "backend",
+            Self::Library => "library",
+            Self::Mount => "mount",
+            Self::Marker => "marker",
+            Self::Descriptor => "descriptor",
+            Self::Buffer => "buffer",
+            Self::TracingOn => "tracing_on",
+            Self::Markers => "markers",
+            Self::Properties => "properties",
+            Self::Tags => "tags",
+            Self::Pattern => "pattern",
+            Self::Name => "name",
+            Self::Disabled => "disabled",
+            Self::Serial => "serial",
+            Self::Filter => "filter",
+            Self::Lost => "lost",
+            Self::Event => "event",
+        }
+    }
+}
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// As it must be.
+    Good,
+    /// Worth knowing; events arrive nevertheless, or it can't be told.
+    Note,
+    /// No event arrives.
+    Wrong,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What it is about.
+    pub topic: Topic,
+    /// How it is.
+    pub level: Level,
+    /// What was found.
+    pub text: String,
+    /// What to do about it: mostly a command.
+    pub mend: Option<String>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report(pub(super) Vec<Finding>);
+
+impl Report {
+    /// The findings, in the order of an event's way.
+    pub fn findings(&self) -> &[Finding] {
+        &self.0
+    }
+
+    /// Whether an event written now arrives: that was tried, and nothing is wrong.
+    pub fn arrives(&self) -> bool {
+        self.0.iter().any(|it| it.topic == Topic::Event && it.level == Level::Good)
+            && self.wrong().next().is_none()
+    }
+
+    /// What is wrong.
+    pub fn wrong(&self) -> impl Iterator<Item = &Finding> {
+        self.0.iter().filter(|it| it.level == Level::Wrong)
+    }
+
+    /// Shows the text as one line.
+    pub(super) fn add(&mut self, topic: Topic, level: Level, text: impl Into<String>) -> &mut Finding {
+        self.0.push(Finding { topic, level, text: shown(&text.into()).to_string(), mend: None });
+        let last = self.0.len() - 1;
+        &mut self.0[last]
+    }
+
+    pub(super) fn good(&mut self, topic: Topic, text: impl Into<String>) {
+        self.add(topic, Level::Good, text);
+    }
+
+    pub(super) fn note(&mut self, topic: Topic, text: impl Into<String>) {
+        self.add(topic, Level::Note, text);
+    }
+
+    pub(super) fn bad(&mut self, topic: Topic, text: impl Into<String>, mend: impl Into<String>) {
+        self.add(topic, Level::Wrong, text).mend = Some(shown(&mend.into()).to_string());
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Finding { topic, level, text, mend }) in self.0.iter().enumerate() {
+            let level = match level {
+                Level::Good => "ok",
+                Level::Note => "note",
+                Level::Wrong => "WRONG",
+            };
+            write!(f, "{}{level:<6}{:<11}{text}", if index > 0 { "\n" } else { "" }, topic.name())?;
+            if let Some(mend) = mend {
+                write!(f, "\n      {:<11}-> {mend}", "")?;
+            }
+        }
+        Ok(())
+    }
+}

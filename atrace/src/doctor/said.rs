@@ -1,0 +1,41 @@
+//! What a process says of itself, and where that stands.
+
+use std::collections::HashMap;
+
+/// The lines of a state; see [`crate::state`] for the keys.
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    fields: HashMap<String, String>,
+    /// The functions that the library has not.
+    pub(super) lacks: Vec<String>,
+}
+
+impl State {
+    pub(super) fn parse(text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text);
+        let lines = || text.lines().filter_map(|line| line.split_once(' '));
+        let lacks = lines().filter(|(key, _)| *key == "lacks").map(|(_, value)| value.to_owned()).collect();
+        let fields = lines().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        Self { fields, lacks }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.fields.get(key).map(String::as_str)
+    }
+
+    pub(super) fn number(&self, key: &str) -> Option<u64> {
+        let text = self.get(key)?;
+        match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok(),
+        }
+    }
+
+    /// The number of the marker's descriptor, and the device and inode of its file.
+    pub(super) fn marker(&self) -> Option<(u32, (u64, u64))> {
+        let mut parts = self.get("marker")?.split(':');
+        let fd = parts.next()?.parse().ok()?;
+        let identity = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some((fd, identity))
+    }
+}

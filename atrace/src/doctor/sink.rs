@@ -1,0 +1,175 @@
+//! Where the events of a process go.
+
+use std::io::ErrorKind;
+
+use super::event::{Buffer, Written};
+use super::report::{Report, Topic};
+use super::said::State;
+use super::{Patient, event};
+use crate::shown::shown;
+use crate::tracefs;
+
+impl Patient {
+    /// Looks at where the events go.
+    pub(super) fn sink(&self, said: &State, report: &mut Report) -> Option<Written> {
+        let kind = said.get("sink").unwrap_or("None");
+        let place = said.get("place").unwrap_or_default();
+        match kind {
+            "None" => {
+                self.nowhere(said.get("reason").unwrap_or("no event was written yet"), report);
+                return None;
+            }
+            "Cutils" | "Ndk" => {
+                let path =
+                    said.get("library").filter(|path| !path.is_empty()).unwrap_or("a library of no name");
+                report.good(
+                    Topic::Backend,
+                    format!("events go to {}", if kind == "Ndk" { "libandroid" } else { "libcutils" }),
+                );
+                report.good(Topic::Library, format!("found: {path}"));
+                let lacks = said.lacks.join(", ");
+                if !lacks.is_empty() && said.get("marker").is_some() {
+                    report.note(
+                        Topic::Library,
+                        format!("it lacks {lacks}: those events are written to the marker"),
+                    );
+                } else if !lacks.is_empty() {
+                    report.bad(
+                        Topic::Library,
+                        format!("it lacks {lacks}, or nobody knows their arguments, and there is no marker: those events are dropped"),
+                        "a libcutils of this Android (ro.build.version.sdk), or the right to write to trace_marker",
+                    );
+                }
+                // Where the library itself writes, it does not say: what follows is the marker for the rest.
+            }
+            "File" => {
+                report.note(Topic::Backend, format!("events go to the file {place}, not to the kernel"))
+            }
+            "Device" => {
+                report.bad(
+                    Topic::Backend,
+                    format!("events go to the device {place}, which keeps none"),
+                    "start it without ATRACE_MARKER",
+                );
+            }
+            _ => report.good(Topic::Backend, "events go to the kernel's marker"),
+        }
+        let (fd, identity) = said.marker()?;
+        if !self.descriptor(fd, place, report) {
+            return None;
+        }
+        match kind {
+            "File" => return Some(Written::Else),
+            "Device" => return None,
+            _ => {}
+        }
+        let Some(buffer) = Buffer::find(identity, self.pid, fd) else {
+            report.bad(
+                Topic::Marker,
+                format!("what it writes to, {place}, is no marker of the kernel's tracing"),
+                "start it without ATRACE_MARKER",
+            );
+            return None;
+        };
+        buffer.report(report);
+        Some(Written::Buffer(buffer))
+    }
+
+    /// Why events go nowhere.
+    fn nowhere(&self, reason: &str, report: &mut Report) {
+        let again = "start the program again";
+        let backend = self.facts.backend.as_deref().unwrap_or_default();
+        if reason.starts_with("ATRACE_BACKEND") {
+            report.bad(
+                Topic::Backend,
+                format!("events go nowhere: {reason}"),
+                "start it without ATRACE_BACKEND",
+            );
+        } else if backend.starts_with(b"cutils") || backend.starts_with(b"ndk") {
+            report.bad(
+                Topic::Library,
+                format!("ATRACE_BACKEND={}, and the library can't be used: {reason}", shown(backend)),
+                "name one that is there, as cutils:/path/libcutils.so; or start it without ATRACE_BACKEND",
+            );
+        } else if let Some(reason) = reason.strip_prefix("ATRACE_MARKER: ") {
+            let named = self.facts.marker.as_deref().unwrap_or_default();
+            let is_of_instance = String::from_utf8_lossy(named).contains("/instances/");
+            let is_gone = is_of_instance && !self.facts.has_marker;
+            let topic = if is_gone { Topic::Buffer } else { Topic::Marker };
+            let text = if is_gone {
+                "the ring buffer that ATRACE_MARKER names is gone"
+            } else {
+                "ATRACE_MARKER can't be used"
+            };
+            report.bad(
+                topic,
+                format!("{text}: {reason}"),
+                "start it without ATRACE_MARKER, or with one that is there",
+            );
+        } else if tracefs::root().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+            report.bad(
+                Topic::Mount,
+                format!("tracefs is not mounted: {reason}"),
+                format!("mount -t tracefs nodev /sys/kernel/tracing; then {again}"),
+            );
+        } else if reason.contains("propert") {
+            report.bad(Topic::Properties, format!("the property store can't be used: {reason}"), again);
+        } else {
+            report.bad(
+                Topic::Marker,
+                format!("the marker can't be written to: {reason}"),
+                "record it with `sudo atrace run -- PROGRAM`, or run it as root",
+            );
+        }
+    }
+
+    /// Where the process does not say, what it will find.
+    pub(super) fn unknown_sink(&self, report: &mut Report) -> Option<Written> {
+        match tracefs::root() {
+            Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                report.bad(Topic::Mount, e.to_string(), "mount -t tracefs nodev /sys/kernel/tracing");
+            }
+            Err(_) => {}
+        }
+        let variables = [("ATRACE_BACKEND", &self.facts.backend), ("ATRACE_MARKER", &self.facts.marker)];
+        for (name, value) in variables {
+            if let Some(value) = value {
+                report.note(Topic::Backend, format!("it was started with {name}={}", shown(value)));
+            }
+        }
+        if !cfg!(target_os = "android") {
+            return None;
+        }
+        // There is one ring buffer, and one marker that all write to.
+        let buffer = event::Buffer::top()?;
+        buffer.report(report);
+        Some(Written::Buffer(buffer))
+    }
+
+    /// The descriptor of the marker as the kernel shows it: whether it, or the place it was opened at, is the marker.
+    fn descriptor(&self, fd: u32, place: &str, report: &mut Report) -> bool {
+        let found = &self.facts.descriptor;
+        if found.is_it {
+            return true;
+        }
+        let text = match &found.link {
+            Some(link) => format!("descriptor {fd} is not the marker any more, but {}", shown(link)),
+            None => format!("the program closed descriptor {fd}, its marker"),
+        };
+        if found.is_place && found.link.is_none() {
+            report.note(Topic::Descriptor, format!("{text}; the next event opens {place} again"));
+            return true;
+        }
+        if place.starts_with("/sys") && !found.has_place {
+            report.bad(Topic::Buffer, format!("{text}, and {place} is gone"), "start the program again");
+            return false;
+        }
+        report.bad(
+            Topic::Descriptor,
+            format!("{text}, and {place} is not it either"),
+            "start it again, and have it close its own descriptors only",
+        );
+        false
+    }
+}
