@@ -381,7 +381,8 @@ mod tests {
     #[test]
     fn every_round_has_an_order_of_its_own() {
         let ran = RefCell::new(Vec::new());
-        let config = Config { min_rounds: 20, max_rounds: 20, tight: 0.0, tight_ns: -1.0, ..Config::quick() };
+        let config =
+            Config { min_rounds: 20, max_rounds: 20, tight: -1.0, tight_ns: -1.0, ..Config::quick() };
         let mut paired = Paired::new(Config { warm_up: Duration::ZERO, ..config });
         for id in ["a", "b", "c", "d"] {
             let ran = &ran;
