@@ -471,7 +471,7 @@ fn what_moves_with_the_machine_does_not_fail() {
         run(1.0, 1.0),
         run(2.0, 1.2),
         1,
-        &["WORSE    atrace: rust/alone, time, by 2.00 of the machine: 30.0 ns → 72.0 ns"],
+        &["WORSE    atrace: rust/alone, time, by 2.00 of the machine: 30.0 ns → 72.0 ns, × 1.20 (1.18–1.22)"],
     );
     // The others may be as slow as they like.
     change(run(1.0, 1.0), vec![row("limit/x", 90.0), row("cc/x", 40.0), row("rust/alone", 30.0)], 0, &[]);
@@ -496,6 +496,16 @@ fn what_is_added_to_a_workload_is_compared() {
     change(run(1000.0, 0.0), run(1000.0, 14.0), 1, &["WORSE"]);
     // The workload itself is not what is judged.
     change(run(1000.0, 800.0), run(2000.0, 800.0), 0, &["no row is more"]);
+    // On a machine that has become half as fast, the same is twice as much, and as much as before is half.
+    let slower = |ns: f64| {
+        let mut rows = run(2000.0, ns);
+        rows[2] = row("limit/raw", 200.0);
+        rows
+    };
+    let ran = change(run(1000.0, 800.0), slower(1600.0), 0, &["no row is more"]);
+    assert!(!ran.out.contains("better"), "{}", ran.out);
+    change(run(1000.0, 800.0), slower(800.0), 0, &["better   atrace: rust/work/on, what it is above nosub"]);
+    change(run(1000.0, 800.0), slower(1700.0), 1, &["WORSE    atrace: rust/work/on, what it is above nosub"]);
     let mut without = run(1000.0, 800.0);
     without[1].above.clear();
     change(run(1000.0, 800.0), without, 1, &["MISSING  atrace: rust/work/on: what it is above nosub"]);
@@ -549,6 +559,9 @@ fn what_was_saved_is_kept_and_found() {
     assert!(row::read(&ground.measured().join("saved/one/atrace.json")).unwrap().len() > 10);
     fs::write(ground.measured().join("saved/one/subscriber.json"), "[").unwrap();
     ground.expect("--compare one", 1, &["PROBLEM", "subscriber.json"]);
+    // What can't be read is a failure also where all else is as it was.
+    ground.write("atrace", &row::read(&ground.measured().join("saved/one/atrace.json")).unwrap());
+    ground.expect("--compare one", 1, &["PROBLEM", "FAILED: what was saved as one can't be read whole"]);
     let left: Vec<_> = fs::read_dir(ground.measured().join("saved")).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }

@@ -30,6 +30,7 @@ use crate::instruments::clock::timer_floor;
 use crate::instruments::cpu::Pin;
 use crate::measure::measured::{Measured, Stopped};
 use crate::stats::shuffle::Shuffle;
+use crate::stats::{self, Interval};
 
 /// How long, how often, and how sure.
 #[derive(Clone, Debug, PartialEq)]
@@ -312,13 +313,11 @@ pub(crate) fn nanos(took: Duration, iters: u64) -> f64 {
 fn is_tight(measured: &Measured, compared: &[(usize, usize)], config: &Config) -> bool {
     let tight_pair = |&(a, b): &(usize, usize)| {
         let (a, b) = (&measured.rounds[a], &measured.rounds[b]);
-        let by = |i: Option<crate::stats::Interval>, test: &dyn Fn(&crate::stats::Interval) -> bool| {
-            i.is_some_and(|i| i.sure && test(&i))
-        };
-        by(crate::stats::ratio(a, b), &|i| i.relative() <= config.tight)
-            || by(crate::stats::difference(a, b), &|i| i.half_width() <= config.tight_ns)
+        stats::ratio(a, b).is_some_and(|i| i.relative() <= config.tight)
+            || stats::difference(a, b).is_some_and(|i| i.half_width() <= config.tight_ns)
     };
-    let quiet = |samples: &Vec<f64>| crate::stats::Interval::of(samples).is_some_and(|i| !i.is_noisy());
+    // Of too few rounds, everything is noisy.
+    let quiet = |samples: &Vec<f64>| Interval::of(samples).is_some_and(|i| !i.is_noisy());
     compared.iter().all(tight_pair) && measured.rounds.iter().all(quiet)
 }
 
@@ -377,6 +376,113 @@ mod tests {
             assert!(warm_up > 0 && slice > warm_up);
             assert!(slices.chunks(2).all(|c| c == [warm_up, slice]), "{slices:?}");
         }
+    }
+
+    #[test]
+    fn every_round_has_an_order_of_its_own() {
+        let ran = RefCell::new(Vec::new());
+        let config =
+            Config { min_rounds: 20, max_rounds: 20, tight: -1.0, tight_ns: -1.0, ..Config::quick() };
+        let mut paired = Paired::new(Config { warm_up: Duration::ZERO, ..config });
+        for id in ["a", "b", "c", "d"] {
+            let ran = &ran;
+            paired.case(id, move |_| ran.borrow_mut().push(id));
+        }
+        paired.compare("a", "b");
+        assert_eq!(paired.run().stopped, Stopped::Rounds);
+        let ran = ran.take();
+        let orders: Vec<_> = ran[ran.len() - 80..].chunks(4).collect();
+        for order in &orders {
+            let mut sorted = order.to_vec();
+            sorted.sort_unstable();
+            assert_eq!(sorted, ["a", "b", "c", "d"]);
+        }
+        // Of 24 orders, twenty draws find thirteen or so.
+        let different: std::collections::BTreeSet<_> = orders.iter().collect();
+        assert!(different.len() > 6, "{orders:?}");
+    }
+
+    #[test]
+    fn the_warm_up_is_not_timed() {
+        let warmed = Cell::new(None);
+        let mut case = Case::new("a", |n| {
+            if n == 2 {
+                std::thread::sleep(Duration::from_millis(20));
+                warmed.set(Some(Instant::now()));
+            }
+        });
+        let took = case.slice(2, 1);
+        assert!(took <= warmed.get().unwrap().elapsed());
+    }
+
+    #[test]
+    fn slices_are_as_long_as_the_fastest_try_says() {
+        // One try to find how often, three to find how long that takes: the second is the one that nothing interrupted.
+        let mut tries = [50, 100, 0, 100].map(Duration::from_millis).into_iter();
+        let mut case = Case::new("a", move |_| std::thread::sleep(tries.next().unwrap()));
+        let config = Config { slice: Duration::from_millis(200), ..Config::quick() };
+        let iters = calibrate(&mut case, &config);
+        assert!(iters.slice > 2, "{iters:?}");
+    }
+
+    #[test]
+    fn rounds_are_run_on_one_cpu_when_asked() {
+        let cpus = || rustix::thread::sched_getaffinity(None).unwrap().count();
+        let all = cpus();
+        for (pin, expected) in [(true, 1), (false, all)] {
+            let seen = Cell::new(0);
+            let mut paired = Paired::new(Config { pin, ..Config::test() });
+            paired.case("a", |_| seen.set(cpus()));
+            drop(paired.run());
+            assert_eq!((seen.get(), cpus()), (expected, all));
+        }
+    }
+
+    #[test]
+    fn what_is_known_well_enough_ends_the_run() {
+        // Without anything to do, an operation takes some millionths of a nanosecond: whatever else runs, that is tight.
+        let mut paired = Paired::new(Config { min_rounds: 8, ..Config::quick() });
+        paired.case("a", |_| ());
+        paired.case("b", |_| ());
+        paired.compare("a", "b");
+        let measured = paired.run();
+        assert_eq!((measured.stopped, measured.rounds[0].len()), (Stopped::Tight, 8));
+    }
+
+    #[test]
+    fn tight_is_every_comparison_and_no_noise() {
+        let around = |ns: f64, n: usize, part: f64| -> Vec<f64> {
+            (0..n).map(|i| if i % 2 == 0 { ns * (1.0 - part) } else { ns * (1.0 + part) }).collect()
+        };
+        let config = Config { tight: 0.01, tight_ns: 0.05, ..Config::quick() };
+        let tight = |rounds: Vec<Vec<f64>>, compared: &[(usize, usize)]| {
+            let measured = Measured {
+                ids: (0..rounds.len()).map(|i| i.to_string()).collect(),
+                rounds,
+                comparisons: Vec::new(),
+                stopped: Stopped::Once,
+                took: Duration::ZERO,
+                floor: Duration::ZERO,
+            };
+            is_tight(&measured, compared, &config)
+        };
+        let [steady, moving, wild] = [0.0, 0.03, 0.3].map(|part| around(100.0, 40, part));
+        assert!(tight(vec![steady.clone(), steady.clone()], &[(0, 1)]));
+        // One of two comparisons is not.
+        let all = vec![steady.clone(), steady.clone(), moving.clone()];
+        assert!(tight(all.clone(), &[(0, 1)]));
+        assert!(!tight(all.clone(), &[(0, 2)]));
+        assert!(!tight(all, &[(0, 1), (0, 2)]));
+        // What is compared with nothing must be quiet, too.
+        assert!(!tight(vec![steady.clone(), steady, wild.clone()], &[(0, 1)]));
+        // What moves together is tight, but noise.
+        assert!(tight(vec![moving.clone(), moving], &[(0, 1)]));
+        assert!(!tight(vec![wild.clone(), wild], &[(0, 1)]));
+        // A difference of little is tight, however large its part.
+        assert!(tight(vec![around(1.0, 40, 0.0), around(1.0, 40, 0.04)], &[(0, 1)]));
+        // Five rounds say nothing.
+        assert!(!tight(vec![vec![100.0; 5], vec![100.0; 5]], &[(0, 1)]));
+        assert!(tight(vec![vec![100.0; 6], vec![100.0; 6]], &[(0, 1)]));
     }
 
     #[test]

@@ -379,3 +379,106 @@ fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> f64 {
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(1.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Sink;
+    use crate::stats::Interval;
+
+    fn rows<const N: usize>(all: [(&str, f64); N]) -> Vec<Row> {
+        let row = |(id, ns)| Row::new(id, Interval { median: ns, low: ns, high: ns, sure: true }, Sink::File);
+        all.map(row).into()
+    }
+
+    fn drift_of(then: &[Row], now: &[Row]) -> f64 {
+        drift(then, &now.iter().map(|row| (&row.id[..], row)).collect())
+    }
+
+    #[test]
+    fn the_drift_is_the_middle_of_what_is_not_ours() {
+        let then = rows([("limit/a", 1.0), ("limit/b", 1.0), ("cc/c", 1.0), ("cc/d", 1.0), ("rust/e", 1.0)]);
+        let now = rows([("limit/a", 1.0), ("limit/b", 2.0), ("cc/c", 3.0), ("cc/d", 10.0), ("rust/e", 90.0)]);
+        assert_eq!(drift_of(&then, &now), 3.0);
+        assert_eq!(drift_of(&then[..3], &now), 2.0);
+        assert_eq!(drift_of(&then[4..], &now), 1.0);
+    }
+
+    #[test]
+    fn no_drift_is_told_by_noise_by_counts_or_by_nothing() {
+        let then = rows([("limit/a", 1.0), ("limit/b", 1.0), ("cc/c", 1.0)]);
+        let now = rows([("limit/a", 9.0), ("limit/b", 9.0), ("cc/c", 2.0)]);
+        let spoilt = |spoil: fn(&mut Row)| {
+            let mut rows = then.clone();
+            rows[..2].iter_mut().for_each(spoil);
+            rows
+        };
+        assert_eq!(drift_of(&then, &now), 9.0);
+        assert_eq!(drift_of(&spoilt(|row| row.noisy = true), &now), 2.0);
+        assert_eq!(drift_of(&spoilt(|row| row.unit = "instructions".to_owned()), &now), 2.0);
+        assert_eq!(drift_of(&spoilt(|row| row.median = 0.0), &now), 2.0);
+        let mut noisy = now.clone();
+        noisy[..2].iter_mut().for_each(|row| row.noisy = true);
+        assert_eq!(drift_of(&then, &noisy), 2.0);
+        let mut nothing = now;
+        nothing[..2].iter_mut().for_each(|row| row.median = 0.0);
+        assert_eq!(drift_of(&then, &nothing), 2.0);
+    }
+
+    fn nothing_yet(max: f64) -> Against {
+        Against {
+            name: "old".to_owned(),
+            max,
+            worse: Vec::new(),
+            missing: Vec::new(),
+            noisy: Vec::new(),
+            better: Vec::new(),
+            judged: 0,
+            new: 0,
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn worse_and_better_begin_beyond_the_same_factor() {
+        let judge = |low: f64, high: f64, matters| {
+            let mut all = nothing_yet(0.25);
+            let text = String::new;
+            all.judge(
+                Change { row: text(), what: text(), then: text(), now: text(), change: low, low, high },
+                matters,
+            );
+            assert_eq!(all.judged, 1);
+            (all.worse.len(), all.better.len())
+        };
+        assert_eq!(judge(1.25, 1.5, true), (0, 0));
+        assert_eq!(judge(1.251, 1.5, true), (1, 0));
+        assert_eq!(judge(1.251, 1.5, false), (0, 0));
+        assert_eq!(judge(0.5, 0.8, true), (0, 0));
+        assert_eq!(judge(0.5, 0.799, true), (0, 1));
+        assert_eq!(judge(0.5, 0.799, false), (0, 0));
+        assert_eq!(judge(0.5, 1.5, true), (0, 0));
+    }
+
+    #[test]
+    fn each_fault_alone_is_a_failure_and_said() {
+        let with = |change: fn(&mut Against)| {
+            let mut all = nothing_yet(0.05);
+            all.judged = 1;
+            change(&mut all);
+            (all.passes(), all.verdict())
+        };
+        let passed = with(|_| ());
+        assert_eq!(passed, (true, "no row is more than 5 % worse than in old (1 comparisons)".to_owned()));
+        for (change, said) in [
+            ((|all| all.judged = 0) as fn(&mut Against), "FAILED: no row can be judged against old"),
+            (|all| all.problems.push("x".to_owned()), "FAILED: what was saved as old can't be read whole"),
+            (
+                |all| all.missing.push("x".to_owned()),
+                "FAILED: against old, 0 rows are more than 5 % worse and 1 are missing",
+            ),
+        ] {
+            assert_eq!(with(change), (false, said.to_owned()));
+        }
+    }
+}

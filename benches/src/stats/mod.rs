@@ -259,11 +259,28 @@ mod tests {
     }
 
     #[test]
+    fn medians_of_clusters_are_in_the_middle() {
+        for (samples, expected) in [
+            (&mut [4.0][..], 4.0),
+            (&mut [9.0, 1.0], 5.0),
+            (&mut [5.0, 1.0, 9.0, 2.0, 4.0], 4.0),
+            (&mut [9.0, 1.0, 4.0, 2.0], 3.0),
+            (&mut [7.0, 9.0, 1.0, 20.0, 2.0, 4.0, 8.0], 7.0),
+        ] {
+            assert_eq!(middle(samples), Some(expected));
+        }
+        assert_eq!(middle(&mut []), None);
+    }
+
+    #[test]
     fn students_distribution_is_that_of_the_tables() {
         for (n, t) in [(6.0_f64, 2.571), (10.0, 2.262), (25.0, 2.064)] {
             let wider = widening(n).unwrap();
             assert!((wider * 1.96 / (n / (n - 1.0)).sqrt() - t).abs() < 0.01, "{n}: {wider}");
         }
+        // With two degrees of freedom these terms of the series make 4.171; the table has 4.303.
+        let few = widening(3.0).unwrap() * 1.959_964 / 1.5_f64.sqrt();
+        assert!((few - 4.171).abs() < 0.005, "{few}");
         assert_eq!(widening(1.0), None);
         assert_eq!(effective(&[&[0.0; 4], &[0.0; 4]]), 2.0);
         assert_eq!(effective(&[&[0.0; 9], &[0.0]]), 100.0 / 82.0);
@@ -287,6 +304,15 @@ mod tests {
         assert!((276..=297).contains(&held), "{held} of 300");
         // What clusters are for.
         assert!(naively < 220, "{naively} of 300");
+    }
+
+    #[test]
+    fn the_interval_of_clusters_is_widened_to_both_sides() {
+        // Of two clusters, one draw in four is the lower twice, and one the upper: far more than one in forty.
+        let interval = Interval::of_clusters(&[vec![1.0], vec![3.0]]).unwrap();
+        let wider = widening(2.0).unwrap();
+        assert!(wider > 2.0);
+        assert_eq!((interval.median, interval.low, interval.high), (2.0, 2.0 - wider, 2.0 + wider));
     }
 
     #[test]
