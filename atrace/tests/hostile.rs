@@ -748,7 +748,7 @@ mod cases {
             fresh();
             Control::open_user(uid).ok()
         };
-        match chance.below(10) {
+        match chance.below(11) {
             0 | 1 => {
                 healthy();
                 for _ in 0..200 {
@@ -795,6 +795,15 @@ mod cases {
                     for _ in 0..200 {
                         let _ = file.write_all_at(&chance.next().to_ne_bytes(), chance.below(98_360) as u64);
                     }
+                }
+            }
+            // Whoever works as this user: the children of root's command, as it has no other process.
+            9 => {
+                let signal = [libc::SIGSTOP, libc::SIGKILL][chance.below(2)];
+                for _ in 0..100 {
+                    // SAFETY: all processes that this user may signal, but this one.
+                    unsafe { libc::kill(-1, signal) };
+                    std::thread::sleep(Duration::from_micros(200));
                 }
             }
             _ => fresh(),
