@@ -58,4 +58,9 @@ pub mod state;
 pub mod thread;
 mod word;
 
+/// What threads share; in the models, loom's.
+mod sync {
+    pub(crate) use std::sync::atomic;
+}
+
 pub use word::{AtomicRef, OnceRef};

@@ -4,6 +4,7 @@
 //! store that [`Properties::open`] keeps is one per process, so only helpers open it. That `ATRACE_PROPERTIES` is
 //! ignored under `AT_SECURE` is not tested: it would take a set-user-id program.
 #![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "signals, forks and how often a thread slept, as C does it")]
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader};
@@ -14,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use atrace_sys::properties::{ErrorKind, KEY_MAX, Properties, VALUE_MAX, Value, Wait};
+use atrace_sys::properties::{ErrorKind, KEY_MAX, PATIENCE, Properties, VALUE_MAX, Value, Wait};
 use tempfile::TempDir;
 
 const SIZE: u64 = 98368;
@@ -84,6 +85,15 @@ fn finish(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
+/// How often this thread went to sleep.
+fn sleeps() -> i64 {
+    // SAFETY: numbers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live rusage.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
 /// Not a test: what the tests above start as another process.
 #[test]
 fn helper() {
@@ -140,6 +150,48 @@ fn helper() {
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             assert!(opened.iter().all(|address| *address == opened[0]), "one store per process");
+        }
+        ["make-forever"] => {
+            let path = PathBuf::from(std::env::var_os(STORE).unwrap());
+            println!("READY:");
+            loop {
+                let _ = Properties::open_path(&path);
+                let _ = fs::remove_file(&path);
+            }
+        }
+        ["try"] => {
+            let before = sleeps();
+            let opened = Properties::try_open();
+            assert!(sleeps() - before < 20, "it slept {} times", sleeps() - before);
+            println!("VALUE:{:?}", opened.map(drop).map_err(|error| error.kind()));
+        }
+        ["hold"] => {
+            let mut transaction = own().transaction(PATIENCE).unwrap();
+            transaction.set("a", "half").unwrap();
+            println!("READY:");
+            std::thread::sleep(Duration::from_secs(600));
+        }
+        ["fork"] => {
+            let mut transaction = own().transaction(PATIENCE).unwrap();
+            transaction.set("a", "parent's").unwrap();
+            // SAFETY: the child does what is below and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let refused = transaction.set("a", "child's").map_err(|error| error.kind());
+                drop(transaction);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(i32::from(refused != Err(ErrorKind::Busy))) };
+            }
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child was refused");
+            let other = own().transaction(Duration::ZERO).map(drop).map_err(|error| error.kind());
+            assert_eq!(other, Err(ErrorKind::Busy), "it still is the parent's");
+            transaction.set("b", "parent's").unwrap();
+            drop(transaction);
+            own().transaction(Duration::ZERO).unwrap();
+            assert_eq!(text(own(), "a").as_deref(), Some("parent's"));
         }
         _ => panic!("unknown role {role}"),
     }
@@ -214,8 +266,6 @@ fn serials_change_with_every_set() {
     let area = properties.area_serial();
     properties.set("c", "").unwrap();
     assert_ne!(properties.area_serial(), area, "a new property is a change");
-    drop(properties);
-    assert!(a.read().is_some(), "a property outlives its store");
 }
 
 #[test]
@@ -616,6 +666,111 @@ fn all_who_create_at_once_get_the_same_file() {
     place.open().for_each(|_, _, _| count += 1).unwrap();
     assert_eq!(count, 8);
     place.assert_tidy();
+}
+
+/// A helper that would go on for ever.
+struct Endless(Child);
+
+impl Endless {
+    /// Stops it where it is.
+    fn stop(&self) {
+        let (id, mut status) = (libc::pid_t::try_from(self.0.id()).unwrap(), 0);
+        // SAFETY: a child of ours that was not waited for.
+        assert_eq!(unsafe { libc::kill(id, libc::SIGSTOP) }, 0);
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(id, &mut status, libc::WUNTRACED) }, id);
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn nobody_waits_for_who_makes_a_store() {
+    let place = Place::new();
+    for round in 0..30 {
+        let mut maker = Endless(start("make-forever", Some(&place.path())).spawn().unwrap());
+        expect(&mut maker.0, "READY:");
+        std::thread::sleep(Duration::from_micros(300 + 97 * round));
+        maker.stop();
+        let mut child = start("try", Some(&place.path())).spawn().unwrap();
+        assert_eq!(expect(&mut child, "VALUE:"), "Ok(())", "round {round}");
+        finish(child);
+        drop(maker);
+        // Nor is anything left of who is killed.
+        place.assert_tidy();
+    }
+}
+
+#[test]
+fn trying_to_open_never_sleeps() {
+    let Some(user) = UserStore::new(5) else { return };
+    let place = Place::new();
+    // As if root was just making it.
+    fs::create_dir(user.directory()).unwrap();
+    fs::set_permissions(user.directory(), Permissions::from_mode(0o700)).unwrap();
+    let mut child = user.start(&place, "try").spawn().unwrap();
+    assert_eq!(expect(&mut child, "VALUE:"), "Err(Busy)");
+    finish(child);
+    chown(user.directory(), Some(user.0), Some(user.0)).unwrap();
+    let mut child = user.start(&place, "try").spawn().unwrap();
+    assert_eq!(expect(&mut child, "VALUE:"), "Ok(())");
+    finish(child);
+}
+
+#[test]
+fn transactions_are_one_step() {
+    let place = Place::new();
+    let properties = place.open();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let own = place.open();
+                for _ in 0..100 {
+                    let mut transaction = own.transaction(Duration::from_secs(60)).unwrap();
+                    let count = transaction
+                        .get("count")
+                        .unwrap()
+                        .map_or(0, |count| count.to_string_lossy().parse::<u32>().unwrap());
+                    transaction.set("count", (count + 1).to_string()).unwrap();
+                    transaction.set("copy", (count + 1).to_string()).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(text(&properties, "count").as_deref(), Some("800"));
+    assert_eq!(text(&properties, "copy").as_deref(), Some("800"));
+
+    let transaction = properties.transaction(PATIENCE).unwrap();
+    assert!(transaction.is_alone());
+    for patience in [Duration::ZERO, Duration::from_millis(20)] {
+        let start = Instant::now();
+        let error = properties.transaction(patience).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains("process"), "{error}");
+        assert!(start.elapsed() >= patience);
+    }
+    drop(transaction);
+    fs::remove_file(place.path()).unwrap();
+    assert_eq!(properties.transaction(PATIENCE).unwrap_err().kind(), ErrorKind::Replaced);
+}
+
+#[test]
+fn a_transaction_ends_with_its_process_and_not_with_its_child() {
+    let place = Place::new();
+    let properties = place.open();
+    let mut holder = Endless(start("hold", Some(&place.path())).spawn().unwrap());
+    expect(&mut holder.0, "READY:");
+    assert_eq!(properties.transaction(Duration::ZERO).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(text(&properties, "a").as_deref(), Some("half"));
+    drop(holder);
+    properties.transaction(Duration::ZERO).unwrap().set("a", "whole").unwrap();
+    assert_eq!(text(&properties, "a").as_deref(), Some("whole"));
+    finish(start("fork", Some(&place.path())).spawn().unwrap());
 }
 
 #[test]

@@ -13,15 +13,28 @@
 //! # Ok::<(), atrace::control::Error>(())
 //! ```
 //!
-//! On Android, setting `debug.atrace.*` needs the rights of the shell or of root.
+//! # Who switches at the same time
+//!
+//! On a host, a switch is one step under the lock of the store ([`Properties::transaction`]): of those who switch at
+//! once, in any process or thread, each waits for the others, and nothing is lost. Who is killed in the middle leaves
+//! a list of patterns that is whole, and perhaps not announced yet: processes hear of it with the next switch.
+//! [`Control::patience`] says how long to wait.
+//!
+//! Android has no lock for that. There the threads of a process take turns; with other processes, what was written
+//! is looked at again, twice in 10 ms, and written again where it is gone, up to eight times. What remains: who
+//! is held up for longer than that between reading and writing may undo what another switched meanwhile.
+//!
+//! Setting `debug.atrace.*` needs the rights of the shell or of root there.
 
 use std::ffi::CString;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
+use atrace_sys::fork::{Generation, generation};
 use atrace_sys::process::{self, ErrnoGuard};
-use atrace_sys::properties::{Properties, VALUE_MAX, Value};
+use atrace_sys::properties::{self, PATIENCE, Properties, Transaction, VALUE_MAX, Value};
 
 use crate::AtraceTag;
 use crate::flags::{self, APP_NUMBER, APPS_MAX, AppKey, FLAGS};
@@ -53,10 +66,23 @@ fn failed(context: impl Into<String>) -> impl FnOnce(atrace_sys::properties::Err
     |source| Error { context: context.into(), source: Some(source) }
 }
 
+/// How often a switch is written where others can come between, and how far apart it is looked at twice.
+const ATTEMPTS: usize = 8;
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// The properties to switch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Control {
-    properties: &'static Properties,
+    store: Store,
+    patience: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Store {
+    /// The one that this process follows.
+    Own(&'static Properties),
+    /// Another, which goes with the last who uses it.
+    Other(Arc<Properties>),
 }
 
 impl Control {
@@ -67,7 +93,8 @@ impl Control {
     /// When they can't be opened.
     pub fn open() -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
-        Properties::open().map(|properties| Self { properties }).map_err(failed("opening the properties"))
+        let own = Properties::open().map_err(failed("opening the properties"))?;
+        Ok(Self { store: Store::Own(own), patience: PATIENCE })
     }
 
     /// Switches with the properties of another user of this host. On Android all users have the same.
@@ -77,17 +104,18 @@ impl Control {
     /// When they can't be opened: only root may open those of others.
     pub fn open_user(uid: u32) -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
-        Self::keep(Properties::open_uid(uid), || format!("opening the properties of user {uid}"))
+        Self::other(Properties::open_uid(uid), || format!("opening the properties of user {uid}"))
     }
 
-    /// Switches with the property store at `path`, on a host.
+    /// Switches with the property store at `path`, on a host. It is closed when this, what is cloned of it and
+    /// what it switched are dropped.
     ///
     /// # Errors
     ///
     /// When it can't be opened.
     pub fn open_path(path: &Path) -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
-        Self::keep(Properties::open_path(path), || format!("opening the properties at {}", path.display()))
+        Self::other(Properties::open_path(path), || format!("opening the properties at {}", path.display()))
     }
 
     /// Switches with the property store at `path`, on a host, if it is there: creates nothing.
@@ -97,19 +125,28 @@ impl Control {
     /// When it can't be opened.
     pub fn open_existing(path: &Path) -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
-        Self::keep(Properties::open_existing(path), || {
+        Self::other(Properties::open_existing(path), || {
             format!("opening the properties at {}", path.display())
         })
     }
 
-    /// Keeps a store for the life of the process, as its mapping is kept anyway.
-    fn keep(
-        opened: Result<Properties, atrace_sys::properties::Error>,
+    fn other(
+        opened: Result<Properties, properties::Error>,
         context: impl FnOnce() -> String,
     ) -> Result<Self, Error> {
-        match opened {
-            Ok(properties) => Ok(Self { properties: Box::leak(Box::new(properties)) }),
-            Err(source) => Err(Error { context: context(), source: Some(source) }),
+        let store = opened.map_err(|source| Error { context: context(), source: Some(source) })?;
+        Ok(Self { store: Store::Other(Arc::new(store)), patience: PATIENCE })
+    }
+
+    /// Waits at most this long for others who are switching, in place of two seconds: also to take a switch back.
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    fn properties(&self) -> &Properties {
+        match &self.store {
+            Store::Own(own) => own,
+            Store::Other(other) => other,
         }
     }
 
@@ -121,8 +158,7 @@ impl Control {
     /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process, and none while it is
     /// no number.
     pub fn tags(&self) -> AtraceTag {
-        let flags = self.read(FLAGS).and_then(|value| flags::parse_flags(value.as_bytes()));
-        AtraceTag::from_bits_retain(flags.unwrap_or(0)) & AtraceTag::ValidMask
+        tags(self.properties())
     }
 
     /// Enables [`AtraceTag::App`] in this process, by a pattern that matches its name (argv\[0\]).
@@ -152,12 +188,11 @@ impl Control {
         if pattern.is_empty() {
             return Err(Error { context: "an empty pattern matches no process".to_owned(), source: None });
         }
-        let mut switched = self.begin();
-        let _lock = lock();
-        switched.add_pattern(&pattern)?;
-        switched.undo.push(Undo::RemovePattern(pattern));
-        switched.announce(None)?;
-        Ok(switched)
+        self.switch(|switched, store| {
+            switched.add_pattern(store, &pattern)?;
+            switched.undo.push(Undo::RemovePattern(pattern));
+            switched.announce(store, None)
+        })
     }
 
     /// Disables [`AtraceTag::App`] in this process: takes away every pattern that matches its name.
@@ -191,28 +226,31 @@ impl Control {
     ///
     /// When a property can't be set.
     pub fn disable_once(&self, pattern: &str) -> Result<Switched, Error> {
-        let mut switched = self.begin();
-        let _lock = lock();
-        let mut patterns = self.raw_patterns();
-        if let Some(last) = patterns.iter().rposition(|other| other == pattern.as_bytes()) {
-            switched.undo.push(Undo::AddPattern(patterns.remove(last)));
-            switched.set_patterns(&patterns)?;
-            switched.announce(None)?;
-        }
-        Ok(switched)
+        self.switch(|switched, store| {
+            let Some(last) = slots(store).iter().rposition(|slot| slot == pattern.as_bytes()) else {
+                return Ok(());
+            };
+            switched.empty_slot(store, last)?;
+            switched.undo.push(Undo::AddPattern(pattern.as_bytes().to_vec()));
+            switched.shorten(store)?;
+            switched.announce(store, None)
+        })
     }
 
     fn disable_where(&self, gone: impl Fn(&[u8]) -> bool) -> Result<Switched, Error> {
-        let mut switched = self.begin();
-        let _lock = lock();
-        let (away, kept): (Vec<_>, Vec<_>) =
-            self.raw_patterns().into_iter().partition(|pattern| gone(pattern));
-        if !away.is_empty() {
-            switched.undo.extend(away.into_iter().map(Undo::AddPattern));
-            switched.set_patterns(&kept)?;
-            switched.announce(None)?;
-        }
-        Ok(switched)
+        self.switch(|switched, store| {
+            let listed = slots(store).into_iter().enumerate();
+            let away: Vec<_> = listed.filter(|(_, slot)| !slot.is_empty() && gone(slot)).collect();
+            if away.is_empty() {
+                return Ok(());
+            }
+            for (index, pattern) in away {
+                switched.empty_slot(store, index)?;
+                switched.undo.push(Undo::AddPattern(pattern));
+            }
+            switched.shorten(store)?;
+            switched.announce(store, None)
+        })
     }
 
     /// Enables these tags in every process, in addition to those enabled now. ([`AtraceTag::App`] has no
@@ -237,48 +275,121 @@ impl Control {
     }
 
     fn change_tags(&self, on: AtraceTag, off: AtraceTag) -> Result<Switched, Error> {
-        let mut switched = self.begin();
-        let _lock = lock();
-        let present = self.tags();
-        let on = (on & AtraceTag::ValidMask) - present;
-        let off = off & present;
-        switched.undo.push(Undo::Tags { on: off, off: on });
-        switched.announce(Some((present | on) - off))?;
-        Ok(switched)
+        self.switch(|switched, store| {
+            let present = tags(store);
+            let on = (on & AtraceTag::ValidMask) - present;
+            let off = off & present;
+            switched.undo.push(Undo::Tags { on: off, off: on });
+            switched.announce(store, Some((on, off)))
+        })
     }
 
-    fn begin(&self) -> Switched {
-        Switched { control: *self, changes: Vec::new(), undo: Vec::new(), flags: None }
+    /// Switches as one step; puts back what was done where the rest fails.
+    fn switch(
+        &self,
+        how: impl FnOnce(&mut Switched, &mut dyn Access) -> Result<(), Error>,
+    ) -> Result<Switched, Error> {
+        let _errno = ErrnoGuard::new();
+        let mut store = self.transaction()?;
+        let mut switched = Switched::new(self.clone());
+        match how(&mut switched, &mut store) {
+            Ok(()) => Ok(switched),
+            Err(reason) => {
+                // What could not be announced once will not be now; the patterns are as they were.
+                let _ = switched.put_back(&mut store);
+                Err(reason)
+            }
+        }
     }
 
-    fn read(&self, key: &str) -> Option<Value> {
-        self.properties.get(key).ok().flatten().filter(|value| !value.as_bytes().is_empty())
+    fn transaction(&self) -> Result<Transaction<'_>, Error> {
+        self.properties().transaction(self.patience).map_err(failed("switching"))
     }
 
     /// The value of a property; empty where it is not set.
     #[cfg(feature = "tracefs")]
     pub(crate) fn text(&self, key: &str) -> Vec<u8> {
-        self.read(key).map_or(Vec::new(), |value| value.as_bytes().to_vec())
+        text(self.properties(), key)
     }
 
     /// The serial of the flags, which changes at each switch; None where they are not set.
     #[cfg(feature = "tracefs")]
     pub(crate) fn serial(&self) -> Option<u32> {
-        Some(self.properties.find(FLAGS)?.serial())
+        Some(self.properties().find(FLAGS)?.serial())
     }
 
+    /// The patterns, byte for byte.
     pub(crate) fn raw_patterns(&self) -> Vec<Vec<u8>> {
-        let number = flags::app_number(|key| self.read(key)).min(APPS_MAX);
-        let pattern =
-            |index| self.read(AppKey::new(index).as_str()).map_or(Vec::new(), |v| v.as_bytes().to_vec());
-        (0..number).map(pattern).collect()
+        slots(self.properties()).into_iter().filter(|slot| !slot.is_empty()).collect()
     }
 }
 
-/// Reading the patterns and writing them back is no single step: the threads of a process take turns.
-fn lock() -> MutexGuard<'static, ()> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+/// Properties, to be read.
+trait Read {
+    fn value(&self, key: &str) -> Option<Value>;
+}
+
+/// Properties, to be read and set as one step.
+trait Access: Read {
+    fn write(&mut self, key: &str, value: &[u8]) -> Result<(), properties::Error>;
+    /// Nobody else can come between.
+    fn is_alone(&self) -> bool;
+}
+
+impl Read for Properties {
+    fn value(&self, key: &str) -> Option<Value> {
+        self.get(key).ok().flatten()
+    }
+}
+
+impl Read for Transaction<'_> {
+    fn value(&self, key: &str) -> Option<Value> {
+        self.get(key).ok().flatten()
+    }
+}
+
+impl Access for Transaction<'_> {
+    fn write(&mut self, key: &str, value: &[u8]) -> Result<(), properties::Error> {
+        self.set(key, value)
+    }
+
+    fn is_alone(&self) -> bool {
+        Transaction::is_alone(self)
+    }
+}
+
+/// The value of a property; empty where it is not set.
+fn text(store: &(impl Read + ?Sized), key: &str) -> Vec<u8> {
+    store.value(key).map_or(Vec::new(), |value| value.as_bytes().to_vec())
+}
+
+fn tags(store: &(impl Read + ?Sized)) -> AtraceTag {
+    let flags = flags::parse_flags(&text(store, FLAGS));
+    AtraceTag::from_bits_retain(flags.unwrap_or(0)) & AtraceTag::ValidMask
+}
+
+/// The list of patterns. One that was taken away left its slot empty, so that the list is whole at each moment: one
+/// that moves would be listed twice, or not at all, when who moves it is killed.
+fn slots(store: &(impl Read + ?Sized)) -> Vec<Vec<u8>> {
+    let number = flags::app_number(|key| store.value(key)).min(APPS_MAX);
+    (0..number).map(|index| text(store, AppKey::new(index).as_str())).collect()
+}
+
+fn slot_key(index: usize) -> AppKey {
+    AppKey::new(i32::try_from(index).unwrap_or(APPS_MAX))
+}
+
+/// Tells whether what was written is still so, and stays so.
+fn stays(store: &dyn Access, so: impl Fn(&dyn Access) -> bool) -> bool {
+    store.is_alone()
+        || so(store) && {
+            std::thread::sleep(PAUSE);
+            so(store)
+        }
+}
+
+fn disturbed() -> Error {
+    Error { context: "other processes undo the switch each time".to_owned(), source: None }
 }
 
 /// One property that was set.
@@ -310,10 +421,13 @@ enum Undo {
 ///
 /// Only what this switch did is undone: patterns and tags that others switched since stay. `Display` lists the
 /// properties, a line each.
+///
+/// In a forked child it takes nothing back, the switch being its parent's.
 #[derive(Debug)]
 #[must_use = "the switch is taken back when this is dropped"]
 pub struct Switched {
     control: Control,
+    by: Generation,
     changes: Vec<Change>,
     undo: Vec<Undo>,
     /// What the flags were set to, and their text before.
@@ -330,6 +444,10 @@ impl fmt::Display for Switched {
 }
 
 impl Switched {
+    fn new(control: Control) -> Self {
+        Self { control, by: generation(), changes: Vec::new(), undo: Vec::new(), flags: None }
+    }
+
     /// The properties that were set, in order.
     pub fn changes(&self) -> &[Change] {
         &self.changes
@@ -346,87 +464,122 @@ impl Switched {
     ///
     /// When a property can't be set; a drop would say so on stderr.
     pub fn restore(mut self) -> Result<(), Error> {
-        self.take_back()
+        let restored = self.take_back();
+        self.undo.clear(); // It was tried.
+        restored
     }
 
     fn take_back(&mut self) -> Result<(), Error> {
+        if self.undo.is_empty() || self.by != generation() {
+            return Ok(());
+        }
+        let _errno = ErrnoGuard::new();
+        let control = self.control.clone();
+        self.put_back(&mut control.transaction()?)
+    }
+
+    fn put_back(&mut self, store: &mut dyn Access) -> Result<(), Error> {
         if self.undo.is_empty() {
             return Ok(());
         }
-        let _lock = lock();
         let mut tags = None;
         for step in std::mem::take(&mut self.undo).into_iter().rev() {
             match step {
                 Undo::RemovePattern(pattern) => {
-                    let mut patterns = self.control.raw_patterns();
-                    if let Some(last) = patterns.iter().rposition(|other| *other == pattern) {
-                        patterns.remove(last);
-                        self.set_patterns(&patterns)?;
+                    if let Some(last) = slots(store).iter().rposition(|slot| *slot == pattern) {
+                        self.empty_slot(store, last)?;
+                        self.shorten(store)?;
                     }
                 }
-                Undo::AddPattern(pattern) => self.add_pattern(&pattern)?,
-                Undo::Tags { on, off } => tags = Some((self.control.tags() | on) - off),
+                Undo::AddPattern(pattern) => self.add_pattern(store, &pattern)?,
+                Undo::Tags { on, off } => tags = Some((on, off)),
             }
         }
-        self.announce(tags)
+        self.announce(store, tags)
     }
 
-    fn add_pattern(&mut self, pattern: &[u8]) -> Result<(), Error> {
-        let number = flags::app_number(|key| self.control.read(key)).clamp(0, APPS_MAX);
-        if number == APPS_MAX {
-            return Err(Error {
-                context: format!("there are {APPS_MAX} app patterns already"),
-                source: None,
-            });
-        }
-        self.set(AppKey::new(number).as_str(), pattern)?;
-        self.set(APP_NUMBER, (number + 1).to_string().as_bytes())
-    }
-
-    /// Writes the patterns from the first that differs, then their number; what is left over becomes empty.
-    fn set_patterns(&mut self, patterns: &[Vec<u8>]) -> Result<(), Error> {
-        let present = self.control.raw_patterns();
-        for index in 0..present.len().max(patterns.len()) {
-            let new = patterns.get(index).map_or(&[][..], Vec::as_slice);
-            if present.get(index).map(Vec::as_slice) != Some(new) {
-                let number = i32::try_from(index).unwrap_or(APPS_MAX);
-                self.set(AppKey::new(number).as_str(), new)?;
+    fn add_pattern(&mut self, store: &mut dyn Access, pattern: &[u8]) -> Result<(), Error> {
+        let mut taken = None;
+        for _ in 0..ATTEMPTS {
+            let slots = slots(store);
+            if slots.len() == APPS_MAX as usize {
+                let context = format!("there are {APPS_MAX} app patterns already");
+                return Err(Error { context, source: None });
             }
+            let index = match taken {
+                // It is still there, but others made the list shorter.
+                Some(index) if text(store, slot_key(index).as_str()) == pattern => index,
+                _ => {
+                    let free = slots.iter().position(Vec::is_empty).unwrap_or(slots.len());
+                    self.set(store, slot_key(free).as_str(), pattern)?;
+                    free
+                }
+            };
+            taken = Some(index);
+            if slots.len() <= index {
+                self.set(store, APP_NUMBER, (index + 1).to_string().as_bytes())?;
+            }
+            if stays(store, |store| self::slots(store).get(index).is_some_and(|slot| slot == pattern)) {
+                return Ok(());
+            }
+        }
+        Err(disturbed())
+    }
+
+    fn empty_slot(&mut self, store: &mut dyn Access, index: usize) -> Result<(), Error> {
+        self.set(store, slot_key(index).as_str(), b"")
+    }
+
+    /// Ends the list after the last pattern.
+    fn shorten(&mut self, store: &mut dyn Access) -> Result<(), Error> {
+        let slots = slots(store);
+        let number = slots.iter().rposition(|slot| !slot.is_empty()).map_or(0, |last| last + 1);
+        if number == slots.len() {
+            return Ok(());
         }
         // None is the same as zero; put back which of the two it was.
-        let first =
-            self.changes.iter().find(|change| change.key == APP_NUMBER).map(|change| change.before.clone());
-        match first {
-            Some(before) if patterns.is_empty() && before.is_empty() => self.set(APP_NUMBER, b""),
-            _ => self.set(APP_NUMBER, patterns.len().to_string().as_bytes()),
+        let first = self.changes.iter().find(|change| change.key == APP_NUMBER);
+        if number == 0 && first.is_some_and(|first| first.before.is_empty()) {
+            return self.set(store, APP_NUMBER, b"");
         }
+        self.set(store, APP_NUMBER, number.to_string().as_bytes())
     }
 
-    /// Sets the flags, to `tags` or to what they are: processes look at nothing before these change.
-    fn announce(&mut self, tags: Option<AtraceTag>) -> Result<(), Error> {
-        let present = self.control.read(FLAGS).map_or(Vec::new(), |value| value.as_bytes().to_vec());
-        let written = match (&self.flags, tags) {
-            // Back to the very text that stood there, if it means that.
-            (Some((after, before)), _)
-                if *after == present
-                    && tags.is_none_or(|tags| flags::parse_flags_or_0(before) == tags.bits()) =>
-            {
-                before.clone()
+    /// Sets the flags, with tags on and off or to what they are: processes look at nothing before these change.
+    fn announce(
+        &mut self,
+        store: &mut dyn Access,
+        change: Option<(AtraceTag, AtraceTag)>,
+    ) -> Result<(), Error> {
+        for _ in 0..ATTEMPTS {
+            let present = text(store, FLAGS);
+            let tags = change.map(|(on, off)| (tags(store) | on) - off);
+            let written = match (&self.flags, tags) {
+                // Back to the very text that stood there, if it means that.
+                (Some((after, before)), _)
+                    if *after == present
+                        && tags.is_none_or(|tags| flags::parse_flags_or_0(before) == tags.bits()) =>
+                {
+                    before.clone()
+                }
+                (_, Some(tags)) => format!("{:#x}", tags.bits()).into_bytes(),
+                (_, None) if flags::parse_flags(&present).is_some() => present.clone(),
+                // No number, and so nothing would be enabled.
+                (_, None) => b"0".to_vec(),
+            };
+            self.set(store, FLAGS, &written)?;
+            self.flags = Some((written, present));
+            let Some((on, off)) = change else { return Ok(()) };
+            if stays(store, |store| self::tags(store).contains(on) && !self::tags(store).intersects(off)) {
+                return Ok(());
             }
-            (_, Some(tags)) => format!("{:#x}", tags.bits()).into_bytes(),
-            (_, None) if flags::parse_flags(&present).is_some() => present.clone(),
-            // No number, and so nothing would be enabled.
-            (_, None) => b"0".to_vec(),
-        };
-        self.set(FLAGS, &written)?;
-        self.flags = Some((written, present));
-        Ok(())
+        }
+        Err(disturbed())
     }
 
-    fn set(&mut self, key: &str, value: &[u8]) -> Result<(), Error> {
-        let _errno = ErrnoGuard::new();
-        let before = self.control.properties.get(key).ok().flatten();
-        self.control.properties.set(key, value).map_err(failed(format!("setting {key}")))?;
+    fn set(&mut self, store: &mut dyn Access, key: &str, value: &[u8]) -> Result<(), Error> {
+        let before = store.value(key);
+        store.write(key, value).map_err(failed(format!("setting {key}")))?;
         self.changes.push(Change {
             key: key.to_owned(),
             before: before.map_or(String::new(), |value| value.to_string_lossy().into_owned()),
@@ -496,8 +649,77 @@ mod tests {
             );
         }
         assert_eq!(pattern_for(b"/bin/true"), b"/bin/true");
+        // As long as a value may be, and one byte longer.
+        assert_eq!(pattern_for(&[b'x'; 91]), [b'x'; 91]);
+        assert_eq!(pattern_for(&[b'x'; 92]), [&b"*"[..], &[b'x'; 90]].concat());
         assert!(pattern_for(long.as_bytes()).starts_with(b"*/deep/"));
         let other = CString::new(pattern_for(b"a*b")).unwrap();
         assert!(!process::matches(&other, c"axb"));
+    }
+
+    /// A store of which another process sets properties too, right after ours: what can happen on Android.
+    struct Disturbed<'a> {
+        store: &'a Properties,
+        /// After which key of ours is set, which one is, and to what; each once.
+        others: Vec<(&'a str, &'a str, &'a str)>,
+    }
+
+    impl Read for Disturbed<'_> {
+        fn value(&self, key: &str) -> Option<Value> {
+            self.store.value(key)
+        }
+    }
+
+    impl Access for Disturbed<'_> {
+        fn write(&mut self, key: &str, value: &[u8]) -> Result<(), properties::Error> {
+            self.store.set(key, value)?;
+            if let Some(at) = self.others.iter().position(|other| other.0 == key) {
+                let (_, key, value) = self.others.remove(at);
+                self.store.set(key, value)?;
+            }
+            Ok(())
+        }
+
+        fn is_alone(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "no files")]
+    fn what_others_undo_is_written_again() {
+        const SLOT: &str = "debug.atrace.app_0";
+        let place = tempfile::tempdir().unwrap();
+        type Other = (&'static str, &'static str, &'static str);
+        let cases: [(&[Other], &[&str]); 5] = [
+            (&[], &["own"]),
+            // They took the same slot.
+            (&[(SLOT, SLOT, "other")], &["other", "own"]),
+            // They did not see it, and ended the list before it.
+            (&[(APP_NUMBER, APP_NUMBER, "0")], &["own"]),
+            // Both, after each other.
+            (&[(SLOT, SLOT, "other"), (APP_NUMBER, APP_NUMBER, "1")], &["other", "own"]),
+            // Someone takes it away each time.
+            (&[(APP_NUMBER, APP_NUMBER, "0"); ATTEMPTS], &[]),
+        ];
+        for (number, (others, expected)) in cases.into_iter().enumerate() {
+            let control = Control::open_path(&place.path().join(number.to_string())).unwrap();
+            let mut switched = Switched::new(control.clone());
+            let mut store = Disturbed { store: control.properties(), others: others.to_vec() };
+            let added = switched.add_pattern(&mut store, b"own");
+            assert!(store.others.is_empty());
+            assert_eq!(added.is_ok(), !expected.is_empty(), "{number}");
+            assert_eq!(control.patterns(), expected, "{number}");
+        }
+        let control = Control::open_path(&place.path().join("tags")).unwrap();
+        let mut switched = Switched::new(control.clone());
+        let others = vec![(FLAGS, FLAGS, "0x2"), (FLAGS, FLAGS, "0x8")];
+        let mut store = Disturbed { store: control.properties(), others };
+        switched.announce(&mut store, Some((AtraceTag::Camera, AtraceTag::Graphics))).unwrap();
+        assert_eq!(control.tags(), AtraceTag::Camera | AtraceTag::View);
+        let mut store =
+            Disturbed { store: control.properties(), others: vec![(FLAGS, FLAGS, "0"); ATTEMPTS] };
+        assert!(switched.announce(&mut store, Some((AtraceTag::Video, AtraceTag::empty()))).is_err());
     }
 }

@@ -252,6 +252,7 @@ pub mod control {
 
     use std::fmt;
     use std::path::Path;
+    use std::time::Duration;
 
     use super::Infallible;
     use crate::AtraceTag;
@@ -269,7 +270,7 @@ pub mod control {
     impl std::error::Error for Error {}
 
     /// The properties to switch: there are none.
-    #[derive(Clone, Copy, Debug)]
+    #[derive(Clone, Debug)]
     pub struct Control(Infallible);
 
     /// One property that was set.
@@ -336,6 +337,8 @@ pub mod control {
         }
 
         never! {
+            /// Never called.
+            fn patience(self: Self, _patience: Duration) -> Self;
             /// Never called.
             fn patterns(self: &Self) -> Vec<String>;
             /// Never called.

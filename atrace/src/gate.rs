@@ -155,7 +155,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn of(properties: &Properties) -> Self {
+    fn of(properties: &'static Properties) -> Self {
         match properties.find(flags::FLAGS) {
             Some(property) => Self { word: property.serial_word(), serial: property.serial() },
             None => Self { word: properties.area_serial_word(), serial: properties.area_serial() },
@@ -164,7 +164,7 @@ impl Watched {
 }
 
 /// What to wait for, to learn that the flags changed, and its serial now.
-pub(crate) fn watched(properties: &Properties) -> (Wait, u32) {
+pub(crate) fn watched(properties: &Properties) -> (Wait<'_>, u32) {
     match properties.find(flags::FLAGS) {
         Some(property) => (Wait::Property(property), property.serial()),
         None => (Wait::Any, properties.area_serial()),
@@ -184,7 +184,7 @@ fn claim() -> u64 {
 
 /// Has libcutils follow the flags. Its reading and storing of them is no single step, so who was slow might
 /// leave it with those of before: looks again.
-fn follow(cutils: &CutilsSink, properties: &Properties) -> Watched {
+fn follow(cutils: &CutilsSink, properties: &'static Properties) -> Watched {
     let mut watched = Watched::of(properties);
     // Somebody who switches without pause will be followed by the next event.
     for _ in 0..16 {

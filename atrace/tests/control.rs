@@ -325,3 +325,249 @@ fn threads_that_switch_at_once_lose_nothing() {
     });
     Place::file().run(&name);
 }
+
+/// Starts the case as many times at once, each knowing its number.
+fn at_once(place: &Place, case: &str, times: usize) {
+    let start = |number: usize| {
+        place.command(case).env("NUMBER", number.to_string()).env("GO", place.path("go")).spawn()
+    };
+    let children: Vec<_> = (0..times).map(|number| start(number).unwrap()).collect();
+    std::fs::write(place.path("go"), "").unwrap();
+    for child in children {
+        let ran = common::end_of(child);
+        assert!(ran.status.success(), "{}\n{}", ran.stdout, ran.stderr);
+    }
+}
+
+/// The number of this process, once all of them are to start.
+fn number() -> usize {
+    let go = std::path::PathBuf::from(std::env::var_os("GO").unwrap());
+    common::until("all start", || go.exists());
+    std::env::var("NUMBER").unwrap().parse().unwrap()
+}
+
+#[test]
+fn processes_that_switch_on_at_once_lose_nothing() {
+    let name = case!({
+        let number = number();
+        for round in 0..20 {
+            control().enable(&format!("program {number}.{round}")).unwrap().keep();
+        }
+    });
+    let place = Place::file();
+    at_once(&place, &name, 8);
+    let mut found = place.control().patterns();
+    let mut wanted: Vec<_> =
+        (0..8).flat_map(|number| (0..20).map(move |round| format!("program {number}.{round}"))).collect();
+    found.sort();
+    wanted.sort();
+    let lost = wanted.iter().filter(|pattern| !found.contains(pattern)).count();
+    assert_eq!(lost, 0, "lost of {}", wanted.len());
+    assert_eq!(found, wanted);
+    wanted.iter().for_each(|pattern| place.control().disable(pattern).unwrap().keep());
+    assert_eq!(place.control().patterns(), [""; 0]);
+}
+
+#[test]
+fn processes_that_switch_themselves_leave_nothing_on() {
+    let name = case!({
+        let own = format!("{}*", "?".repeat(number()));
+        for round in 0..2000 {
+            let switched = control().enable(&own).unwrap();
+            assert!(is_on(), "{round}: {:?}", patterns());
+            switched.restore().unwrap();
+        }
+    });
+    let place = Place::file();
+    at_once(&place, &name, 4);
+    assert_eq!(place.control().patterns(), [""; 0]);
+    let switched = place.control().enable("*").unwrap();
+    let keys: Vec<_> = switched.changes().iter().map(|change| change.key.as_str()).collect();
+    assert_eq!(keys[0], "debug.atrace.app_0");
+}
+
+/// What others have on stays on, once, wherever the one that switches is killed.
+#[test]
+fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
+    let name = case!({
+        println!("READY");
+        loop {
+            control().enable("coming").unwrap().keep();
+            control().disable("coming").unwrap().keep();
+        }
+    });
+    let place = Place::file();
+    let control = place.control();
+    let first = control.enable("coming").unwrap();
+    control.enable("staying").unwrap().keep();
+    drop(first);
+    let mut chance = common::Chance(5);
+    for round in 0..60 {
+        let mut child = place.command(&name).spawn().unwrap();
+        let mut ready = std::io::BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("READY") {
+            assert_ne!(std::io::BufRead::read_line(&mut ready, &mut line).unwrap(), 0);
+        }
+        std::thread::sleep(std::time::Duration::from_micros(chance.below(3000) as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = control.patterns();
+        let count = |pattern: &str| found.iter().filter(|other| *other == pattern).count();
+        assert_eq!((count("staying"), found.len() - count("coming")), (1, 1), "round {round}: {found:?}");
+        assert!(count("coming") <= 1, "round {round}: {found:?}");
+        control.disable("coming").unwrap().keep();
+        assert_eq!(control.patterns(), ["staying"], "round {round}");
+    }
+}
+
+/// Forks; the child ends with whether its part held.
+#[allow(unsafe_code)]
+fn in_child(body: impl FnOnce() -> bool) {
+    // SAFETY: the child calls `body` and ends; the calling test is alone in its process.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!held)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child's part did not hold");
+}
+
+#[test]
+fn a_child_switches_nothing_of_its_parents() {
+    let name = case!({
+        let mut switched = Some(control().enable_this_process().unwrap());
+        let mut restored = Some(control().enable_tags(AtraceTag::Camera).unwrap());
+        let before = properties();
+        in_child(|| {
+            drop(switched.take());
+            is_on()
+        });
+        in_child(|| {
+            let _ = restored.take().unwrap().restore();
+            control().tags() == AtraceTag::Camera
+        });
+        assert!(is_on());
+        assert_eq!(properties(), before);
+        // What it switched itself it takes back.
+        in_child(|| {
+            drop(control().enable_tags(AtraceTag::Video).unwrap());
+            control().tags() == AtraceTag::Camera
+        });
+        drop((switched, restored));
+        assert!(!is_on());
+        assert_eq!(patterns(), [""; 0]);
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_control_takes_its_mapping_with_it() {
+    let name = case!({
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("properties");
+        let mappings = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().filter(|line| line.ends_with(path.to_str().unwrap())).count()
+        };
+        for _ in 0..100 {
+            let control = Control::open_path(&path).unwrap();
+            assert_eq!(control.patterns(), [""; 0]);
+            let switched = control.enable("*").unwrap();
+            drop(control);
+            assert_eq!(switched.changes().len(), 3);
+            drop(switched);
+        }
+        assert_eq!(mappings(), 0);
+        // One whose switch is still on is still there.
+        let switched = Control::open_path(&path).unwrap().enable("*").unwrap();
+        assert_eq!(mappings(), 1);
+        switched.restore().unwrap();
+        assert_eq!(mappings(), 0);
+        assert_eq!(Control::open_path(&path).unwrap().patterns(), [""; 0]);
+    });
+    Place::file().run(&name);
+}
+
+/// A switch of which the last part fails leaves nothing of the first.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_fails_halfway_is_put_back() {
+    let name = case!({
+        let store = atrace_sys::properties::Properties::open().unwrap();
+        // Room for a pattern and their number, and none for the flags.
+        for number in 0..254 {
+            store.set(&format!("other.{number}"), "x").unwrap();
+        }
+        let before = properties();
+        let error = control().enable("*").unwrap_err().to_string();
+        assert!(error.contains("enableflags") && error.contains("no room"), "{error}");
+        assert_eq!((patterns(), properties()), (vec![], before));
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn errno_is_kept() {
+    let name = case!({
+        let keeps = |what: &str, body: &mut dyn FnMut()| {
+            common::set_errno(4711);
+            body();
+            assert_eq!(common::errno(), 4711, "{what}");
+        };
+        let control = control();
+        let mut switched = None;
+        keeps("enable", &mut || switched = Some(control.enable("*").unwrap()));
+        keeps("restore", &mut || switched.take().unwrap().restore().unwrap());
+        if cfg!(target_os = "android") {
+            return;
+        }
+        keeps("open", &mut || drop(Control::open_path("/nonexistent/directory/store".as_ref())));
+        let kept = control.enable("*").unwrap();
+        std::fs::remove_file(std::env::var_os("ATRACE_PROPERTIES").unwrap()).unwrap();
+        keeps("enable of what is gone", &mut || assert!(control.enable("*").is_err()));
+        keeps("disable of what is gone", &mut || assert!(control.disable("*").is_err()));
+        keeps("tags of what is gone", &mut || assert!(control.enable_tags(AtraceTag::Camera).is_err()));
+        let mut kept = Some(kept);
+        keeps("restore of what is gone", &mut || assert!(kept.take().unwrap().restore().is_err()));
+    });
+    Place::file().run(&name);
+}
+
+/// libcutils reads a pattern that is not set as an empty one, which an empty name matches.
+#[test]
+fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
+    let name = case!({
+        println!("ON {}", is_on());
+    });
+    let place = Place::file();
+    place.set("debug.atrace.app_number", "1");
+    place.set("debug.atrace.tags.enableflags", "0");
+    let mut nameless = place.command(&name);
+    let ran = common::run(nameless.arg0(""));
+    assert_eq!(ran.said("ON"), ["true"]);
+    assert_eq!(place.run(&name).said("ON"), ["false"]);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_switch_waits_as_long_as_it_was_told() {
+    let name = case!({
+        let store = atrace_sys::properties::Properties::open().unwrap();
+        let switched = control().enable("*").unwrap();
+        let held = store.transaction(std::time::Duration::ZERO).unwrap();
+        let control = control().patience(std::time::Duration::from_millis(5));
+        let error = control.enable("other").unwrap_err();
+        assert!(error.to_string().contains("holds the lock"), "{error}");
+        drop(held);
+        control.enable("other").unwrap().keep();
+        switched.restore().unwrap();
+        assert_eq!(patterns(), ["other"]);
+    });
+    Place::file().run(&name);
+}

@@ -6,9 +6,10 @@
 //! the NDK's and has them all.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use libc::prop_info;
@@ -17,6 +18,8 @@ use super::ReadError;
 use super::error::{Error, ErrorKind};
 use super::futex;
 use super::text::{Key, Value};
+use crate::fork::PerProcess;
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 
 /// Where the system keeps its properties.
 const PATH: &str = "/dev/__properties__";
@@ -26,6 +29,9 @@ const STOP_POLL: Duration = Duration::from_secs(30);
 
 /// How often to look where bionic can't wait.
 const POLL: Duration = Duration::from_millis(50);
+
+/// How often to look whether it is this thread's turn to write.
+const TURN_POLL: Duration = Duration::from_millis(1);
 
 /// How often to attempt what a writer can disturb.
 const ATTEMPTS: usize = 64;
@@ -125,7 +131,7 @@ fn wait() -> Option<WaitFor> {
 pub(super) struct Store;
 
 impl Store {
-    pub(super) fn open_own() -> Result<Self, Error> {
+    pub(super) fn open_own(_: Duration) -> Result<Self, Error> {
         Ok(Self)
     }
 
@@ -145,13 +151,6 @@ impl Store {
         PATH.into()
     }
 
-    /// Does nothing: the memory is bionic's.
-    ///
-    /// # Safety
-    ///
-    /// None needed here; the host's store needs it.
-    pub(super) unsafe fn discard(self) {}
-
     pub(super) fn path(&self) -> &Path {
         Path::new(PATH)
     }
@@ -160,13 +159,13 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn find(&self, key: &Key) -> Result<Option<Property>, Error> {
+    pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, Error> {
         // SAFETY: the key is a C string.
         let found = unsafe { libc::__system_property_find(key.as_c_str().as_ptr()) };
         Ok(Property::new(found))
     }
 
-    pub(super) fn read(&self, property: Property) -> Result<(u32, Value), Error> {
+    pub(super) fn read(&self, property: Property<'_>) -> Result<(u32, Value), Error> {
         property.read().map_err(|_| {
             Error::new(
                 ErrorKind::Busy,
@@ -175,31 +174,34 @@ impl Store {
         })
     }
 
-    pub(super) fn set(&self, key: &Key, value: &Value) -> Result<(), Error> {
-        // SAFETY: both are C strings.
-        let result =
-            unsafe { libc::__system_property_set(key.as_c_str().as_ptr(), value.as_c_str().as_ptr()) };
-        if result == 0 {
-            return Ok(());
+    /// Has the threads of this process take turns. Android has nothing that processes could do that with.
+    pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
+        static TURN: PerProcess<Mutex<()>> = PerProcess::new();
+        let turn = TURN.get_or_make(Mutex::default);
+        let start = Instant::now();
+        loop {
+            match turn.try_lock() {
+                Ok(guard) => return Ok(Turn(guard)),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(Turn(poisoned.into_inner())),
+                Err(TryLockError::WouldBlock) if start.elapsed() >= patience => {
+                    return Err(Error::new(
+                        ErrorKind::Busy,
+                        "another thread does not finish setting properties",
+                    ));
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(TURN_POLL),
+            }
         }
-        Err(Error::new(
-            ErrorKind::Refused,
-            format!(
-                "Android did not set the property {} (code {result}): only the shell user, root and parts of the \
-                 system may set debug properties; use adb shell setprop, and see adb logcat for the reason",
-                key.as_str()
-            ),
-        ))
     }
 
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
         unsafe extern "C" fn collect(property: *const prop_info, cookie: *mut c_void) {
             // SAFETY: the cookie is the vector below, which is borrowed by nothing else during the call.
-            let found = unsafe { &mut *cookie.cast::<Vec<Property>>() };
+            let found = unsafe { &mut *cookie.cast::<Vec<Property<'static>>>() };
             found.extend(Property::new(property));
         }
         // Collected first, so that a panic of `then` does not unwind through bionic.
-        let mut found: Vec<Property> = Vec::new();
+        let mut found: Vec<Property<'static>> = Vec::new();
         // SAFETY: the callback fits the cookie, and neither is used after the call.
         unsafe { libc::__system_property_foreach(collect, (&raw mut found).cast()) };
         let mut busy = false;
@@ -245,19 +247,19 @@ impl Store {
     }
 
     /// Wakes those who sleep here, and for nothing those who sleep in bionic.
-    pub(super) fn wake(&self, property: Option<Property>) {
+    pub(super) fn wake(&self, property: Option<Property<'_>>) {
         if let Some(word) = self.word_of(property) {
             futex::wake(word);
         }
     }
 
-    fn word_of(&self, property: Option<Property>) -> Option<&'static AtomicU32> {
+    fn word_of<'a>(&self, property: Option<Property<'a>>) -> Option<&'a AtomicU32> {
         property.map_or_else(|| self.area_serial_word(), Property::serial_word)
     }
 
     pub(super) fn wait(
         &self,
-        property: Option<Property>,
+        property: Option<Property<'_>>,
         old_serial: u32,
         timeout: Option<Duration>,
         stop: &AtomicBool,
@@ -370,18 +372,43 @@ fn map_area() -> Option<*mut AtomicU32> {
     })
 }
 
+/// The right to write among the threads of this process.
+pub(super) struct Turn(#[expect(dead_code, reason = "held, and dropped")] MutexGuard<'static, ()>);
+
+impl Turn {
+    /// Other processes may come between.
+    pub(super) const IS_ALONE: bool = false;
+
+    pub(super) fn set(&self, _: &Store, key: &Key, value: &Value) -> Result<(), Error> {
+        // SAFETY: both are C strings.
+        let result =
+            unsafe { libc::__system_property_set(key.as_c_str().as_ptr(), value.as_c_str().as_ptr()) };
+        if result == 0 {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Refused,
+            format!(
+                "Android did not set the property {} (code {result}): only the shell user, root and parts of the \
+                 system may set debug properties; use adb shell setprop, and see adb logcat for the reason",
+                key.as_str()
+            ),
+        ))
+    }
+}
+
 /// A property of bionic's, which it never removes while its memory is mapped: until the process ends.
 #[derive(Clone, Copy)]
-pub(super) struct Property(NonNull<prop_info>);
+pub(super) struct Property<'a>(NonNull<prop_info>, PhantomData<&'a prop_info>);
 
 // SAFETY: bionic's functions on a prop_info may be called from any thread, and it is never freed.
-unsafe impl Send for Property {}
+unsafe impl Send for Property<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Property {}
+unsafe impl Sync for Property<'_> {}
 
-impl Property {
+impl<'a> Property<'a> {
     fn new(property: *const prop_info) -> Option<Self> {
-        NonNull::new(property.cast_mut()).map(Self)
+        NonNull::new(property.cast_mut()).map(|property| Self(property, PhantomData))
     }
 
     pub(super) fn serial(self) -> u32 {
@@ -389,7 +416,7 @@ impl Property {
         unsafe { __system_property_serial(self.0.as_ptr()) }
     }
 
-    pub(super) fn serial_word(self) -> Option<&'static AtomicU32> {
+    pub(super) fn serial_word(self) -> Option<&'a AtomicU32> {
         let word = self.0.as_ptr().cast::<u32>();
         if !word.is_aligned() {
             return None;

@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Missing,
     /// The file was deleted or replaced since the store was opened.
     Replaced,
-    /// Another process does not finish what it does to the store.
+    /// Another process is in the middle of something, and did not finish in the time it was given.
     Busy,
     /// The system's property service refused the change.
     Refused,
@@ -59,6 +59,13 @@ impl Error {
     #[cfg(target_os = "linux")]
     pub(super) fn because(mut self, source: io::Error) -> Self {
         self.0.source = Some(source);
+        self
+    }
+
+    /// Says that another process may be in the middle of it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn into_busy(mut self) -> Self {
+        self.0.kind = ErrorKind::Busy;
         self
     }
 

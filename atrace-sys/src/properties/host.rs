@@ -2,21 +2,23 @@
 
 mod area;
 mod files;
+mod layout;
 mod sys;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
-use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use self::area::{Area, Entry, SetError, Writable, acquire};
-use self::files::{Identity, Location};
+use self::files::{Identity, Location, Lock};
 use self::sys::Map;
-use super::ReadError;
 use super::error::{Error, ErrorKind};
 use super::futex;
 use super::text::{Key, Value};
+use super::{PATIENCE, ReadError};
 
 /// How long a waiting thread sleeps at most before it looks by itself: a writer can be killed between
 /// changing a value and waking who waits for it.
@@ -26,38 +28,37 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 pub(super) struct Store {
     location: Location,
     identity: Identity,
-    /// Stays when the store is dropped, as properties refer to it; [`Store::discard`] takes it back.
-    map: ManuallyDrop<Map>,
+    map: Map,
 }
 
 impl Store {
-    pub(super) fn open_own() -> Result<Self, Error> {
+    pub(super) fn open_own(patience: Duration) -> Result<Self, Error> {
         match crate::process::variable("ATRACE_PROPERTIES") {
-            Some(path) => Self::open_path(Path::new(&path)),
-            None => Self::open_uid(sys::geteuid()),
+            Some(path) => Self::open(Location::of_path(Path::new(&path))?, patience),
+            None => Self::open(Location::of_user(sys::geteuid())?, patience),
         }
     }
 
     pub(super) fn open_path(path: &Path) -> Result<Self, Error> {
-        Self::open(Location::of_path(path)?)
+        Self::open(Location::of_path(path)?, PATIENCE)
     }
 
     pub(super) fn open_existing(path: &Path) -> Result<Self, Error> {
         let location = Location::of_path(path)?;
-        let opened = location.open_existing()?;
+        let opened = location.open_existing(PATIENCE)?;
         Self::map(location, opened)
     }
 
     pub(super) fn open_uid(uid: u32) -> Result<Self, Error> {
-        Self::open(Location::of_user(uid)?)
+        Self::open(Location::of_user(uid)?, PATIENCE)
     }
 
     pub(super) fn path_for_uid(uid: u32) -> PathBuf {
         Location::path_of_user(uid)
     }
 
-    fn open(location: Location) -> Result<Self, Error> {
-        let opened = location.open()?;
+    fn open(location: Location, patience: Duration) -> Result<Self, Error> {
+        let opened = location.open(patience)?;
         Self::map(location, opened)
     }
 
@@ -66,21 +67,11 @@ impl Store {
             location.error(ErrorKind::Io, "can't map the property store into memory").because(error)
         })?;
         map.area().validate().map_err(|fault| location.damaged(fault))?;
-        Ok(Self { location, identity, map: ManuallyDrop::new(map) })
+        Ok(Self { location, identity, map })
     }
 
-    /// Takes back the memory.
-    ///
-    /// # Safety
-    ///
-    /// No property or word of this store may be in use any more.
-    pub(super) unsafe fn discard(self) {
-        drop(ManuallyDrop::into_inner(self.map));
-    }
-
-    fn area(&self) -> &'static Area {
-        // SAFETY: only `discard` drops the map, whose caller promises that nothing of it is used any more.
-        unsafe { self.map.area_forever() }
+    fn area(&self) -> &Area {
+        self.map.area()
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -88,16 +79,16 @@ impl Store {
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        self.location.reopen(self.identity)?;
+        self.location.reopen(self.identity, PATIENCE)?;
         self.area().validate().map_err(|fault| self.location.damaged(fault))
     }
 
-    pub(super) fn find(&self, key: &Key) -> Result<Option<Property>, Error> {
+    pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, Error> {
         let found = self.area().find(key).map_err(|fault| self.location.damaged(fault))?;
         Ok(found.map(|entry| Property { entry }))
     }
 
-    pub(super) fn read(&self, property: Property) -> Result<(u32, Value), Error> {
+    pub(super) fn read(&self, property: Property<'_>) -> Result<(u32, Value), Error> {
         property.read().map_err(|error| self.read_error(error))
     }
 
@@ -111,28 +102,17 @@ impl Store {
         }
     }
 
-    pub(super) fn set(&self, key: &Key, value: &Value) -> Result<(), Error> {
+    /// Locks the store for writing.
+    pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
+        let start = Instant::now();
         // Opened anew each time: a descriptor that is kept can be closed or reused by the host program, is
         // shared with forked children, and would not tell that the file was replaced.
-        let file = self.location.reopen(self.identity)?;
-        let _lock = self.location.lock(&file)?;
+        let file = self.location.reopen(self.identity, patience)?;
         let map = Map::new(&file, true).map_err(|error| {
             self.location.error(ErrorKind::Io, "can't map the property store for writing").because(error)
         })?;
-        let words = Writable::new(map.area()).set(key, value).map_err(|error| match error {
-            SetError::Damaged(fault) => self.location.damaged(fault),
-            SetError::Full => self.location.error(
-                ErrorKind::Full,
-                format!(
-                    "no room for {}: the property store holds {} properties, and none is ever removed; delete the \
-                     file when no program uses it",
-                    key.as_str(),
-                    area::CAPACITY
-                ),
-            ),
-        })?;
-        words.into_iter().for_each(futex::wake);
-        Ok(())
+        let lock = self.location.lock(file, patience.saturating_sub(start.elapsed()))?;
+        Ok(Turn { lock, map })
     }
 
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
@@ -143,21 +123,21 @@ impl Store {
         acquire(self.area().serial())
     }
 
-    pub(super) fn area_serial_word(&self) -> Option<&'static AtomicU32> {
+    pub(super) fn area_serial_word(&self) -> Option<&AtomicU32> {
         Some(self.area().serial())
     }
 
-    fn word_of(&self, property: Option<Property>) -> &'static AtomicU32 {
+    fn word_of<'a>(&'a self, property: Option<Property<'a>>) -> &'a AtomicU32 {
         property.map_or(self.area().serial(), |property| property.entry.serial())
     }
 
-    pub(super) fn wake(&self, property: Option<Property>) {
+    pub(super) fn wake(&self, property: Option<Property<'_>>) {
         futex::wake(self.word_of(property));
     }
 
     pub(super) fn wait(
         &self,
-        property: Option<Property>,
+        property: Option<Property<'_>>,
         old_serial: u32,
         timeout: Option<Duration>,
         stop: &AtomicBool,
@@ -184,19 +164,51 @@ impl Store {
     }
 }
 
-/// A property of a mapped store.
-#[derive(Clone, Copy)]
-pub(super) struct Property {
-    entry: &'static Entry,
+/// The right to write to a store, while no other has it.
+pub(super) struct Turn {
+    lock: Lock,
+    map: Map,
 }
 
-impl Property {
+impl Turn {
+    /// No other writer comes between.
+    pub(super) const IS_ALONE: bool = true;
+
+    pub(super) fn set(&self, store: &Store, key: &Key, value: &Value) -> Result<(), Error> {
+        let location = &store.location;
+        if !self.lock.is_of_this_process() {
+            return Err(location.error(ErrorKind::Busy, "the lock of the property store is the parent's"));
+        }
+        let words = Writable::new(self.map.area()).set(key, value).map_err(|error| match error {
+            SetError::Damaged(fault) => location.damaged(fault),
+            SetError::Full => location.error(
+                ErrorKind::Full,
+                format!(
+                    "no room for {}: the property store holds {} properties, and none is ever removed; delete the \
+                     file when no program uses it",
+                    key.as_str(),
+                    layout::CAPACITY
+                ),
+            ),
+        })?;
+        words.into_iter().for_each(futex::wake);
+        Ok(())
+    }
+}
+
+/// A property of a mapped store.
+#[derive(Clone, Copy)]
+pub(super) struct Property<'a> {
+    entry: &'a Entry,
+}
+
+impl<'a> Property<'a> {
     #[inline]
     pub(super) fn serial(self) -> u32 {
         acquire(self.entry.serial())
     }
 
-    pub(super) fn serial_word(self) -> Option<&'static AtomicU32> {
+    pub(super) fn serial_word(self) -> Option<&'a AtomicU32> {
         Some(self.entry.serial())
     }
 

@@ -41,9 +41,12 @@
 //! file shorter while it is mapped kills the processes that read it (SIGBUS). A store named by
 //! `ATRACE_PROPERTIES` belongs on a local file system for the same reason.
 //!
-//! **Writers** exclude each other with `flock`, which the kernel releases when one dies. A value is written
-//! beside the one in force and then put in force by storing the serial, so a writer killed at any point
-//! leaves the old value. **Readers** take no lock, make no system call and never wait.
+//! **Writers** exclude each other with `flock`, processes and threads alike; the kernel releases it when one dies
+//! (a child that such a writer forked, and that executes nothing, holds it until it ends). They hold it for one
+//! property ([`Properties::set`]) or for several ([`Properties::transaction`]). A value is written beside the one in
+//! force and then put in force by storing the serial, so a writer killed at any point leaves the old value.
+//! **Readers** take no lock, make no system call and never wait. **Who creates a store** makes it whole before it
+//! has a name: nobody waits for that either.
 //!
 //! # Threads, forks, errno
 //!
@@ -65,6 +68,7 @@ use self::bionic as backend;
 use self::host as backend;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
@@ -73,13 +77,16 @@ pub use self::error::{Error, ErrorKind};
 use self::text::Key;
 pub use self::text::{KEY_MAX, VALUE_MAX, Value};
 
+/// How long to wait for another process that is in the middle of something, unless told otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The store that [`Properties::open`] opened; null until one was.
 static OWN: AtomicPtr<Properties> = AtomicPtr::new(std::ptr::null_mut());
 
 /// An open store of system properties.
 ///
-/// On a host it keeps no file descriptor, only a read-only mapping of 98368 bytes that is never taken back: a
-/// [`Property`] lives as long as the process. Open a store once and keep it.
+/// On a host it keeps no file descriptor, only a read-only mapping of 98368 bytes, taken back when this is
+/// dropped. The one of [`open`](Self::open) stays.
 ///
 /// # Examples
 ///
@@ -112,22 +119,34 @@ impl Properties {
     /// # Errors
     ///
     /// Fails when the store can't be opened or created, or is not to be trusted ([`ErrorKind::Foreign`],
-    /// [`ErrorKind::Damaged`], …). A failure is not kept: the next call tries again. May sleep up to two
-    /// seconds when another process stopped in the middle of creating the store.
+    /// [`ErrorKind::Damaged`], …). A failure is not kept: the next call tries again. May sleep up to [`PATIENCE`]
+    /// where another process is in the middle of something (root of giving a directory to its user, somebody of
+    /// deleting the store): see [`try_open`](Self::try_open).
     pub fn open() -> Result<&'static Self, Error> {
+        Self::open_within(PATIENCE)
+    }
+
+    /// [`open`](Self::open), without ever waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); [`ErrorKind::Busy`] where that would wait.
+    pub fn try_open() -> Result<&'static Self, Error> {
+        Self::open_within(Duration::ZERO)
+    }
+
+    fn open_within(patience: Duration) -> Result<&'static Self, Error> {
         // SAFETY: OWN is null or what the exchange below stored: a leaked box.
         if let Some(open) = unsafe { OWN.load(Ordering::Acquire).as_ref() } {
             return Ok(open);
         }
-        let candidate = Box::into_raw(Box::new(Self(backend::Store::open_own()?)));
+        let candidate = Box::into_raw(Box::new(Self(backend::Store::open_own(patience)?)));
         match OWN.compare_exchange(std::ptr::null_mut(), candidate, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: the box is leaked and nobody has a mutable reference to it.
             Ok(_) => Ok(unsafe { &*candidate }),
             Err(faster) => {
                 // SAFETY: the box was made above and not published.
-                let unused = unsafe { Box::from_raw(candidate) };
-                // SAFETY: nothing was asked of this store, so nothing refers to it.
-                unsafe { unused.0.discard() };
+                drop(unsafe { Box::from_raw(candidate) });
                 // SAFETY: what was published is a leaked box, as above.
                 Ok(unsafe { &*faster })
             }
@@ -216,17 +235,51 @@ impl Properties {
     ///
     /// [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for what no property can be; [`ErrorKind::Full`]
     /// when a host's store has its 256 properties; [`ErrorKind::Busy`] when another writer did not finish
-    /// within two seconds; [`ErrorKind::Replaced`] when the file is no longer at its path;
+    /// within [`PATIENCE`]; [`ErrorKind::Replaced`] when the file is no longer at its path;
     /// [`ErrorKind::Refused`] when Android's property service says no.
     #[doc(alias = "__system_property_set")]
     pub fn set(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.0.set(&Key::new(key)?, &Value::new(value.as_ref())?)
+        let (key, value) = (Key::new(key)?, Value::new(value.as_ref())?);
+        self.0.begin(PATIENCE)?.set(&self.0, &key, &value)
+    }
+
+    /// Begins to read and set properties as one step: until it is dropped, no other writer comes between.
+    ///
+    /// On a host that holds for all processes and threads, and waits at most `patience` for its turn. A thread
+    /// must not begin two in the same store. Each property is in force, and wakes who waits for it, once it is set: who
+    /// is killed in the middle leaves what was set until then. On Android, where processes have nothing to take turns by,
+    /// it holds only for the threads of this process: see [`Transaction::is_alone`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Busy`] when another writer did not finish in time; [`ErrorKind::Replaced`] when the file
+    /// is no longer at its path.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use atrace_sys::properties::{PATIENCE, Properties};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # if cfg!(target_os = "android") { return Ok(()); }
+    /// # let directory = tempfile::tempdir()?;
+    /// # let properties = Properties::open_path(&directory.path().join("properties"))?;
+    /// let mut transaction = properties.transaction(PATIENCE)?;
+    /// let before = transaction.get("debug.count")?.map_or(0, |count| count.as_bytes().len());
+    /// transaction.set("debug.count", "x".repeat(before + 1))?;
+    /// drop(transaction);
+    /// # assert_eq!(properties.get("debug.count")?.unwrap().as_bytes(), b"x");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn transaction(&self, patience: Duration) -> Result<Transaction<'_>, Error> {
+        Ok(Transaction { properties: self, turn: self.0.begin(patience)?, _thread: PhantomData })
     }
 
     /// Finds a property, to read it many times; `None` when there is none of that name, or the store is
     /// damaged.
     #[doc(alias = "__system_property_find")]
-    pub fn find(&self, key: &str) -> Option<Property> {
+    pub fn find(&self, key: &str) -> Option<Property<'_>> {
         self.0.find(&Key::new(key).ok()?).ok()?.map(Property)
     }
 
@@ -262,7 +315,7 @@ impl Properties {
     /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that.
     /// Where what is read afterwards depends on it, use [`area_serial`](Self::area_serial), which adds the
     /// fence.
-    pub fn area_serial_word(&self) -> Option<&'static AtomicU32> {
+    pub fn area_serial_word(&self) -> Option<&AtomicU32> {
         self.0.area_serial_word()
     }
 
@@ -300,7 +353,12 @@ impl Properties {
     /// # }
     /// ```
     #[doc(alias = "__system_property_wait")]
-    pub fn wait(&self, what: Wait, old_serial: u32, timeout: Option<Duration>) -> Result<Option<u32>, Error> {
+    pub fn wait(
+        &self,
+        what: Wait<'_>,
+        old_serial: u32,
+        timeout: Option<Duration>,
+    ) -> Result<Option<u32>, Error> {
         self.0.wait(what.property(), old_serial, timeout, &AtomicBool::new(false))
     }
 
@@ -315,7 +373,7 @@ impl Properties {
     /// As [`wait`](Self::wait).
     pub fn wait_unless(
         &self,
-        what: Wait,
+        what: Wait<'_>,
         old_serial: u32,
         timeout: Option<Duration>,
         stop: &AtomicBool,
@@ -324,7 +382,7 @@ impl Properties {
     }
 
     /// Has the threads that wait for `what`, in any process, look whether they are to stop.
-    pub fn wake(&self, what: Wait) {
+    pub fn wake(&self, what: Wait<'_>) {
         self.0.wake(what.property());
     }
 }
@@ -335,14 +393,66 @@ impl fmt::Debug for Properties {
     }
 }
 
-/// A property that was found: a handle that is valid until the process ends, as properties are never removed.
+/// Some properties being read and set as one step; ends when dropped.
 ///
-/// It stays with the store it was found in, also if that store is dropped or its file deleted.
+/// It is its thread's. A child that is forked meanwhile can set nothing by it ([`ErrorKind::Busy`] on a host), and
+/// its copy ends nothing.
+pub struct Transaction<'a> {
+    properties: &'a Properties,
+    turn: backend::Turn,
+    _thread: PhantomData<*const ()>,
+}
+
+impl Transaction<'_> {
+    /// As [`Properties::get`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Properties::get`].
+    pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
+        self.properties.get(key)
+    }
+
+    /// As [`Properties::set`], without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`Properties::set`].
+    pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.turn.set(&self.properties.0, &Key::new(key)?, &Value::new(value.as_ref())?)
+    }
+
+    /// Tells whether no other process can come between: always on a host, never on Android. There, look again
+    /// whether what was set is still so.
+    pub fn is_alone(&self) -> bool {
+        backend::Turn::IS_ALONE
+    }
+}
+
+impl fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").field("properties", self.properties).finish_non_exhaustive()
+    }
+}
+
+/// A property that was found: a handle that is valid as long as its store is open, as properties are never
+/// removed.
+///
+/// It stays with the store it was found in, also if the file is deleted.
+///
+/// ```compile_fail,E0505
+/// # use atrace_sys::properties::Properties;
+/// # let properties = Properties::open_path("store".as_ref())?;
+/// let property = properties.find("debug.example");
+/// drop(properties);
+/// property.map(|property| property.serial());
+/// # Ok::<(), atrace_sys::properties::Error>(())
+/// ```
 #[derive(Clone, Copy)]
 #[doc(alias = "prop_info")]
-pub struct Property(backend::Property);
+pub struct Property<'a>(backend::Property<'a>);
 
-impl Property {
+impl<'a> Property<'a> {
     /// Returns the serial, which changes each time the property is set.
     ///
     /// What is read after it is at least as new as the serial.
@@ -360,7 +470,7 @@ impl Property {
     /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that.
     /// Compare the word with the serial that [`read`](Self::read) gave; when it differs, `read` again: it has
     /// the fence.
-    pub fn serial_word(&self) -> Option<&'static AtomicU32> {
+    pub fn serial_word(&self) -> Option<&'a AtomicU32> {
         self.0.serial_word()
     }
 
@@ -375,7 +485,7 @@ impl Property {
     }
 }
 
-impl fmt::Debug for Property {
+impl fmt::Debug for Property<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Property").field("serial", &self.serial()).finish_non_exhaustive()
     }
@@ -384,15 +494,15 @@ impl fmt::Debug for Property {
 /// What [`Properties::wait`] waits for.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Wait {
+pub enum Wait<'a> {
     /// Any property of the store being set or created; its serial is the area serial.
     Any,
     /// This property being set.
-    Property(Property),
+    Property(Property<'a>),
 }
 
-impl Wait {
-    fn property(self) -> Option<backend::Property> {
+impl<'a> Wait<'a> {
+    fn property(self) -> Option<backend::Property<'a>> {
         match self {
             Self::Any => None,
             Self::Property(Property(property)) => Some(property),

@@ -6,27 +6,24 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, fchown, lchown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::error::{Error, ErrorKind};
 use super::area::Area;
-use super::sys;
+use super::{layout, sys};
+use crate::fork::{Generation, generation};
 
 /// The directory of the stores of all users, in memory; see the [properties module](super::super) for why.
 const SHARED: &str = "/dev/shm";
-
-/// How long to wait for another process that is in the middle of something.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where a store is, and whose it must be.
 #[derive(Debug)]
 pub(super) struct Location {
     path: PathBuf,
-    /// The directory and the two names in it, as the system wants them.
+    /// The directory and the name in it, as the system wants them.
     directory: CString,
     name: CString,
-    /// The file while it is being made. One name for all, so that what dead creators leave can't pile up.
-    temporary: CString,
     owner: Owner,
 }
 
@@ -66,37 +63,21 @@ impl From<Error> for Failure {
     }
 }
 
-/// Attempts something until it works, fails for good or takes too long.
-fn persist<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Error> {
+/// Attempts something until it works, fails for good or takes longer than `patience`; without any, once.
+fn persist<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Error> {
     let start = Instant::now();
     let mut pause = Duration::from_micros(20);
     loop {
         match attempt() {
             Ok(done) => return Ok(done),
             Err(Failure::Now(error)) => return Err(error),
-            Err(Failure::Lasting(error)) if start.elapsed() >= PATIENCE => return Err(error),
+            // Whether it lasts is not known.
+            Err(Failure::Lasting(error)) if patience.is_zero() => return Err(error.into_busy()),
+            Err(Failure::Lasting(error)) if start.elapsed() >= patience => return Err(error),
             Err(Failure::Lasting(_)) => {}
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(2));
-    }
-}
-
-/// A file being made, under its temporary name and locked; removed if its making does not succeed.
-struct Temporary<'a> {
-    directory: &'a File,
-    location: &'a Location,
-    file: File,
-    /// The name may be another file's by now.
-    renamed: bool,
-}
-
-impl Drop for Temporary<'_> {
-    fn drop(&mut self) {
-        if !self.renamed {
-            let _ = sys::unlink_at(self.directory, &self.location.temporary);
-        }
-        sys::unlock(&self.file);
     }
 }
 
@@ -131,7 +112,6 @@ impl Location {
         Ok(Self {
             directory: c_string(directory.as_os_str().as_bytes())?,
             name: c_string(name.as_bytes())?,
-            temporary: c_string(&[name.as_bytes(), b".new"].concat())?,
             path,
             owner,
         })
@@ -155,8 +135,8 @@ impl Location {
     }
 
     /// Opens the file for reading; creates it, and a user's directory, when absent.
-    pub(super) fn open(&self) -> Result<(File, Identity), Error> {
-        persist(|| {
+    pub(super) fn open(&self, patience: Duration) -> Result<(File, Identity), Error> {
+        persist(patience, || {
             let directory = self.open_directory(true)?;
             if let Some(found) = self.open_file(&directory, libc::O_RDONLY)? {
                 return Ok(found);
@@ -167,8 +147,8 @@ impl Location {
     }
 
     /// Opens the file for reading; creates nothing.
-    pub(super) fn open_existing(&self) -> Result<(File, Identity), Error> {
-        persist(|| {
+    pub(super) fn open_existing(&self, patience: Duration) -> Result<(File, Identity), Error> {
+        persist(patience, || {
             let directory = self.open_directory(false)?;
             let missing = || self.error(ErrorKind::Missing, "there is no property store here");
             Ok(self.open_file(&directory, libc::O_RDONLY)?.ok_or_else(missing)?)
@@ -176,8 +156,8 @@ impl Location {
     }
 
     /// Opens the file for writing, provided that it still is the one that was opened before.
-    pub(super) fn reopen(&self, identity: Identity) -> Result<File, Error> {
-        persist(|| {
+    pub(super) fn reopen(&self, identity: Identity, patience: Duration) -> Result<File, Error> {
+        persist(patience, || {
             let directory = match self.open_directory(false) {
                 Err(Failure::Now(error)) if error.kind() == ErrorKind::Missing => {
                     return Err(self.replaced().into());
@@ -330,9 +310,8 @@ impl Location {
             1 => {}
             // It was deleted after it was opened: look again.
             0 => return Err(Failure::Lasting(self.replaced())),
-            // Maybe one that is being moved into place by linking, or was by one who died.
+            // Maybe one that is being moved into place by linking.
             _ => {
-                self.clear_temporary(directory)?;
                 let advice = "remove the others or all of them";
                 return Err(Failure::Lasting(self.foreign(
                     &self.path,
@@ -374,7 +353,8 @@ impl Location {
         })
     }
 
-    /// Makes the file: whole, under another name, and then moves it into place unless somebody was faster.
+    /// Makes the file, unless somebody is faster: whole before it has its name, so that nobody waits for whoever
+    /// makes it, and one who dies leaves nothing.
     fn create(&self, directory: &File) -> Result<(), Failure> {
         let size = size_of::<Area>() as u64;
         if sys::file_size_limit() < size {
@@ -382,42 +362,37 @@ impl Location {
                 format!("can't create the property store: this process may not write files of {size} bytes");
             return Err(self.error(ErrorKind::Io, text + " (ulimit -f); create it from another one").into());
         }
-        let file = match sys::open_at(directory, &self.temporary, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)
-        {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.clear_temporary(directory)?;
-                return Err(Failure::Lasting(self.occupied()));
-            }
+        let made = sys::open_unnamed(directory).and_then(|file| {
+            self.fill(&file)?;
+            sys::name_at(directory, &file, &self.name)
+        });
+        let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+        match made.or_else(|error| if is_there(&error) { Err(error) } else { self.create_named(directory) }) {
+            Ok(()) => Ok(()),
+            // The other one is as good.
+            Err(error) if is_there(&error) => Ok(()),
             // The directory was deleted after it was opened: make it again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Failure::Lasting(self.io("can't create the property store", error)));
+                Err(Failure::Lasting(self.io("can't create the property store", error)))
             }
-            Err(error) => {
-                return Err(self.io("can't create the property store; name another path", error).into());
-            }
-        };
-        // Whoever holds the lock of the temporary file decides on its name. Without it, someone is about to
-        // remove it, having found it between its creation and its lock; with it but without a name, they
-        // have.
-        if !self.lock_now(&file)? {
-            return Err(Failure::Lasting(self.occupied()));
+            Err(error) => Err(self.io("can't create the property store; name another path", error).into()),
         }
-        let data = file.metadata().map_err(|error| self.io("can't look at the property store", error))?;
-        if data.nlink() == 0 {
-            return Err(Failure::Lasting(self.occupied()));
+    }
+
+    /// Makes the file where a file system has none without a name, or there is no `/proc` to give it one: under
+    /// a name that nobody else takes, and moves it into place.
+    fn create_named(&self, directory: &File) -> io::Result<()> {
+        static TAKEN: AtomicU32 = AtomicU32::new(0);
+        let number = TAKEN.fetch_add(1, Ordering::Relaxed);
+        let suffix = format!(".{}-{number}", std::process::id());
+        let name = CString::new([self.name.as_bytes(), suffix.as_bytes()].concat())?;
+        // Should one who died have left such a name, it is tried again with the next number.
+        let file = sys::open_at(directory, &name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
+        let made = self.fill(&file).and_then(|()| sys::rename_at(directory, &name, &self.name));
+        if made.is_err() {
+            let _ = sys::unlink_at(directory, &name);
         }
-        let mut temporary = Temporary { directory, location: self, file, renamed: false };
-        self.fill(&temporary.file).map_err(|error| self.io("can't create the property store", error))?;
-        match sys::rename_at(directory, &self.temporary, &self.name) {
-            Ok(()) => {
-                temporary.renamed = true;
-                Ok(())
-            }
-            // The other one is as good.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(self.io("can't move the new property store into place", error).into()),
-        }
+        made
     }
 
     fn fill(&self, file: &File) -> io::Result<()> {
@@ -429,69 +404,19 @@ impl Location {
             fchown(file, Some(uid), None)?;
         }
         // Written, not just sized: a hole in a full tmpfs would kill whoever reads it through a mapping.
-        file.write_all_at(&Area::image(), 0)
-    }
-
-    fn temporary_path(&self) -> PathBuf {
-        self.directory_path().join(std::ffi::OsStr::from_bytes(self.temporary.as_bytes()))
-    }
-
-    fn occupied(&self) -> Error {
-        Error::new(
-            ErrorKind::Busy,
-            "another process is creating the property store and does not finish; remove this file if it was stopped",
-        )
-        .at(&self.temporary_path())
-    }
-
-    fn lock_now(&self, file: &File) -> Result<bool, Error> {
-        sys::try_lock(file).map_err(|error| self.io("can't lock the property store", error))
-    }
-
-    /// Removes the temporary file if its creator died, which is told by its lock.
-    fn clear_temporary(&self, directory: &File) -> Result<(), Failure> {
-        let open = || sys::open_at(directory, &self.temporary, libc::O_RDONLY);
-        let file = match open() {
-            Ok(file) => file,
-            Err(error) => {
-                return match error.raw_os_error() {
-                    Some(libc::ENOENT) => Ok(()),
-                    // Root may be making it for us, and gives it away last.
-                    Some(libc::EACCES) => Err(Failure::Lasting(self.occupied())),
-                    _ => {
-                        let what = "this file is in the way of creating a property store";
-                        Err(Error::new(ErrorKind::Foreign, format!("{what}; remove it"))
-                            .at(&self.temporary_path())
-                            .because(error)
-                            .into())
-                    }
-                };
-            }
-        };
-        if !self.lock_now(&file)? {
-            return Ok(());
-        }
-        // The name may stand for another file by now. With the lock of the one it does stand for, it stays.
-        let identity = |file: &File| file.metadata().map(|data| (Identity::of(&data), data.is_file())).ok();
-        let unchanged = open().is_ok_and(|now| identity(&now) == identity(&file));
-        if unchanged {
-            let _ = sys::unlink_at(directory, &self.temporary);
-        }
-        sys::unlock(&file);
-        Ok(())
+        file.write_all_at(&layout::image(), 0)
     }
 
     /// Waits a while for the lock of the file, which must be open for writing.
-    pub(super) fn lock<'a>(&self, file: &'a File) -> Result<Lock<'a>, Error> {
-        persist(|| {
-            if self.lock_now(file)? {
-                return Ok(Lock(file));
-            }
-            Err(Failure::Lasting(self.error(ErrorKind::Busy, "")))
+    pub(super) fn lock(&self, file: File, patience: Duration) -> Result<Lock, Error> {
+        persist(patience, || match sys::try_lock(&file) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::Lasting(self.error(ErrorKind::Busy, ""))),
+            Err(error) => Err(self.io("can't lock the property store", error).into()),
         })
         .map_err(|error| match error.kind() {
             ErrorKind::Busy => {
-                let holder = match holder(file) {
+                let holder = match holder(&file) {
                     Some(pid) => format!("process {pid}"),
                     None => "another process".to_owned(),
                 };
@@ -499,16 +424,30 @@ impl Location {
                 self.error(ErrorKind::Busy, text + "; continue or end it if it was stopped")
             }
             _ => error,
-        })
+        })?;
+        Ok(Lock { file, by: generation() })
     }
 }
 
-/// The right to write to a store, until dropped.
-pub(super) struct Lock<'a>(&'a File);
+/// The right to write to a store, until dropped by the process that took it.
+///
+/// It is that of an open file, which a forked child shares: the child can neither use it nor give it away.
+pub(super) struct Lock {
+    file: File,
+    by: Generation,
+}
 
-impl Drop for Lock<'_> {
+impl Lock {
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.by == generation()
+    }
+}
+
+impl Drop for Lock {
     fn drop(&mut self) {
-        sys::unlock(self.0);
+        if self.is_of_this_process() {
+            sys::unlock(&self.file);
+        }
     }
 }
 
@@ -559,31 +498,18 @@ mod tests {
         assert!(Location::of_path(Path::new("relative")).unwrap().path().is_absolute());
     }
 
-    /// What a creator leaves that was killed in the middle; on file systems without `RENAME_NOREPLACE` also
-    /// between linking and unlinking.
+    /// Where a file can't be without a name, it is made under one; and nothing is left of it.
     #[test]
     #[cfg_attr(miri, ignore = "no files")]
-    fn leftovers_of_a_dead_creator_are_cleared() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("properties");
-        let location = Location::of_path(&path).unwrap();
-        std::fs::write(location.temporary_path(), "half").unwrap();
-        location.open().unwrap();
-        assert!(!location.temporary_path().exists());
-        std::fs::hard_link(&path, location.temporary_path()).unwrap();
-        location.open().unwrap();
-        assert!(!location.temporary_path().exists());
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "no files")]
-    fn a_creator_at_work_is_left_alone_and_reported() {
-        let directory = tempfile::tempdir().unwrap();
-        let location = Location::of_path(&directory.path().join("properties")).unwrap();
-        let file = File::create(location.temporary_path()).unwrap();
-        assert!(sys::try_lock(&file).unwrap());
-        let error = location.open().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        assert!(location.temporary_path().exists());
+    fn a_named_file_is_moved_into_place() {
+        let place = tempfile::tempdir().unwrap();
+        let location = Location::of_path(&place.path().join("properties")).unwrap();
+        let directory = File::open(place.path()).unwrap();
+        location.create_named(&directory).unwrap();
+        let first = location.open(Duration::ZERO).unwrap().1;
+        let error = location.create_named(&directory).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(location.open(Duration::ZERO).unwrap().1, first);
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
     }
 }

@@ -1,6 +1,6 @@
 //! The system calls that the standard library does not offer, as safe functions.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -53,6 +53,20 @@ fn open_at_raw(directory: libc::c_int, name: &CStr, flags: libc::c_int) -> io::R
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Creates a file of a directory that has no name yet, with mode 0600.
+pub(super) fn open_unnamed(directory: &File) -> io::Result<File> {
+    open_at_raw(directory.as_raw_fd(), c".", libc::O_RDWR | libc::O_TMPFILE)
+}
+
+/// Gives a file that has no name yet its first one, unless another file has it (`EEXIST`).
+pub(super) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<()> {
+    // By its descriptor itself (AT_EMPTY_PATH) only privileged processes may.
+    let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let (here, flags) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: open descriptors and C strings.
+    check(unsafe { libc::linkat(here, path.as_ptr(), directory.as_raw_fd(), name.as_ptr(), flags) }).map(drop)
 }
 
 /// Removes a file of a directory.
@@ -148,22 +162,11 @@ impl Map {
         // Any bytes are an Area, and as it consists of atomics other processes may write it.
         unsafe { self.0.as_ref() }
     }
-
-    /// The mapped store, for as long as the process lives.
-    ///
-    /// # Safety
-    ///
-    /// The mapping must not be dropped while what is returned here is used.
-    pub(super) unsafe fn area_forever(&self) -> &'static Area {
-        // SAFETY: as in `area`; how long it lives is the caller's promise.
-        unsafe { self.0.as_ref() }
-    }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping made in `new`; references to it are bound to `self`, or were
-        // promised not to be used any more.
+        // SAFETY: the range is the mapping made in `new`; references to it are bound to `self`.
         unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Area>()) };
     }
 }

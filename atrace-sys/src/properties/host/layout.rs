@@ -1,0 +1,51 @@
+//! How a store lies in its file.
+//!
+//! Numbers are in the byte order of the machine. A header of 64 bytes is followed by 256 entries of 384
+//! bytes:
+//!
+//! | header | | entry | |
+//! |---|---|---|---|
+//! | 0 | magic, `ATRPROP` and the version, 1 | 0 | u32 serial, a futex word |
+//! | 8 | u32 capacity, 256 | 4 | u32 length of the key |
+//! | 12 | u32 count of published entries | 8 | key, closed by a NUL, 184 bytes |
+//! | 16 | u32 area serial, a futex word | 192 | value 0, closed by a NUL, 96 bytes |
+//! | 20 | zeros | 288 | value 1, closed by a NUL, 96 bytes |
+
+use std::mem::offset_of;
+
+use super::super::text::{KEY_MAX, VALUE_MAX};
+use super::area::{Area, Entry};
+
+/// The first bytes of a store: a name and the version of the layout.
+pub(super) const MAGIC: [u8; 8] = *b"ATRPROP\x01";
+
+/// How many properties a store holds.
+pub(super) const CAPACITY: usize = 256;
+
+/// How many bytes an entry has for its key and the NUL after it.
+pub(super) const KEY_ROOM: usize = KEY_MAX + 1;
+
+/// How many bytes an entry has for each of its values and the NUL after it.
+pub(super) const VALUE_ROOM: usize = 96;
+
+/// Returns the content of an empty store.
+pub(super) fn image() -> Vec<u8> {
+    let mut image = vec![0; size_of::<Area>()];
+    image[..8].copy_from_slice(&MAGIC);
+    image[8..12].copy_from_slice(&(CAPACITY as u32).to_ne_bytes());
+    image[16..20].copy_from_slice(&1u32.to_ne_bytes());
+    image
+}
+
+const _: () = {
+    assert!(size_of::<Area>() == 98368);
+    assert!(offset_of!(Area, capacity) == 8);
+    assert!(offset_of!(Area, count) == 12);
+    assert!(offset_of!(Area, serial) == 16);
+    assert!(offset_of!(Area, entries) == 64);
+    assert!(size_of::<Entry>() == 384);
+    assert!(offset_of!(Entry, key_len) == 4);
+    assert!(offset_of!(Entry, key) == 8);
+    assert!(offset_of!(Entry, values) == 192);
+    assert!(VALUE_MAX < VALUE_ROOM);
+};
