@@ -7,9 +7,15 @@ mod content;
 mod doctor;
 mod failure;
 mod foreign;
+#[allow(dead_code, reason = "it is the library's too, which needs all of it")]
+#[path = "../../tracefs/header.rs"]
+mod header;
+mod journal;
 mod ledger;
+mod leftover;
 mod names;
 mod output;
+mod pattern;
 mod picture;
 mod processes;
 mod record;
@@ -18,13 +24,16 @@ mod signals;
 mod stage;
 mod stores;
 mod switch;
+mod text;
 mod top;
+mod tree;
+mod witness;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use self::failure::say;
+use self::failure::{note, say, unprinted};
 
 /// Records what programs trace with ATrace, for ui.perfetto.dev
 #[derive(Debug, Parser)]
@@ -50,13 +59,21 @@ enum Command {
     Doctor(doctor::Args),
     #[command(name = "__become", hide = true)]
     Become(stage::Args),
+    #[command(name = "__witness", hide = true)]
+    Witness(witness::Args),
 }
 
 pub(crate) fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(e) => {
-            let _ = e.print();
+            if let Err(e) = e.print() {
+                note(e);
+            }
+            if let Some(e) = unprinted() {
+                say(&e);
+                return ExitCode::from(e.status);
+            }
             return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
         }
     };
@@ -68,8 +85,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Status => switch::status().map(|()| 0),
         Command::Doctor(args) => doctor::main(args),
         Command::Become(args) => return stage::main(args),
+        Command::Witness(args) => witness::main(args).map(|()| 0),
     };
-    match done {
+    match done.and_then(|status| unprinted().map_or(Ok(status), Err)) {
         Ok(status) => ExitCode::from(status),
         Err(e) => {
             say(&e);

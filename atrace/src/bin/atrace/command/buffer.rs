@@ -1,6 +1,5 @@
 //! A ring buffer to record into: made, watched while it fills, and saved.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -8,9 +7,10 @@ use std::time::Duration;
 
 use atrace::tracefs::{self, Instance, Stats};
 
-use super::failure::{Failure, Result, failed, say, thousands};
+use super::failure::{Failure, Result, failed, place, say, thousands};
+use super::leftover::{self, holders};
 use super::output::Output;
-use super::picture;
+use super::{names, picture};
 
 /// What the instances of this command are called.
 pub(crate) const PREFIX: &str = "atrace-recording";
@@ -28,7 +28,7 @@ const DEFAULT_TOTAL_KB: u64 = 256 << 10;
 /// Makes an instance that takes events as Perfetto wants them.
 pub(crate) fn make(kb: Option<u64>) -> Result<Instance> {
     let root = tracefs::root()?;
-    sweep()?;
+    leftover::sweep()?;
     let instance = Instance::create(PREFIX)?;
     prepare(&instance, kb)?;
     keep_names(&root);
@@ -100,69 +100,6 @@ fn keep_names(root: &Path) {
     }
 }
 
-/// Removes what killed recordings have left, and says what can't be.
-fn sweep() -> Result<()> {
-    let swept = tracefs::sweep_where(PREFIX, |path| !is_unsaved(path))?;
-    if !swept.removed.is_empty() {
-        // What a killed `record` may have left, see `Top::silence`.
-        let _ = Instance::attach(tracefs::root()?)?.set_option(tracefs::COPY, true);
-    }
-    for path in &swept.removed {
-        say(format_args!("removed {}, which an earlier recording left", path.display()));
-    }
-    for path in &swept.busy {
-        say(format_args!(
-            "{} of an earlier recording is still held open by {}: a later one will remove it",
-            path.display(),
-            holders(path),
-        ));
-    }
-    for path in unsaved()? {
-        say(format_args!(
-            "{} still holds a recording that could not be saved: {}",
-            path.display(),
-            rescue(&path)
-        ));
-    }
-    Ok(())
-}
-
-fn unsaved() -> Result<Vec<PathBuf>> {
-    let instances = tracefs::root()?.join("instances");
-    let entries = fs::read_dir(&instances).map_err(failed(instances.display()))?;
-    Ok(entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PREFIX))
-        })
-        .filter(|path| is_unsaved(path))
-        .collect())
-}
-
-/// The mark of a recording that could not be saved: it is stopped, and its buffer does not overwrite.
-const MARK: &str = "options/overwrite";
-
-fn is_unsaved(path: &Path) -> bool {
-    fs::read_to_string(path.join(MARK)).is_ok_and(|text| text.trim() == "0")
-}
-
-/// What brings an unsaved recording to a file.
-fn rescue(path: &Path) -> String {
-    let path = path.display();
-    format!("cat {path}/trace > FILE; rmdir {path}")
-}
-
-/// The processes that have a file of this directory open, as far as can be seen.
-pub(crate) fn holders(directory: &Path) -> String {
-    let mut found = Vec::new();
-    for process in super::processes::all() {
-        if process.files().any(|file| file.starts_with(directory)) {
-            found.push(process.to_string());
-        }
-    }
-    if found.is_empty() { "a process that can't be seen from here".to_owned() } else { found.join(", ") }
-}
-
 /// How full a buffer became, seen now and again.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -214,11 +151,15 @@ impl Tally {
 
     /// What became of the events, in words.
     pub(crate) fn report(&self, what: &str) -> String {
+        let is_whole = self.lost() == 0;
+        self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
+    }
+
+    /// The same where others have not come so far.
+    pub(crate) fn report_of_some(&self, what: &str) -> String {
         let (written, lost) = (self.written(), self.lost());
         let mut text = format!("{} {what} written", thousands(written));
-        if lost == 0 {
-            text.push_str(", none lost");
-        } else {
+        if lost > 0 {
             let kb = self.needed_kb(available_kb());
             text.push_str(&format!(
                 ", of which the buffer lost {}: --buffer {kb} would have kept them",
@@ -232,26 +173,23 @@ impl Tally {
 /// The least that a part of the buffer is made of.
 const PAGE: f64 = 4096.0;
 
-/// Saves the trace, with the names of up to so many processes.
+/// Saves the trace, with the names of its processes: there are perhaps as many as `processes`.
 pub(crate) fn save_from(
     instance: &Instance,
     mut output: Output,
     processes: usize,
     mut name: impl FnMut(u32) -> Option<String>,
 ) -> Result<PathBuf> {
-    let kept = fs::read_to_string(tracefs::root()?.join("saved_cmdlines")).unwrap_or_default();
-    let kept: HashMap<_, _> = kept.lines().filter_map(|line| line.split_once(' ')).collect();
-    let name = |process: u32| {
-        // The names that the kernel kept are those of threads, and so of main threads too.
-        name(process).or_else(|| kept.get(process.to_string().as_str()).map(|name| (*name).to_owned()))
-    };
-    let wanted = output.named().to_owned();
+    let kept = names::kept()?;
+    // The names that the kernel kept are those of threads, and so of main threads too.
+    let name = |process: u32| name(process).or_else(|| kept.get(&process).cloned());
+    let problem = format!("can't save {}", place(output.named()));
     let saved = File::open(instance.path().join("trace")).and_then(|source| {
         let source = BufReader::with_capacity(1 << 16, source);
-        output.fill(|to| picture::write(source, to, processes, name))?;
-        output.finish()
+        output.fill(|to| picture::write(source, to, processes, name))
     });
-    saved.map_err(failed(format!("can't save {}", wanted.display())))
+    saved.map_err(failed(&problem))?;
+    output.finish().map_err(failed(problem))
 }
 
 /// Saves the trace of an instance of ours. Where that fails the instance stays, and the error says how to get
@@ -265,11 +203,10 @@ pub(crate) fn save(
     match save_from(&instance, output, processes, name) {
         Ok(path) => Ok((path, instance)),
         Err(e) => {
-            let _ = instance.set_option("overwrite", false);
-            let path = instance.keep();
+            let path = leftover::keep(instance);
             Err(Failure::new(format!(
                 "{e}\natrace: nothing is lost yet; make room and run: {}",
-                rescue(&path)
+                leftover::rescue(&path)
             )))
         }
     }
@@ -285,7 +222,7 @@ pub(crate) fn remove(instance: Instance) -> Result<()> {
         Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
             say(format_args!(
                 "{} is still held open by {}: the next recording removes it",
-                path.display(),
+                place(&path),
                 holders(&path)
             ));
             Ok(())

@@ -1,7 +1,12 @@
-//! Why the command failed, and the exit status that says so.
+//! What the command says: its output, why it failed, and the exit status that says so.
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use atrace::shown::{quoted, shown};
 
 /// The exit status of a command that could not do what was asked.
 const FAILED: u8 = 1;
@@ -46,6 +51,39 @@ impl From<atrace::control::Error> for Failure {
     fn from(e: atrace::control::Error) -> Self {
         Self::new(e.to_string())
     }
+}
+
+/// A path, fit for a terminal.
+pub(crate) fn place(path: &Path) -> impl fmt::Display + '_ {
+    shown(path.as_os_str().as_bytes())
+}
+
+/// A path, fit for a shell.
+pub(crate) fn word(path: &Path) -> String {
+    quoted(path.as_os_str().as_bytes())
+}
+
+/// Why the output is not whole.
+static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
+
+/// Prints a line of the output. That it could not be is for [`unprinted`] to tell.
+pub(crate) fn print(line: &str) {
+    let mut stdout = io::stdout();
+    if let Err(e) = writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
+        note(e);
+    }
+}
+
+/// Notes that something could not be printed; a reader that has seen enough is no failure.
+pub(crate) fn note(e: io::Error) {
+    if e.kind() != ErrorKind::BrokenPipe {
+        let _ = UNPRINTED.set(e);
+    }
+}
+
+/// What is missing of the output, and why.
+pub(crate) fn unprinted() -> Option<Failure> {
+    UNPRINTED.get().map(|e| Failure::new(format!("the output is not whole: {e}")))
 }
 
 /// Tells the user something. Not `eprintln!`, which panics when stderr is gone.

@@ -2,12 +2,17 @@
 //! buffer of its own, in which the kernel notes each program that one of them becomes.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::Path;
 
 use atrace::tracefs::{self, Instance};
 
-use super::buffer::{PREFIX, set_size};
+use super::buffer::set_size;
 use super::failure::Result;
+use super::text;
+
+/// What the instances for names are called.
+pub(crate) const PREFIX: &str = "atrace-names";
 
 const EVENT: &str = "events/sched/sched_process_exec/enable";
 
@@ -34,40 +39,33 @@ impl Names {
 
     /// Begins to note what becomes of the calling process and its children.
     pub(crate) fn begin(instance: &Path) -> std::io::Result<()> {
-        std::fs::write(instance.join("set_event_pid"), std::process::id().to_string())?;
-        std::fs::write(instance.join(EVENT), "1")
+        fs::write(instance.join("set_event_pid"), std::process::id().to_string())?;
+        fs::write(instance.join(EVENT), "1")
+    }
+
+    /// The threads of the program that there are now, wherever they have been reparented to.
+    pub(crate) fn living(&self) -> Vec<u32> {
+        let path = self.place().map(|place| place.join("set_event_pid"));
+        let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+        text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
     /// The program that each process became last, without its path.
     pub(crate) fn read(&self) -> HashMap<u32, String> {
-        let text = self.0.as_ref().and_then(|instance| instance.read_trace().ok()).unwrap_or_default();
-        parse(&String::from_utf8_lossy(&text))
+        self.0.as_ref().map(read).unwrap_or_default()
     }
 }
 
-/// Reads lines that end in `sched_process_exec: filename=/bin/sh pid=42 old_pid=42`.
-fn parse(text: &str) -> HashMap<u32, String> {
-    let one = |line: &str| {
-        let (path, rest) = line.split_once(": sched_process_exec: filename=")?.1.rsplit_once(" pid=")?;
-        let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
-        Some((rest.split(' ').next()?.parse().ok()?, name.to_owned()))
-    };
-    text.lines().filter_map(one).collect()
+/// The same, from the buffer of whoever made it.
+pub(crate) fn read(instance: &Instance) -> HashMap<u32, String> {
+    let (Ok(text), Ok(stats)) = (instance.read_trace(), instance.stats()) else { return HashMap::new() };
+    let (names, events) = text::execs(&text);
+    // Else a file is called so that it looks like several events, and no name is to be trusted.
+    if events == stats.entries { names } else { HashMap::new() }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_program_counts() {
-        let text = "# tracer: nop\n\
-            \x20 sh-42 [001] ..... 1.000001: sched_process_exec: filename=/bin/sh pid=42 old_pid=42\n\
-            \x20 a b-43 [001] ..... 1.000002: sched_process_exec: filename=./dir/a pid=b pid=43 old_pid=43\n\
-            \x20 x-42 [001] ..... 1.000003: sched_process_exec: filename=x pid=42 old_pid=42\n\
-            \x20 x-44 [001] ..... 1.000003: sched_process_exec: filename= pid=44 old_pid=44\n";
-        let mut names: Vec<_> = parse(text).into_iter().collect();
-        names.sort();
-        assert_eq!(names, [(42, "x".to_owned()), (43, "a pid=b".to_owned())]);
-    }
+/// The names of threads that the kernel kept.
+pub(crate) fn kept() -> Result<HashMap<u32, String>> {
+    let text = fs::read(tracefs::root()?.join("saved_cmdlines")).unwrap_or_default();
+    Ok(text::kept(&text))
 }

@@ -7,7 +7,11 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use atrace::shown::shown;
 use atrace_sys::process::matches;
+
+/// The kind of value, in what the kernel tells a program that it starts, that says so; in every architecture.
+const AT_SECURE: usize = 23;
 
 /// A process, which may end at any moment: what can't be read any more is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,15 +68,48 @@ impl Process {
 
     /// The files it has open.
     pub(crate) fn files(self) -> impl Iterator<Item = PathBuf> {
+        self.descriptors().map(|(_, path)| path)
+    }
+
+    /// The same with their numbers.
+    pub(crate) fn descriptors(self) -> impl Iterator<Item = (u32, PathBuf)> {
         let entries = fs::read_dir(self.path().join("fd")).into_iter().flatten().flatten();
-        entries.filter_map(|entry| fs::read_link(entry.path()).ok())
+        entries.filter_map(|entry| {
+            Some((entry.file_name().to_str()?.parse().ok()?, fs::read_link(entry.path()).ok()?))
+        })
+    }
+
+    /// One of its files in `/proc`.
+    pub(crate) fn read(self, file: &str) -> Vec<u8> {
+        fs::read(self.path().join(file)).unwrap_or_default()
+    }
+
+    /// Where one of its links in `/proc` leads to; nothing of it is opened.
+    pub(crate) fn read_link(self, file: &str) -> Option<PathBuf> {
+        fs::read_link(self.path().join(file)).ok()
+    }
+
+    /// Whether it was started with more rights than who started it had (`AT_SECURE`).
+    pub(crate) fn is_elevated(self) -> bool {
+        const WORD: usize = size_of::<usize>();
+        let words = self.read("auxv");
+        let mut words = words
+            .chunks_exact(WORD)
+            .map(|word| word.try_into().map(usize::from_ne_bytes).unwrap_or_default());
+        // Pairs of a kind and a value. A process of another word size is not understood, and none of ours.
+        while let (Some(kind), Some(value)) = (words.next(), words.next()) {
+            if kind == AT_SECURE {
+                return value != 0;
+            }
+        }
+        false
     }
 }
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.argv0() {
-            Some(name) => write!(f, "{} ({})", self.0, atrace::shown::shown(name.as_bytes())),
+            Some(name) => write!(f, "{} ({})", self.0, shown(name.to_bytes())),
             None => write!(f, "{}", self.0),
         }
     }

@@ -16,19 +16,22 @@ use std::time::Duration;
 use atrace::shown::shown;
 use atrace::tracefs::Instance;
 use atrace_sys::errand::User;
+use atrace_sys::fork::{Generation, generation};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::kill;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid, getpgid, getpgrp};
 
 use super::buffer::{self, Tally};
 use super::caller::Caller;
-use super::failure::{Failure, Result, failed, say};
+use super::failure::{Failure, Result, failed, place, say};
 use super::foreign::{Work, perform_one, remove};
 use super::names::Names;
 use super::output::Output;
 use super::processes::Process;
 use super::signals::Signals;
+use super::tree::{Tree, patience};
+use super::witness::Witness;
 
 /// The exit status where this command itself fails, as other commands that start one have it.
 const FAILED: u8 = 125;
@@ -36,7 +39,7 @@ const FAILED: u8 = 125;
 /// How often the buffer is looked at, so that the advice knows how large the lost events were.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How many processes of a program get their names.
+/// How many processes a program has as a rule: more are named, too, but the recording is copied once more.
 const PROCESSES: usize = 100;
 
 #[derive(clap::Args, Debug)]
@@ -76,10 +79,17 @@ fn record(args: &Args) -> Result<u8> {
     let store = Store::make(caller.as_ref())?;
     let names = Names::make()?;
     let program = if args.root { None } else { caller.as_ref() };
+    let uid = program.map_or_else(|| geteuid().as_raw(), |user| user.uid);
 
+    let witness = Witness::start(&signals)?;
+    let mut tree = Tree::new(instance.marker_path(), &store.path(), uid);
     let mut child = start(args, &signals, &instance, &names, &store, program)?;
     let mut tally = Tally::default();
-    let status = wait(&mut child, &signals, || tally.look(&instance))?;
+    let status = wait(&mut child, &signals, witness, || {
+        tally.look(&instance)?;
+        tree.look(&names.living(), tally.written() == 0);
+        Ok(())
+    })?;
 
     // Its children may go on: they find tracing off, then the marker too.
     store.close();
@@ -87,11 +97,18 @@ fn record(args: &Args) -> Result<u8> {
     tally.look(&instance)?;
     let names = names.read();
     let (path, instance) = buffer::save(instance, output, PROCESSES, |process| names.get(&process).cloned())?;
-    say(tally.report("events"));
-    if tally.written() == 0 {
-        say("the program wrote none: it does not use ATrace, or ended before it could");
+    match tree.lost() {
+        _ if tally.written() == 0 => {
+            say(tally.report_of_some("events"));
+            tree.silence().iter().for_each(say);
+        }
+        Some(lost) => {
+            say(tally.report_of_some("events"));
+            say(lost);
+        }
+        None => say(tally.report("events")),
     }
-    say(format_args!("saved {}: open it at https://ui.perfetto.dev", path.display()));
+    say(format_args!("saved {}: open it at https://ui.perfetto.dev", place(&path)));
     buffer::remove(instance)?;
     Ok(code(status))
 }
@@ -152,7 +169,12 @@ fn start(
 }
 
 /// Waits for the program, hands on what this process is asked, and has `look` called from time to time.
-fn wait(child: &mut Child, signals: &Signals, mut look: impl FnMut() -> Result<()>) -> Result<ExitStatus> {
+fn wait(
+    child: &mut Child,
+    signals: &Signals,
+    mut witness: Option<Witness>,
+    mut look: impl FnMut() -> Result<()>,
+) -> Result<ExitStatus> {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
     let (ended, end) = std::io::pipe()?;
     std::thread::spawn(move || {
@@ -162,18 +184,25 @@ fn wait(child: &mut Child, signals: &Signals, mut look: impl FnMut() -> Result<(
         {}
         drop(end);
     });
-    loop {
-        let (came, is_over) = signals.wait(Some(&ended), LOOK)?;
-        if let Some(came) = came
-            && came.from_process
-        {
-            let _ = kill(pid, came.signal);
+    for looks in 0.. {
+        let (came, is_over) = signals.wait(Some(&ended), patience(looks, LOOK))?;
+        if let Some(came) = came {
+            let is_groups = witness.as_mut().is_some_and(|witness| witness.saw(came.signal));
+            // What the terminal sends is for those who are in its job; what a process sends to a group reaches the
+            // program if it has not left that.
+            if came.from_process && !(is_groups && getpgid(Some(pid)) == Ok(getpgrp())) {
+                let _ = kill(pid, came.signal);
+            }
         }
         if is_over {
-            return child.wait().map_err(failed("waiting for the program"));
+            break;
+        }
+        if let Some(witness) = &mut witness {
+            witness.look();
         }
         look()?;
     }
+    child.wait().map_err(failed("waiting for the program"))
 }
 
 /// The exit status as a shell tells it: 128 and the number of the signal that ended the program.
@@ -187,6 +216,7 @@ fn code(status: ExitStatus) -> u8 {
 struct Store {
     directory: PathBuf,
     user: Option<User>,
+    by: Generation,
 }
 
 /// What the directory of such a store begins with; the number of the process that made it follows.
@@ -197,15 +227,12 @@ impl Store {
         sweep_stores();
         let directory = PathBuf::from(format!("{STORE}{}", std::process::id()));
         let problem = |e: &dyn std::fmt::Display| {
-            let path = directory.display();
-            Failure::new(format!(
-                "making a property store for the program, {path}: {}",
-                shown(&e.to_string())
-            ))
+            let (path, e) = (place(&directory), e.to_string());
+            Failure::new(format!("making a property store for the program, {path}: {}", shown(&e)))
         };
         DirBuilder::new().mode(0o700).create(&directory).map_err(|e| problem(&e))?;
         let user = user.map(|user| User { uid: user.uid, gid: user.gid });
-        let store = Self { directory: directory.clone(), user };
+        let store = Self { directory: directory.clone(), user, by: generation() };
         if let Some(user) = user {
             // Empty, and just made: nobody else could put another one there.
             lchown(&directory, Some(user.uid), Some(user.gid)).map_err(|e| problem(&e))?;
@@ -228,7 +255,9 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        remove(&self.directory);
+        if self.by == generation() {
+            remove(&self.directory);
+        }
     }
 }
 

@@ -37,6 +37,12 @@ impl Signals {
             .into_iter()
             .filter(|&signal| !before.contains(signal) && ignored >> (signal as i32 - 1) & 1 == 0)
             .collect();
+        Self::of(held)
+    }
+
+    /// Holds back these.
+    pub(crate) fn of(signals: impl IntoIterator<Item = Signal>) -> Result<Self> {
+        let held: Vec<_> = signals.into_iter().collect();
         let set: SigSet = held.iter().copied().collect();
         set.thread_block().map_err(failed("holding back signals"))?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)

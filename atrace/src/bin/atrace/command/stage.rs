@@ -8,21 +8,23 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+use atrace::shown::shown;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
-use super::failure::{Failure, Result, failed};
+use super::failure::{Failure, Result, failed, place};
 use super::names::Names;
 use super::signals;
 
 /// The number that the program inherits the marker under, or the next that is free: beyond those that
 /// programs count on.
-const MARKER_FD: RawFd = 100;
+pub(crate) const MARKER_FD: RawFd = 100;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -67,9 +69,9 @@ fn report(fd: RawFd) -> Result<File> {
 }
 
 fn become_program(args: &Args) -> Result<std::convert::Infallible> {
-    let named = inherit(&args.marker).map_err(failed(args.marker.display()))?;
+    let named = inherit(&args.marker).map_err(failed(place(&args.marker)))?;
     if let Some(names) = &args.names {
-        Names::begin(names).map_err(failed(names.display()))?;
+        Names::begin(names).map_err(failed(place(names)))?;
     }
     if let Some(uid) = args.uid {
         take_on(uid, args.gid, &args.groups)
@@ -85,7 +87,7 @@ fn become_program(args: &Args) -> Result<std::convert::Infallible> {
         io::ErrorKind::NotFound => (127, ""),
         _ => (126, ""),
     };
-    Err(Failure::new(format!("{}: {error}{hint}", program.display())).with_status(status))
+    Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
 }
 
 /// Opens the marker so that the program has it open, and returns how it is told so.

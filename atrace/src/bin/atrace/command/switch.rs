@@ -1,7 +1,5 @@
 //! `atrace on`, `off` and `status`.
 
-use std::io::Write as _;
-
 use atrace::AtraceTag;
 use atrace::shown::shown;
 
@@ -106,7 +104,7 @@ pub(crate) fn check(pattern: &str) -> Result<()> {
             shown(end)
         )));
     }
-    Ok(())
+    super::pattern::check(pattern)
 }
 
 /// The running processes that some of the patterns mean.
@@ -169,5 +167,5 @@ fn names(tags: AtraceTag) -> String {
 
 /// To stdout; who does not read it misses it.
 pub(crate) fn print(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    super::failure::print(line);
 }

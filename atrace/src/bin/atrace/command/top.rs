@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use atrace::shown::shown;
 use atrace::tracefs::{self, Instance};
+use atrace_sys::fork::{Generation, generation};
 
-use super::buffer;
-use super::failure::{Failure, Result, failed};
+use super::failure::{Failure, Result, failed, place, say, word};
+use super::{buffer, leftover};
 
 /// The top-level buffer; what was changed is undone when this is dropped.
 #[derive(Debug)]
@@ -16,6 +18,7 @@ pub(crate) struct Top {
     before: Vec<(PathBuf, String)>,
     /// What was recorded is to be emptied.
     empties: bool,
+    by: Generation,
 }
 
 impl Top {
@@ -30,7 +33,8 @@ impl Top {
         if read(&root.join("tracing_on"))? != "0" {
             return Ok(None);
         }
-        let mut top = Self { instance: Instance::attach(&root)?, before: Vec::new(), empties: false };
+        let mut top =
+            Self { instance: Instance::attach(&root)?, before: Vec::new(), empties: false, by: generation() };
         top.note(&format!("options/{}", tracefs::COPY))?;
         top.instance.set_option(tracefs::COPY, false)?;
         Ok(Some(top))
@@ -39,27 +43,32 @@ impl Top {
     /// Takes it to record into.
     pub(crate) fn take(discard: bool) -> Result<Self> {
         let root = tracefs::root()?;
+        leftover::sweep()?;
         let instance = Instance::attach(&root)?;
-        let path = root.display();
         if let Ok(tracer) = read(&root.join("current_tracer"))
             && tracer != "nop"
         {
             return Err(Failure::new(format!(
-                "somebody uses the kernel's trace buffer with the tracer {tracer}: end that, or run: echo nop > {path}/current_tracer"
+                "somebody uses the kernel's trace buffer with the tracer {}: end that, or run: echo nop > {}",
+                shown(&tracer),
+                word(&root.join("current_tracer"))
             )));
         }
         if let Some(event) = read(&root.join("set_event")).unwrap_or_default().lines().next() {
             return Err(Failure::new(format!(
-                "somebody records events of the kernel ({event}, …) in its top-level buffer: end that, or run: echo > {path}/set_event"
+                "somebody records events of the kernel ({}, …) in its top-level buffer: end that, or run: echo > {}",
+                shown(event),
+                word(&root.join("set_event"))
             )));
         }
         let held = instance.stats()?.entries;
         if held > 0 && !discard {
             return Err(Failure::new(format!(
-                "the kernel's top-level buffer holds {held} events, which this recording would discard: save {path}/trace, or give --discard"
+                "the kernel's top-level buffer holds {held} events, which this recording would discard: save {}, or give --discard",
+                place(&root.join("trace"))
             )));
         }
-        let mut top = Self { instance, before: Vec::new(), empties: true };
+        let mut top = Self { instance, before: Vec::new(), empties: true, by: generation() };
         for file in ["tracing_on", "trace_clock", "options/record-tgid"] {
             top.note(file)?;
         }
@@ -90,7 +99,7 @@ impl Top {
 
     fn note_sizes(&mut self, root: &Path) -> Result<()> {
         let directory = root.join("per_cpu");
-        for cpu in fs::read_dir(&directory).map_err(failed(directory.display()))?.flatten() {
+        for cpu in fs::read_dir(&directory).map_err(failed(place(&directory)))?.flatten() {
             let path = cpu.path().join("buffer_size_kb");
             let text = read(&path)?;
             // `7 (expanded: 1408)`: what it becomes with the first event, and can't be made smaller.
@@ -116,7 +125,7 @@ impl Top {
         // The switch is the first that was noted.
         for (path, value) in self.before.drain(..).rev() {
             if let Err(e) = fs::write(&path, &value) {
-                problems.push(format!("{}={value}: {e}", path.display()));
+                problems.push(format!("{}={}: {e}", place(&path), shown(&value)));
             }
         }
         if problems.is_empty() { Ok(()) } else { Err(Failure::new(problems.join("; "))) }
@@ -125,12 +134,15 @@ impl Top {
 
 impl Drop for Top {
     fn drop(&mut self) {
+        if self.by != generation() {
+            return; // A forked child has changed nothing.
+        }
         if let Err(e) = self.put_back() {
-            super::failure::say(format_args!("putting the kernel's trace buffer back: {e}"));
+            say(format_args!("putting the kernel's trace buffer back: {e}"));
         }
     }
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(path.display()))
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(place(path)))
 }

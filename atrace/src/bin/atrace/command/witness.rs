@@ -1,0 +1,136 @@
+//! Whether a signal was sent to this process alone or to its whole group.
+//!
+//! The program is in the group of this command, as every command of a shell's job is: so the terminal's keys,
+//! job control and pipes work. What is sent to the group therefore reaches the program by itself, and handing it
+//! on would make it two; what is sent to this process alone has to be handed on. A signal does not say which it
+//! was: so a third process of the group, which does nothing else, tells whether it was sent the signal as well.
+//!
+//! The alternative is a group of the program's own. Then the terminal must be given to it and taken back as a
+//! shell does, and a pipe's other programs (`atrace run … | less`) would lose the terminal.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use atrace_sys::fork::{Generation, generation};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::failure::{Result, failed};
+use super::signals::Signals;
+
+/// How long the kernel may take from one process of a group to the next, and the witness to tell.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How long the witness' word is taken for that of the present signal: two of the same may have become one here.
+const FRESH: Duration = Duration::from_millis(300);
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The signals to tell of.
+    #[arg(required = true)]
+    signals: Vec<i32>,
+}
+
+/// Tells of each signal by a byte, until its input ends.
+pub(crate) fn main(args: &Args) -> Result<()> {
+    let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::try_from(number).ok()))?;
+    let mut stdout = std::io::stdout();
+    // That there is one.
+    stdout.write_all(&[0])?;
+    stdout.flush()?;
+    loop {
+        let (came, is_over) = signals.wait(Some(&std::io::stdin()), Duration::from_secs(3600))?;
+        if is_over {
+            return Ok(());
+        }
+        if let Some(came) = came {
+            stdout.write_all(&[came.signal as u8])?;
+            stdout.flush()?;
+        }
+    }
+}
+
+/// The process that tells.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    child: Child,
+    told: ChildStdout,
+    /// The signals of the group, and when they were told of.
+    notes: Vec<(u8, Instant)>,
+    by: Generation,
+}
+
+impl Witness {
+    /// Starts it, before any process of the group that shall be told once; None where no signals are held.
+    pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
+        let numbers: Vec<_> = signals.held().map(|number| number.to_string()).collect();
+        if numbers.is_empty() {
+            return Ok(None);
+        }
+        let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
+        let mut command = Command::new(this);
+        command.arg("__witness").args(numbers);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(failed("starting a witness of signals"))?;
+        let Some(mut told) = child.stdout.take() else { return Ok(None) };
+        let mut ready = [0];
+        told.read_exact(&mut ready).map_err(failed("waiting for the witness of signals"))?;
+        Ok(Some(Self { child, told, notes: Vec::new(), by: generation() }))
+    }
+
+    /// Whether the group was sent the signal that has just come.
+    pub(crate) fn saw(&mut self, signal: Signal) -> bool {
+        let start = Instant::now();
+        loop {
+            let is_there = self.listen(GRACE.saturating_sub(start.elapsed()));
+            self.notes.retain(|(_, at)| at.elapsed() < FRESH);
+            let before = self.notes.len();
+            self.notes.retain(|(number, _)| *number != signal as u8);
+            if self.notes.len() < before {
+                return true;
+            }
+            if !is_there || start.elapsed() >= GRACE {
+                return false;
+            }
+        }
+    }
+
+    /// Notes what was told so far.
+    pub(crate) fn look(&mut self) {
+        self.listen(Duration::ZERO);
+        self.notes.retain(|(_, at)| at.elapsed() < FRESH);
+    }
+
+    /// Waits for the witness to tell something, and notes it; false if it is gone.
+    fn listen(&mut self, patience: Duration) -> bool {
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO);
+        let is_ready = {
+            let mut places = [PollFd::new(self.told.as_fd(), PollFlags::POLLIN)];
+            poll(&mut places, timeout).is_ok_and(|ready| ready > 0)
+        };
+        if !is_ready {
+            return true;
+        }
+        let mut bytes = [0; 64];
+        match self.told.read(&mut bytes) {
+            Ok(0) | Err(_) => false,
+            Ok(len) => {
+                let now = Instant::now();
+                self.notes.extend(bytes.iter().take(len).map(|byte| (*byte, now)));
+                true
+            }
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        if self.by == generation() {
+            // Also if it was stopped.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The messages of a text trace.
+
+use std::borrow::Cow;
+
+use super::header;
+
+/// One message that was written to a `trace_marker`, as the text trace shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Marker {
+    /// The name of the thread, `<...>` where the kernel did not keep it.
+    pub task: Vec<u8>,
+    /// The thread's number.
+    pub tid: u32,
+    /// The process' number, where the option `record-tgid` was on and the kernel kept it.
+    pub tgid: Option<u32>,
+    /// The CPU it was written on.
+    pub cpu: u32,
+    /// When, in the units of the instance's clock: nanoseconds for all clocks that count time. The text trace
+    /// rounds these to microseconds.
+    pub timestamp: u64,
+    /// The bytes of the message, without the line end.
+    pub payload: Vec<u8>,
+}
+
+impl Marker {
+    /// Returns the message as text; what is not UTF-8 becomes U+FFFD.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.payload)
+    }
+
+    /// Returns the timestamp in seconds, for clocks that count time.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the text has microseconds, f64 holds those for a century"
+    )]
+    pub fn seconds(&self) -> f64 {
+        self.timestamp as f64 / 1e9
+    }
+}
+
+/// An iterator over the marker messages of a text trace, in its order.
+///
+/// The columns before a message have fixed places, so no thread name and no payload can be taken for
+/// something else. What a text trace can't tell is a payload that holds a newline: its further lines belong
+/// to the payload unless they look exactly like an event, in which case they are one.
+#[derive(Clone, Debug)]
+pub struct Markers {
+    text: Vec<u8>,
+    at: usize,
+}
+
+impl Markers {
+    /// Parses the text of a `trace` file.
+    pub fn parse(text: impl Into<Vec<u8>>) -> Self {
+        Self { text: text.into(), at: 0 }
+    }
+}
+
+impl Iterator for Markers {
+    type Item = Marker;
+
+    fn next(&mut self) -> Option<Marker> {
+        loop {
+            let (header, text) = header::next(&self.text, &mut self.at)?;
+            if let Some(payload) = text.strip_prefix(b"tracing_mark_write: ") {
+                return Some(Marker {
+                    task: header.task.to_vec(),
+                    tid: header.tid,
+                    tgid: header.tgid,
+                    cpu: header.cpu,
+                    timestamp: header.timestamp,
+                    payload: payload.to_vec(),
+                });
+            }
+        }
+    }
+}
