@@ -248,7 +248,7 @@ fn open_marker() -> Result<Marker, String> {
 }
 
 fn open_properties() -> Result<&'static Properties, String> {
-    Properties::open().map_err(|reason| reason.to_string())
+    Properties::try_open().map_err(|reason| reason.to_string())
 }
 
 fn marker() -> Result<Sink, String> {

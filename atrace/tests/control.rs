@@ -571,3 +571,48 @@ fn a_switch_waits_as_long_as_it_was_told() {
     });
     Place::file().run(&name);
 }
+
+/// How often this thread went to sleep.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn sleeps() -> i64 {
+    // SAFETY: numbers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live rusage.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
+/// The first event opens the store; here that of a user to whom root is just giving it.
+#[test]
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn the_first_event_never_sleeps() {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    struct Gone(std::path::PathBuf);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+    let name = case!({
+        let uid = std::env::var("AS").unwrap().parse().unwrap();
+        // SAFETY: no preconditions; the calling test is alone in its process.
+        assert_eq!(unsafe { libc::setuid(uid) }, 0);
+        let before = sleeps();
+        atrace_instant(TAG, "first");
+        assert!(sleeps() - before < 20, "it slept {} times", sleeps() - before);
+    });
+    if !common::is_root("the_first_event_never_sleeps") {
+        return;
+    }
+    let uid = 1_970_000_000 + std::process::id();
+    let store = atrace_sys::properties::Properties::path_for_uid(uid);
+    let directory = Gone(store.parent().unwrap().to_owned());
+    std::fs::DirBuilder::new().mode(0o700).create(&directory.0).unwrap();
+    let place = Place::file();
+    for (path, mode) in [(place.path(""), 0o755), (place.marker(), 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    common::run(place.command(&name).env("AS", uid.to_string()).env_remove("ATRACE_PROPERTIES"));
+}

@@ -277,7 +277,7 @@ impl Switches {
     /// None where there are no properties: then nobody can switch them either.
     fn note() -> Option<Self> {
         let control = Control::open().ok()?;
-        Some(Self { control, before: control.patterns() })
+        Some(Self { before: control.patterns(), control })
     }
 }
 

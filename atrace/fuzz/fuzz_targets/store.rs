@@ -1,0 +1,89 @@
+//! A property store as somebody else left it: whatever is in the file, every reader gets an answer, and what can
+//! be set is then so.
+
+#![no_main]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use arbitrary::Arbitrary;
+use atrace::AtraceTag;
+use atrace::control::Control;
+use atrace_sys::properties::{KEY_MAX, PATIENCE, Properties, VALUE_MAX, Wait};
+use libfuzzer_sys::fuzz_target;
+
+const KEYS: [&str; 5] =
+    ["debug.atrace.tags.enableflags", "debug.atrace.app_number", "debug.atrace.app_0", "debug.atrace.app_1", "a"];
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    /// What is written over a store that is whole, and where: mostly in the header and the first entries.
+    writings: Vec<(bool, u32, &'a [u8])>,
+    /// Another size than a store has.
+    size: Option<u32>,
+    value: &'a [u8],
+    pattern: &'a str,
+}
+
+/// A store that is whole, in a directory of this process.
+static WHOLE: LazyLock<(PathBuf, Vec<u8>)> = LazyLock::new(|| {
+    let directory = std::env::temp_dir().join(format!("atrace-fuzz-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    let path = directory.join("properties");
+    let store = Properties::open_path(&path).unwrap();
+    for (key, value) in KEYS.into_iter().zip(["0x402", "2", "one", "*two", "b"]) {
+        store.set(key, value).unwrap();
+    }
+    let bytes = fs::read(&path).unwrap();
+    (path, bytes)
+});
+
+fuzz_target!(|input: Input<'_>| {
+    let (path, whole) = &*WHOLE;
+    let _ = fs::remove_file(path);
+    drop(Properties::open_path(path).unwrap());
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(whole, 0).unwrap();
+    for (anywhere, at, bytes) in input.writings {
+        let room = if anywhere { whole.len() } else { 64 + KEYS.len() * 384 };
+        let at = at as usize % room;
+        let length = bytes.len().min(whole.len() - at);
+        file.write_all_at(&bytes[..length], at as u64).unwrap();
+    }
+    if let Some(size) = input.size {
+        file.set_len(u64::from(size) % 200_000).unwrap();
+    }
+    let (Ok(store), Ok(control)) = (Properties::open_path(path), Control::open_path(path)) else { return };
+    assert_eq!(fs::metadata(path).unwrap().len(), whole.len() as u64);
+
+    let _ = store.for_each(|key, value, _| {
+        assert!(!key.is_empty() && key.len() <= KEY_MAX && value.as_bytes().len() <= VALUE_MAX);
+    });
+    let _ = (store.check(), store.area_serial(), store.api_level());
+    for key in KEYS {
+        let _ = store.get(key);
+        if let Some(property) = store.find(key) {
+            let _ = property.read();
+            let wait = Wait::Property(property);
+            store.wait(wait, property.serial(), Some(Duration::ZERO)).unwrap();
+        }
+        if store.set(key, input.value).is_ok() {
+            assert_eq!(store.get(key).unwrap().unwrap().as_bytes(), input.value);
+        }
+    }
+    let _ = (control.patterns(), control.tags());
+    if let Ok(switched) = control.enable(input.pattern) {
+        assert!(control.patterns().iter().any(|pattern| pattern == input.pattern));
+        let _ = switched.restore();
+    }
+    if let Ok(switched) = control.enable_tags(AtraceTag::Camera) {
+        assert!(control.tags().contains(AtraceTag::Camera));
+        switched.keep();
+    }
+    let _ = control.disable(input.pattern).map(|switched| switched.keep());
+    drop(store.transaction(PATIENCE).unwrap());
+});
