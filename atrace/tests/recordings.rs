@@ -523,7 +523,9 @@ mod cases {
         assert!(list.contains(&format!("- {pid} 0 0 0 - - - pro_gram pro_gram").as_str()), "{list:?}");
         let message = format!(": tracing_mark_write: I|{pid}|in a thread\n");
         assert_eq!(saved.matches(&message).count(), 20);
-        assert!(saved.contains("        a_thread-"), "{saved}");
+        // The kernel may have forgotten it: it keeps so many for the whole machine.
+        assert!(saved.contains("        a_thread-") || saved.contains("           <...>-"), "{saved}");
+        assert!(!saved.contains("\nthread-"), "{saved}");
         assert_eq!(saved.matches("|in a child\n").count(), 150);
     }
 

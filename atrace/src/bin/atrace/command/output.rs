@@ -43,8 +43,9 @@ const UNFINISHED: &str = ".atrace";
 pub(crate) struct Output {
     target: Target,
     temporary: OsString,
-    /// Locked as long as it is written, so that nobody takes it for a leftover.
-    file: Flock<File>,
+    file: File,
+    /// Held as long as it is written, so that nobody takes it for a leftover; where the file system has locks.
+    _lock: Option<Flock<File>>,
     /// Who does what is done to it, if not this process' user.
     actor: Option<Caller>,
     is_moved: bool,
@@ -97,10 +98,12 @@ impl Output {
             })?,
             None => work()?,
         };
+        let lock = file.try_clone().ok();
+        let _lock = lock.and_then(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).ok());
         let output =
-            Self { target, temporary, file, actor, is_moved: false, by: generation(), _journal: None };
+            Self { target, temporary, file, _lock, actor, is_moved: false, by: generation(), _journal: None };
         if let Some(owner) = owner {
-            fchown(&*output.file, Some(owner.uid), Some(owner.gid)).map_err(failed(format!(
+            fchown(&output.file, Some(owner.uid), Some(owner.gid)).map_err(failed(format!(
                 "giving {} to user {}",
                 place(path),
                 owner.uid
@@ -116,7 +119,7 @@ impl Output {
 
     /// Has `write` write the file, and makes sure that there was room for it.
     pub(crate) fn fill(&mut self, write: impl FnOnce(&mut &File) -> io::Result<()>) -> io::Result<()> {
-        write(&mut &*self.file)?;
+        write(&mut &self.file)?;
         self.file.sync_data()
     }
 
@@ -214,7 +217,7 @@ impl Target {
     }
 
     /// Makes the file that is written; nobody else's, under whatever name is free.
-    fn make_temporary(&self, by_root: bool) -> io::Result<(OsString, Flock<File>)> {
+    fn make_temporary(&self, by_root: bool) -> io::Result<(OsString, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(if by_root { 0o600 } else { 0o666 });
         let mut tries = 0_u32;
@@ -227,13 +230,7 @@ impl Target {
             }
             name.push(UNFINISHED);
             match openat(&self.directory, name.as_os_str(), flags, mode) {
-                Ok(file) => match Flock::lock(File::from(file), FlockArg::LockExclusiveNonblock) {
-                    Ok(file) => return Ok((name, file)),
-                    Err((_, e)) => {
-                        let _ = unlink(&self.directory, &name);
-                        return Err(e.into());
-                    }
-                },
+                Ok(file) => return Ok((name, File::from(file))),
                 // Planted, or of an earlier process of this number that was another user's.
                 Err(Errno::EEXIST) if tries < 100 => tries += 1,
                 Err(e) => return Err(e.into()),

@@ -133,11 +133,13 @@ impl Tree {
         found.is_some()
     }
 
-    /// That processes have lost the marker, if some did.
+    /// That processes which use the marker, or had it, have lost it.
     pub(crate) fn lost(&self) -> Option<String> {
-        let is_told =
-            |seen: &Seen| seen.reason == Some(Reason::Closed) && (seen.uses_atrace || seen.had_marker);
-        let names = self.names(is_told)?;
+        self.closed(|seen| seen.uses_atrace || seen.had_marker)
+    }
+
+    fn closed(&self, of: impl Fn(&Seen) -> bool) -> Option<String> {
+        let names = self.names(|seen| seen.reason == Some(Reason::Closed) && of(seen))?;
         Some(format!(
             "{names} closed the descriptor of the marker ({}): what was traced after that is lost; keep it open",
             self.number
@@ -147,11 +149,9 @@ impl Tree {
     /// Why nothing was written.
     pub(crate) fn silence(&self) -> Vec<String> {
         let mut reasons: Vec<_> = self.seen.values().filter_map(|seen| seen.reason).collect();
-        reasons.retain(|reason| *reason != Reason::Closed);
         reasons.sort();
         reasons.dedup();
         let mut lines: Vec<_> = reasons.into_iter().filter_map(|reason| self.reason(reason)).collect();
-        lines.extend(self.lost());
         if lines.is_empty() {
             lines.push(match self.names(|seen| seen.uses_atrace) {
                 Some(names) => format!("{names} traced nothing, although tracing was on"),
@@ -164,7 +164,7 @@ impl Tree {
     fn reason(&self, reason: Reason) -> Option<String> {
         let names = self.names(|seen| seen.reason == Some(reason))?;
         let why = match reason {
-            Reason::Closed => "closed the descriptor of the marker".to_owned(),
+            Reason::Closed => return self.closed(|_| true),
             Reason::Environment => {
                 "was started without ATRACE_MARKER in its environment, as env -i, sudo and su do: \
                 keep ATRACE_MARKER and ATRACE_PROPERTIES"
