@@ -125,7 +125,9 @@ impl Control {
     /// When it can't be opened.
     pub fn open_existing(path: &Path) -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
-        Self::other(Properties::open_existing(path), || format!("opening the properties at {}", path.display()))
+        Self::other(Properties::open_existing(path), || {
+            format!("opening the properties at {}", path.display())
+        })
     }
 
     fn other(
@@ -150,8 +152,7 @@ impl Control {
 
     /// Returns the app patterns in force.
     pub fn patterns(&self) -> Vec<String> {
-        let slots = slots(self.properties()).into_iter().filter(|slot| !slot.is_empty());
-        slots.map(|pattern| String::from_utf8_lossy(&pattern).into_owned()).collect()
+        self.raw_patterns().iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
     }
 
     /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process, and none while it is
@@ -202,7 +203,6 @@ impl Control {
     ///
     /// When a property can't be set.
     pub fn disable_this_process(&self) -> Result<Switched, Error> {
-        process::reread_argv0();
         self.disable_where(|pattern| {
             CString::new(pattern).is_ok_and(|pattern| {
                 process::with_argv0(|name| name.is_some_and(|name| process::matches(&pattern, name)))
@@ -318,8 +318,7 @@ impl Control {
         Some(self.properties().find(FLAGS)?.serial())
     }
 
-    /// The app patterns in force, byte for byte.
-    #[cfg(feature = "tracefs")]
+    /// The patterns, byte for byte.
     pub(crate) fn raw_patterns(&self) -> Vec<Vec<u8>> {
         slots(self.properties()).into_iter().filter(|slot| !slot.is_empty()).collect()
     }
@@ -600,7 +599,6 @@ impl Drop for Switched {
 
 /// A pattern that matches the name of this process.
 fn this_process() -> Result<Vec<u8>, Error> {
-    process::reread_argv0();
     process::with_argv0(|name| match name.map(|name| name.to_bytes()) {
         Some(name) if !name.is_empty() => Ok(pattern_for(name)),
         _ => Err(Error { context: "this process has no name (argv[0] is empty)".to_owned(), source: None }),

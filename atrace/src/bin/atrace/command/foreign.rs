@@ -71,8 +71,13 @@ impl Place {
 
     /// Does the work in this process, and tells what the store holds then.
     pub(crate) fn perform(&self, work: &Work) -> Result<Content, Error> {
+        self.perform_within(work, properties::PATIENCE)
+    }
+
+    /// Waits at most this long for others who switch.
+    fn perform_within(&self, work: &Work, patience: Duration) -> Result<Content, Error> {
         match self.open(work) {
-            Ok(control) => perform(&control, work),
+            Ok(control) => perform(&control.patience(patience), work),
             Err(e) if is_missing(&e) => Ok(Content::default()),
             Err(e) => Err(e),
         }
@@ -178,7 +183,8 @@ pub(crate) fn perform_all(pieces: &[(User, Place, Work)]) -> Vec<Result<Content,
             if left.is_zero() {
                 return Err("not asked again, as its answers took too long".to_owned());
             }
-            let work = || match place.perform(work) {
+            // So that it can say who holds the lock.
+            let work = || match place.perform_within(work, left / 2) {
                 Ok(content) => content.bytes(),
                 Err(e) => Content::fault(&e.to_string()),
             };

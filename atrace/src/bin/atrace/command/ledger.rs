@@ -16,6 +16,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use atrace::shown::shown;
+use atrace_sys::fork::{Generation, generation};
 use atrace_sys::properties::Properties;
 use nix::libc;
 use nix::unistd::geteuid;
@@ -189,17 +190,24 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// What this recording switches on. Dropped, it is switched off again.
+/// What this recording switches on. Dropped, it is switched off again; not by a forked child.
 pub(crate) struct Ledger {
     directory: Directory,
     name: String,
     entries: Vec<Entry>,
     is_done: bool,
+    by: Generation,
 }
 
 impl Ledger {
-    /// Writes down what is about to be switched on.
-    pub(crate) fn write(entries: Vec<Entry>) -> Result<Self> {
+    /// Writes it down, then switches it on. Where that fails for another user it is said, and nothing else depends on it.
+    pub(crate) fn switch_on(entries: Vec<Entry>, stores: &[Store]) -> Result<Self> {
+        let mut ledger = Self::write(entries)?;
+        ledger.perform(stores)?;
+        Ok(ledger)
+    }
+
+    fn write(entries: Vec<Entry>) -> Result<Self> {
         let what =
             || format!("writing down in {} what the recording switches on", Directory::path().display());
         match DirBuilder::new().mode(0o700).create(Directory::path()) {
@@ -213,13 +221,12 @@ impl Ledger {
         let mut text = boot() + "\n";
         entries.iter().for_each(|entry| text += &Text::line(entry));
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(directory.file(&name));
-        let ledger = Self { directory, name, entries, is_done: false };
+        let ledger = Self { directory, name, entries, is_done: false, by: generation() };
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed(what()))?;
         Ok(ledger)
     }
 
-    /// Switches it on in the stores. Where that fails for another user it is said, and nothing else depends on it.
-    pub(crate) fn switch_on(&mut self, stores: &[Store]) -> Result<()> {
+    fn perform(&mut self, stores: &[Store]) -> Result<()> {
         let patterns = |store: &Store| {
             self.entries
                 .iter()
@@ -248,7 +255,7 @@ impl Ledger {
 impl Drop for Ledger {
     fn drop(&mut self) {
         // If that fails, the next command tries it once more.
-        if take_back(&self.entries, self.is_done) {
+        if self.by == generation() && take_back(&self.entries, self.is_done) {
             let _ = fs::remove_file(self.directory.file(&self.name));
         }
     }

@@ -146,8 +146,8 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let mut tally = Tally::default();
     place.start()?;
     let entry = |store| args.apps.iter().map(move |pattern| Entry::new(store, pattern));
-    let mut ledger = Ledger::write(stores.iter().flat_map(entry).collect())?;
-    ledger.switch_on(&stores)?;
+    let entries: Vec<_> = stores.iter().flat_map(entry).collect();
+    let ledger = if entries.is_empty() { None } else { Some(Ledger::switch_on(entries, &stores)?) };
     let waited = wait(args.time, &signals, || {
         tally.look(place.instance())?;
         Ok(tally.written())

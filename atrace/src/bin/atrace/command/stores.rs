@@ -1,6 +1,7 @@
 //! The property stores that a switch must reach: one for each user on a host, one for all on Android.
 
 use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, OsString};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use super::caller::Caller;
 use super::content::Content;
 use super::failure::{Failure, Result, say};
 use super::foreign::{Place, Work, perform_all};
-use super::processes;
+use super::processes::Process;
 
 /// Nobody's group, for users of whom the system knows none.
 const NO_GROUP: u32 = 65534;
@@ -68,12 +69,33 @@ impl Store {
     }
 
     /// The process follows this store.
-    pub(crate) fn is_of(&self, process: processes::Process) -> bool {
-        match (self.uid, process.variable("ATRACE_PROPERTIES")) {
+    pub(crate) fn is_of(&self, process: &Seen) -> bool {
+        match (self.uid, &process.store) {
             (_, Some(path)) => self.path.as_os_str() == path,
-            (Some(uid), None) => process.uid() == Some(uid),
+            (Some(uid), None) => process.uid == Some(uid),
             (None, None) => cfg!(target_os = "android"),
         }
+    }
+}
+
+/// What is known of a process, read once: a user can have thousands of them, and hundreds of patterns.
+pub(crate) struct Seen {
+    pub(crate) process: Process,
+    name: Option<CString>,
+    uid: Option<u32>,
+    /// The store that a variable names.
+    store: Option<OsString>,
+}
+
+impl Seen {
+    pub(crate) fn of(process: Process) -> Self {
+        let (name, uid) = (process.argv0(), process.uid());
+        Self { process, name, uid, store: process.variable("ATRACE_PROPERTIES") }
+    }
+
+    /// Whether an app pattern means it.
+    pub(crate) fn matches(&self, pattern: &CStr) -> bool {
+        self.name.as_ref().is_some_and(|name| atrace_sys::process::matches(pattern, name))
     }
 }
 

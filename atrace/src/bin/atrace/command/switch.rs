@@ -1,14 +1,18 @@
 //! `atrace on`, `off` and `status`.
 
+use std::ffi::CString;
+use std::time::Instant;
+
 use atrace::AtraceTag;
 use atrace::shown::shown;
+use atrace_sys::errand::PATIENCE;
 
 use super::content::Content;
 use super::failure::{Failure, Result, say};
 use super::foreign::Work;
 use super::ledger;
 use super::processes::{self, Process};
-use super::stores::{self, Store};
+use super::stores::{self, Seen, Store};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -42,10 +46,10 @@ pub(crate) fn on(args: &Args) -> Result<()> {
             Err(e) => stores::refuse(store, &e)?,
         }
     }
-    let meant: Vec<_> =
-        matching.into_iter().filter(|process| reached.iter().any(|store| store.is_of(*process))).collect();
-    for process in &meant {
-        print(&format!("on: {process}"));
+    let mut meant: Vec<_> = matching.into_iter().map(Seen::of).collect();
+    meant.retain(|process| reached.iter().any(|store| store.is_of(process)));
+    for seen in &meant {
+        print(&format!("on: {}", seen.process));
     }
     if meant.is_empty() {
         say(nobody(&args.patterns, "no running process"));
@@ -137,7 +141,7 @@ pub(crate) fn nobody(patterns: &[String], who: &str) -> String {
 
 pub(crate) fn status() -> Result<()> {
     let running = ledger::sweep();
-    let processes = processes::all();
+    let processes: Vec<_> = processes::all().into_iter().map(Seen::of).collect();
     for store in stores::all([])? {
         let Content { patterns, tags } = &store.content;
         print(&format!("{}: {}", store.owner(), store.path.display()));
@@ -145,6 +149,8 @@ pub(crate) fn status() -> Result<()> {
         if patterns.is_empty() {
             print("  patterns: none");
         }
+        let followers: Vec<_> = processes.iter().filter(|process| store.is_of(process)).collect();
+        let (start, mut is_late) = (Instant::now(), false);
         for (index, pattern) in patterns.iter().enumerate() {
             // A recording adds its own to what is listed already.
             let later = patterns[index + 1..].iter().filter(|other| *other == pattern).count();
@@ -153,8 +159,20 @@ pub(crate) fn status() -> Result<()> {
                 None => String::new(),
             };
             print(&format!("  pattern {}{why}", shown(pattern)));
-            let meant = processes.iter().filter(|it| it.matches(pattern) && store.is_of(**it));
-            meant.for_each(|process| print(&format!("    {process}")));
+            let pattern = CString::new(pattern.as_str()).unwrap_or_default();
+            for seen in &followers {
+                // Patterns and names that take long to compare are their user's.
+                if !is_late && start.elapsed() > PATIENCE {
+                    is_late = true;
+                    print("    (not all processes were looked at: there are too many, or too many patterns)");
+                }
+                if is_late {
+                    break;
+                }
+                if seen.matches(&pattern) {
+                    print(&format!("    {}", seen.process));
+                }
+            }
         }
     }
     Ok(())
