@@ -24,9 +24,12 @@ async fn task(number: u32) {
     for step in 0..10 {
         info!(step);
         tokio::task::yield_now().await;
-        async { tokio::time::sleep(Duration::from_micros(200)).await }
-            .instrument(info_span!("wait", number, step))
-            .await;
+        // A sleep may be over when it is first looked at.
+        let wait = async {
+            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        };
+        wait.instrument(info_span!("wait", number, step)).await;
     }
 }
 
