@@ -153,7 +153,9 @@ fn stepped(around: usize) {
     let ids: Vec<_> = inside.iter().map(|span| span.id().unwrap()).collect();
     ids.iter().for_each(|id| dispatch.enter(id));
     ids[..8].iter().for_each(|id| dispatch.exit(id));
-    step_by_step(|| ids[8..].iter().for_each(|id| dispatch.exit(id)));
+    // One that waits, and one with which it ends.
+    step_by_step(|| ids[8..10].iter().for_each(|id| dispatch.exit(id)));
+    ids[10..].iter().for_each(|id| dispatch.exit(id));
     assert_eq!(Span::current().metadata().unwrap().name(), "around");
     drop(around);
     assert!(Span::current().is_none());

@@ -366,6 +366,7 @@ mod tests {
 
     /// One test: it counts what all of this process are.
     #[test]
+    #[cfg_attr(miri, ignore = "a registry takes miri minutes to make")]
     fn a_layer_counts_from_its_dispatcher_or_handle_on() {
         let known = || all().len();
         let layer = LiveLayer::new();
