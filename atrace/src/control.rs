@@ -203,6 +203,7 @@ impl Control {
     ///
     /// When a property can't be set.
     pub fn disable_this_process(&self) -> Result<Switched, Error> {
+        process::reread_argv0();
         self.disable_where(|pattern| {
             CString::new(pattern).is_ok_and(|pattern| {
                 process::with_argv0(|name| name.is_some_and(|name| process::matches(&pattern, name)))
@@ -599,6 +600,7 @@ impl Drop for Switched {
 
 /// A pattern that matches the name of this process.
 fn this_process() -> Result<Vec<u8>, Error> {
+    process::reread_argv0();
     process::with_argv0(|name| match name.map(|name| name.to_bytes()) {
         Some(name) if !name.is_empty() => Ok(pattern_for(name)),
         _ => Err(Error { context: "this process has no name (argv[0] is empty)".to_owned(), source: None }),
