@@ -13,7 +13,7 @@
 //! - [`thread`]: a thread that its host does not notice;
 //! - [`AtomicRef`], [`OnceRef`]: a shared word in a place that can change, or is not known yet.
 //!
-//! On other systems there are only the last two and the bindings' constants.
+//! On other systems there are only the last two, [`fork`] and the bindings' constants.
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
 
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
@@ -28,6 +28,9 @@ pub mod bindings {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod cutils;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+pub mod fork;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[path = "fork/elsewhere.rs"]
 pub mod fork;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod library;
@@ -51,5 +54,10 @@ pub mod state;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod thread;
 mod word;
+
+/// What threads share; in the models, loom's.
+mod sync {
+    pub(crate) use std::sync::atomic;
+}
 
 pub use word::{AtomicRef, OnceRef};
