@@ -98,6 +98,11 @@ mod recorder;
 mod span;
 mod subscriber;
 
+/// What threads share; in the models, loom's.
+mod sync {
+    pub(crate) use std::sync::atomic;
+}
+
 pub use filter::AtraceFilter;
 pub use follow::after_fork;
 pub use layer::{AsyncSpans, AtraceLayer};
