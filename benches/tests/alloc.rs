@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use atrace_benches::alloc::{Counting, Counts, count, per_op};
+use atrace_benches::instruments::alloc::{Counting, Counts, count, per_op};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

@@ -14,10 +14,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use atrace::tracefs::Instance;
-use atrace_benches::chain;
-use atrace_benches::measured::{Measured, Stopped};
-use atrace_benches::paired::{Config, Paired};
-use atrace_benches::row::{self, Sink};
+use atrace_benches::instruments::chain;
+use atrace_benches::measure::measured::{Measured, Stopped};
+use atrace_benches::measure::paired::{Config, Paired};
+use atrace_benches::row::Sink;
 use atrace_benches::stats::Interval;
 
 /// One measurement at a time: they all want the machine for themselves.
@@ -219,5 +219,8 @@ fn a_case_that_means_nothing_is_noisy_and_fails_the_run() {
     assert_eq!(measured.stopped(), Stopped::Rounds, "{measured}");
     let rows = measured.rows(Sink::None);
     assert!(rows[0].noisy, "{rows:?}");
-    assert_eq!(format!("{:?}", row::exit_code(&rows)), format!("{:?}", std::process::ExitCode::FAILURE));
+    assert_eq!(
+        format!("{:?}", atrace_benches::harness::exit_code(&rows)),
+        format!("{:?}", std::process::ExitCode::FAILURE)
+    );
 }

@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use atrace_benches::http::{self, Server};
-use atrace_benches::processes;
-use atrace_benches::supervise;
+use atrace_benches::harness::http::{self, Server};
+use atrace_benches::harness::supervise;
+use atrace_benches::measure::processes;
 
 const HELPER: &str = "ATRACE_BENCHES_TEST_HELPER";
 

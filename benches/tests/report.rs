@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use atrace_benches::catalogue::{State, Who, published};
 use atrace_benches::row::{self, Above, Row, Sink, Versus};
-use atrace_benches::seed;
 use atrace_benches::stats::Interval;
 
 /// A directory of measured files, and what the report makes of it.
@@ -109,22 +109,23 @@ fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
 fn full() -> Ground {
     let ground = Ground::new();
     let mut rows = vec![row("limit/load_and_test", 0.3)];
-    for case in seed::WRAPPER {
-        let on = case.name.contains("_on_");
+    for case in &published::EVENTS {
+        let on = case.state == State::On;
         let (cc, rust) = if on { (600.0, 400.0) } else { (4.0, 0.6) };
-        let base = format!("cc/{}", case.name);
-        let mut own = compared(&format!("rust/{}", case.name), rust, &base, rust / cc, 0.01);
+        let base = case.id(Who::Cc).to_string();
+        let mut own = compared(&case.id(Who::Rust).to_string(), rust, &base, rust / cc, 0.01);
         if on {
-            let raw = case.name.replacen("tracing_on", "limit/raw_write", 1);
+            let raw = format!("limit/raw_write_{}", case.event);
             own.vs.insert(raw.clone(), Versus { ratio: 0.8, low: 0.79, high: 0.81 });
             rows.push(row(&raw, 500.0));
         }
-        rows.extend([own, row(&base, cc), compared(&format!("ffi/{}", case.name), cc, &base, 1.0, 0.01)]);
+        let ffi = compared(&case.id(Who::Ffi).to_string(), cc, &base, 1.0, 0.01);
+        rows.extend([own, row(&base, cc), ffi]);
     }
     ground.write("atrace", &rows);
-    let twelve = seed::SUBSCRIBER.map(|case| {
-        let ns = if case.name.contains("_on_") { 500.0 } else { 6.0 };
-        compared(&format!("rust/{}", case.name), ns, "limit/x", 1.0, 0.01)
+    let twelve = published::TRACING.map(|case| {
+        let ns = if case.kind == "tracing_on" { 500.0 } else { 6.0 };
+        compared(&case.id().to_string(), ns, "limit/x", 1.0, 0.01)
     });
     ground.write("subscriber", &twelve);
     let mut rows = vec![row("rust/work/none", 1000.0)];
@@ -154,8 +155,9 @@ fn a_run_is_told() {
     for plot in PLOTS {
         assert!(ran.html.contains(&format!("id=\"{plot}\"")), "no {plot}");
     }
-    for case in seed::WRAPPER.map(|case| case.name).iter().chain(&seed::SUBSCRIBER.map(|case| case.name)) {
-        assert!(ran.html.contains(case) && ran.markdown.contains(case), "no {case}");
+    let events = published::EVENTS.iter().map(|case| case.id(Who::Rust).name());
+    for case in events.chain(published::TRACING.iter().map(|case| case.id().name())) {
+        assert!(ran.html.contains(&case) && ran.markdown.contains(&case), "no {case}");
     }
     // The original's own numbers stand beside.
     assert!(

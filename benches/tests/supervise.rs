@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use atrace::control::Control;
 use atrace::tracefs::Instance;
-use atrace_benches::paired::{Config, Paired};
-use atrace_benches::processes::{self, Alternating};
+use atrace_benches::harness::supervise::{self, Session};
+use atrace_benches::measure::paired::{Config, Paired};
+use atrace_benches::measure::processes::{self, Alternating};
 use atrace_benches::row::Sink;
-use atrace_benches::supervise::{self, Session};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 const HELPER: &str = "ATRACE_BENCHES_TEST_HELPER";
@@ -296,7 +296,7 @@ fn alternate(session: &Session) -> ExitCode {
         let mut paired = Paired::new(Config { min_rounds: 40, max_rounds: 40, ..Config::quick() });
         let steps = if mode == "long" { 2 } else { 1 };
         paired.case(format!("rust/{mode}"), move |n| {
-            atrace_benches::chain::run::<1>(n * steps);
+            atrace_benches::instruments::chain::run::<1>(n * steps);
         });
         println!("a line of {mode}");
         processes::report(&paired.run().rows(session.sink()));
@@ -304,7 +304,7 @@ fn alternate(session: &Session) -> ExitCode {
     }
     let mut all = Alternating::new(8);
     let rows = all.mode("long").mode("short").compare("rust/long", "rust/short").run().unwrap();
-    println!("{}", atrace_benches::table::Table::new("processes", &rows));
+    println!("{}", atrace_benches::report::table::Table::new("processes", &rows));
     assert_eq!(rows.iter().map(|row| &row.id[..]).collect::<Vec<_>>(), ["rust/long", "rust/short"]);
     let ratio = rows[0].vs_process["rust/short"];
     assert!(rows[0].vs.is_empty() && rows[0].sink == Sink::Null);

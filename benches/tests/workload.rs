@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use atrace::AtraceTag;
 use atrace::tracefs::Instance;
-use atrace_benches::alloc::Counting;
-use atrace_benches::args::Args;
-use atrace_benches::chain;
+use atrace_benches::harness::args::Args;
+use atrace_benches::instruments::alloc::Counting;
+use atrace_benches::instruments::chain;
+use atrace_benches::measure::workload::{self, Bar, Case, Company, Done, Mode, Results, Tracing, Workload};
 use atrace_benches::row;
-use atrace_benches::workload::{self, Bar, Case, Company, Done, Mode, Results, Tracing, Workload};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

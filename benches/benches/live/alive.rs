@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use atrace_benches::workload::{Tracing, Wrong};
+use atrace_benches::measure::workload::{Tracing, Wrong};
 use atrace_subscriber::live;
 use tokio::runtime::Builder;
 use tokio::sync::Notify;

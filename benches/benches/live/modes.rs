@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::sync::OnceLock;
 
-use atrace_benches::workload::Mode;
+use atrace_benches::measure::workload::Mode;
 use atrace_subscriber::live::{LiveLayer, Symbols, Walk, return_addresses};
 use tracing::Subscriber;
 use tracing::span::{Attributes, Id, Record};

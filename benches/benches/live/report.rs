@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use atrace_benches::measure::workload::{Bar, Results};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
-use atrace_benches::workload::{Bar, Results};
 
 use super::FETCHED;
 use super::modes::{BY_POINTERS, DEFAULT, NULL, ORIGINAL};

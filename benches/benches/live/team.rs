@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use atrace_benches::workload::Wrong;
+use atrace_benches::measure::workload::Wrong;
 use tokio::runtime::Runtime;
 
 use super::Body;

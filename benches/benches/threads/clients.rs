@@ -5,8 +5,8 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use atrace_benches::cpu::{self, Pin};
-use atrace_benches::workload::Wrong;
+use atrace_benches::instruments::cpu::{self, Pin};
+use atrace_benches::measure::workload::Wrong;
 
 /// How many of them there are, as in the original.
 pub(crate) const CLIENTS: usize = 2;

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::hint::black_box;
 use std::net::SocketAddr;
 
-use atrace_benches::http::{self, Exchange};
-use atrace_benches::workload::Wrong;
+use atrace_benches::harness::http::{self, Exchange};
+use atrace_benches::measure::workload::Wrong;
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
 use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
 use p256::elliptic_curve::Generate as _;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use atrace_benches::profile::{Started, minor_faults};
-use atrace_benches::workload::{Done, Tracing, Wrong};
+use atrace_benches::instruments::profile::{Started, minor_faults};
+use atrace_benches::measure::workload::{Done, Tracing, Wrong};
 use tokio::runtime::Runtime;
 
 use super::clients::{CLIENTS, Client, Clients, Share, roles, stay};

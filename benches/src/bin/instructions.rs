@@ -1,7 +1,7 @@
-//! Counts the instructions of every kind of event; see [`atrace_benches::instructions`].
+//! Counts the instructions of every kind of event; see [`atrace_benches::measure::instructions`].
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    atrace_benches::instructions::main()
+    atrace_benches::measure::instructions::main()
 }

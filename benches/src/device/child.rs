@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::supervise::is_ignored;
+use crate::harness::supervise::is_ignored;
 
 const POLL: Duration = Duration::from_millis(20);
 /// How long a child that was asked to end may take before it is killed.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::supervise::by_signal;
+use crate::harness::supervise::by_signal;
 
 /// What failed; the number is the exit status (2: the command line).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::properties::Properties;
-use crate::environment;
+use crate::row::environment;
 
 /// The script whose output [`Record::new`] reads.
 pub(crate) const SCRIPT: &str = "echo kernel=$(uname -r)\n\

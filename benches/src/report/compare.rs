@@ -8,6 +8,7 @@ use super::content::versus;
 use super::input::{Input, Place, Problems, place};
 use super::model::{Cell, Part, Section, Table};
 use super::number::{count, percent, ratio, time};
+use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
 
 /// Below this, a time is a matter of where the linker put the code.
@@ -361,14 +362,13 @@ impl fmt::Display for Against {
 
 /// Whether a row is about this workspace's code, and not about what that is compared to.
 fn is_own(id: &str) -> bool {
-    id.starts_with("rust/") || id.starts_with("ffi/")
+    matches!(Id::of(id).who, Who::Rust | Who::Ffi)
 }
 
 /// How many times as long everything takes that has nothing to do with this workspace.
 fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> f64 {
-    let fixed = |row: &&Row| {
-        (row.id.starts_with("limit/") || row.id.starts_with("cc/")) && !row.noisy && row.unit == "ns"
-    };
+    let fixed =
+        |row: &&Row| matches!(Id::of(&row.id).who, Who::Limit | Who::Cc) && !row.noisy && row.unit == "ns";
     let mut all: Vec<f64> = then
         .iter()
         .filter(fixed)

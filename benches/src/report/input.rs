@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::criterion::{self, Estimate};
-use crate::environment::{self, Environment};
+use crate::row::environment::{self, Environment};
 use crate::row::{PERCENTS, Row, Versus};
 
 /// No file of ours is a hundredth of this.

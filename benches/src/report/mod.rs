@@ -37,13 +37,14 @@ mod args;
 mod compare;
 mod content;
 mod criterion;
-mod expected;
 mod html;
 mod input;
 mod markdown;
 mod model;
 mod number;
 mod plot;
+pub mod promised;
+pub mod table;
 
 use std::io;
 use std::path::Path;
@@ -53,8 +54,8 @@ use clap::Parser as _;
 
 use self::args::Args;
 use self::input::Input;
+use crate::harness::terminal::{fail, say};
 use crate::row;
-use crate::terminal::{fail, say};
 
 /// Runs `report` with this process' command line.
 #[must_use]

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::environment::Environment;
+use crate::catalogue::published::Published;
+use crate::catalogue::{Id, Who};
+use crate::row::environment::Environment;
 use crate::row::{Row, Versus};
 
 /// The whole report.
@@ -117,8 +119,14 @@ impl Cell {
             high: row.high,
             unit: row.unit.clone(),
             noisy: row.noisy,
-            own: row.id.starts_with("rust/"),
+            own: Id::of(&row.id).who == Who::Rust,
         })
+    }
+
+    /// A number that the original's authors published.
+    pub(crate) fn published(time: Published) -> Self {
+        let Published { low, ns: median, high } = time;
+        Self::Value(Value { median, low, high, unit: "ns".to_owned(), noisy: false, own: false })
     }
 
     pub(crate) fn ratio(versus: Option<&Versus>) -> Self {
@@ -145,12 +153,12 @@ impl Series {
     pub(crate) const ALL: [Self; 5] = [Self::Limit, Self::Cc, Self::Rust, Self::Ffi, Self::Peer];
 
     pub(crate) fn of(id: &str) -> Self {
-        match id.split('/').next().unwrap_or_default() {
-            "rust" => Self::Rust,
-            "cc" => Self::Cc,
-            "ffi" => Self::Ffi,
-            "limit" => Self::Limit,
-            _ => Self::Peer,
+        match Id::of(id).who {
+            Who::Rust => Self::Rust,
+            Who::Cc => Self::Cc,
+            Who::Ffi => Self::Ffi,
+            Who::Limit => Self::Limit,
+            Who::Other(_) => Self::Peer,
         }
     }
 
@@ -236,5 +244,21 @@ impl Point {
             of: row.id.clone(),
             rounds: Vec::new(),
         }
+    }
+}
+
+/// A name as part of an id of the page.
+pub(crate) fn slug(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_told_by_ids() {
+        assert_eq!(Series::of("peer-tracing-chrome/event"), Series::Peer);
+        assert_eq!(Series::of("cc/x"), Series::Cc);
     }
 }

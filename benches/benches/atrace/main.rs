@@ -1,0 +1,427 @@
+//! What an event costs: Rust beside C++ beside the machine's limits, tracing off and on.
+//!
+//! The cases are those of AOSP's `libatrace_rust_benchmark`, under its names, in Rust (`rust/`), in C++
+//! (`cc/`, printed as `BM_…`), and in Rust through the C++ side's libcutils (`ffi/`, in a process of its own
+//! as a process has one sink). Each is compared in interleaved rounds, then given to Criterion. The rows are
+//! left in `target/overhead/atrace.json`.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::hint::black_box;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use atrace::control::{Control, Switched};
+use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags};
+use atrace_benches::catalogue::{EVENTS, Event, Id, State, What, Who, promises};
+use atrace_benches::harness::supervise::{self, Session};
+use atrace_benches::instruments::alloc::{Counting, per_op};
+use atrace_benches::measure::paired::{Config, Paired};
+use atrace_benches::measure::processes::{self, Alternating};
+use atrace_benches::measure::threads::scale;
+use atrace_benches::report::promised::Promised;
+use atrace_benches::report::table::Table;
+use atrace_benches::row::{self, Row};
+use criterion::Criterion;
+
+use atrace_benches::subjects::events::{Operation, c_text, operations, text};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const TAG: AtraceTag = AtraceTag::App;
+/// How many operations allocations are counted over.
+const COUNTED: u64 = 10_000;
+
+fn main() -> ExitCode {
+    supervise::run(|session| match bench(&session) {
+        Ok(code) => code,
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn bench(session: &Session) -> io::Result<ExitCode> {
+    if session.args().list {
+        for state in State::ALL {
+            for event in &EVENTS {
+                println!("{}: benchmark", Id::event(Who::Rust, state, event));
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let switch = Switch::new()?;
+    match session.args().mode.as_deref() {
+        Some("ffi") => {
+            processes::report(&through_libcutils(session, &switch)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(kind @ ("alone" | "watched" | "watched_without_descriptors")) => {
+            processes::report(&beside_a_watch(session, &switch, kind)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(other) => return Err(io::Error::other(format!("there is no mode {other}"))),
+        None => {}
+    }
+    println!("sink: {}; switched by the properties, verified by {}", atrace::sink(), session.verified_by());
+    say_what_is_missing(session);
+    let mut rows = Vec::new();
+    let mut section = |title: &str, part: Vec<Row>| {
+        println!("\n{}", Table::new(title, &part).labels(&|id| Id::of(id).label()));
+        let _ = io::stdout().flush();
+        rows.extend(part);
+    };
+    section("off", off(session, &switch)?);
+    section("on", on(session, &switch)?);
+    section("names", names(session, &switch)?);
+    section("ffi", ffi(session)?);
+    section("threads", threads(session, &switch)?);
+    section("watch", watch(session)?);
+    println!("\n{}", Promised { promises: &promises::of_events(), rows: &rows });
+    if session.args().filters.is_empty() && !session.args().test {
+        println!("rows: {}", row::write("atrace", &rows)?.display());
+    }
+    criterion(session, &switch)?;
+    let none_asked = rows.is_empty() && !session.args().filters.is_empty();
+    if none_asked {
+        println!("no case has an id with that in it; --list shows them");
+    }
+    Ok(if session.args().test || none_asked {
+        ExitCode::SUCCESS
+    } else {
+        atrace_benches::harness::exit_code(&rows)
+    })
+}
+
+/// Says which rows there are not, and why, a line for each reason.
+fn say_what_is_missing(session: &Session) {
+    let mut missing = BTreeMap::<_, Vec<_>>::new();
+    for Operation { event, missing: why, .. } in operations() {
+        if let Some(why) = why {
+            missing.entry(why).or_default().push(event.name);
+        }
+    }
+    for (why, names) in missing {
+        println!("no C++ rows of {}: {why}", names.join(", "));
+    }
+    if !session.is_where_libcutils_writes() {
+        println!(
+            "no C++ rows and none through libcutils with tracing on: libcutils writes to the kernel alone, which this \
+             process may not"
+        );
+    }
+}
+
+/// Switches this process by its properties, for Rust and C++ alike.
+struct Switch {
+    control: Control,
+}
+
+impl Switch {
+    fn new() -> io::Result<Self> {
+        let control = Control::open().map_err(io::Error::other)?;
+        // libcutils never notices flags that did not exist when it first looked: they shall exist.
+        control.enable_this_process().and_then(Switched::restore).map_err(io::Error::other)?;
+        let this = Self { control };
+        this.check(false)?;
+        Ok(this)
+    }
+
+    fn on(&self) -> io::Result<Switched> {
+        let switched = self.control.enable_this_process().map_err(io::Error::other)?;
+        self.check(true)?;
+        Ok(switched)
+    }
+
+    fn check(&self, on: bool) -> io::Result<()> {
+        let cc = match cc_bench::missing("atrace_get_enabled_tags") {
+            // Then there are no C++ rows.
+            Some(_) => on,
+            None => cc_bench::enabled_tags() & TAG.bits() != 0,
+        };
+        let rust = atrace_get_enabled_tags().contains(TAG);
+        if (rust, cc) == (on, on) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "switched to on = {on}, but Rust says {rust} and C++ {cc}; {}",
+            atrace::sink()
+        )))
+    }
+}
+
+/// Fails unless `run` of one operation writes `events` events, by what the sink got.
+fn verify(session: &Session, id: &str, run: &mut dyn FnMut(u64), events: u64) -> io::Result<()> {
+    match session.wrote(|| run(1))? {
+        // A file counts bytes: then all that can be told is whether something came.
+        Some(got) if (got == events) || (session.instance().is_none() && (got > 0) == (events > 0)) => Ok(()),
+        None => Ok(()),
+        Some(got) => Err(io::Error::other(format!("{id} was to write {events} events, the sink got {got}"))),
+    }
+}
+
+fn config(session: &Session) -> Config {
+    let full = Config::of(session.args());
+    if full.once { full } else { Config { budget: full.budget.mul_f64(1.2), ..full } }
+}
+
+/// Measures the operations in one state, with whatever else `add` adds, `who` being Rust's name.
+fn compare(
+    session: &Session,
+    state: State,
+    who: &Who,
+    add: impl for<'a> FnOnce(&mut Paired<'a>),
+) -> io::Result<Vec<Row>> {
+    let mut counted = Vec::new();
+    let mut paired = Paired::new(config(session));
+    for Operation { event, mut rust, cc, .. } in operations() {
+        let messages = if state == State::On { event.messages } else { 0 };
+        let [rust_id, cc_id] = [who.clone(), Who::Cc].map(|who| Id::event(who, state, event).to_string());
+        verify(session, &rust_id, &mut rust, messages)?;
+        counted.push((rust_id.clone(), per_op(COUNTED, &mut rust)));
+        paired.case(&rust_id, rust);
+        if let Some(mut cc) = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes()) {
+            verify(session, &cc_id, &mut cc, messages)?;
+            paired.case(&cc_id, cc);
+            paired.compare(&rust_id, &cc_id);
+        }
+    }
+    add(&mut paired);
+    paired.select(session.args());
+    let measured = paired.run();
+    println!("\n{}, {who}: {measured}", state.name());
+    let rows = measured.rows(session.sink()).into_iter().map(|row| {
+        let allocs = counted.iter().find(|(id, _)| *id == row.id).and_then(|(_, count)| *count);
+        row.with_allocs(allocs)
+    });
+    Ok(rows.collect())
+}
+
+fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
+    switch.check(false)?;
+    compare(session, State::Off, &Who::Rust, |paired| {
+        paired.case("limit/empty_loop", |n| (0..n).for_each(|i| _ = black_box(i)));
+        let word = std::sync::atomic::AtomicU64::new(0);
+        paired.case("limit/load_and_test", move |n| {
+            let word = black_box(&word);
+            (0..n).for_each(|_| {
+                if word.load(std::sync::atomic::Ordering::Relaxed) != 0 {
+                    black_box(());
+                }
+            });
+        });
+        paired.compare("rust/tracing_off_begin/10", "limit/load_and_test");
+        paired.compare("rust/tracing_off_begin/1000", "rust/tracing_off_begin/10");
+    })
+}
+
+/// The file that the marker is, opened for the raw writes.
+fn marker(session: &Session) -> io::Result<File> {
+    let path = session.marker().ok_or_else(|| io::Error::other("there is no marker to write to"))?;
+    OpenOptions::new().append(true).open(path)
+}
+
+/// The system's `write(2)`, called as any program calls it. The bytes are those of an event.
+fn raw_write(file: &File, message: &[u8], n: u64) {
+    let whole = cc_bench::raw_write(file.as_fd(), message, n);
+    assert_eq!(whole, n, "the sink takes no raw writes");
+}
+
+fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
+    let _on = switch.on()?;
+    let pid = std::process::id();
+    let file = marker(session)?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    compare(session, State::On, &Who::Rust, |paired| {
+        paired.case("limit/getppid", |n| (0..n).for_each(|_| _ = black_box(rustix::process::getppid())));
+        let message = format!("B|{pid}|{}", text(10)).into_bytes();
+        paired.case("limit/write_dev_null", move |n| raw_write(&null, &message, n));
+        for (name, message) in [
+            ("begin/10", format!("B|{pid}|{}", text(10))),
+            ("begin/1000", format!("B|{pid}|{}", text(1000))),
+            ("end", format!("E|{pid}")),
+        ] {
+            let event = Event::named(name).expect("the catalogue has it");
+            let base = Id { who: Who::Limit, what: What::RawWrite(event) }.to_string();
+            let file = file.try_clone().expect("a descriptor is left");
+            paired.case(&base, move |n| raw_write(&file, message.as_bytes(), n));
+            paired.compare(Id::event(Who::Rust, State::On, event).to_string(), &base);
+            if session.is_where_libcutils_writes() && cc_bench::missing("atrace_end_body").is_none() {
+                paired.compare(Id::event(Who::Cc, State::On, event).to_string(), &base);
+            }
+        }
+    })
+}
+
+/// How the length of a name tells, off and on, beside a raw write of the same bytes.
+fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
+    const LENGTHS: [usize; 8] = [1, 3, 10, 30, 100, 300, 600, 1000];
+    let mut rows = Vec::new();
+    let id = |state, length| Id { who: Who::Rust, what: What::Name(state, length) }.to_string();
+    for state in State::ALL {
+        let _on = if state == State::On { Some(switch.on()?) } else { None };
+        let file = marker(session)?;
+        let mut paired = Paired::new(config(session));
+        for length in LENGTHS {
+            let name = text(length);
+            paired.case(id(state, length), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
+            if state == State::On {
+                let message = format!("B|{}|{}", std::process::id(), text(length));
+                let raw = Id { who: Who::Limit, what: What::RawWriteOfName(length) }.to_string();
+                let file = file.try_clone()?;
+                paired.case(&raw, move |n| raw_write(&file, message.as_bytes(), n));
+                paired.compare(id(state, length), raw);
+            } else {
+                paired.compare(id(state, length), id(state, 10));
+            }
+        }
+        paired.select(session.args());
+        rows.extend(paired.run().rows(session.sink()));
+    }
+    Ok(rows)
+}
+
+/// Measures Rust through the C++ side's libcutils, in a process whose sink that is.
+fn ffi(session: &Session) -> io::Result<Vec<Row>> {
+    if cfg!(target_feature = "crt-static") {
+        println!("\nffi: a statically linked executable can load no libcutils");
+        return Ok(Vec::new());
+    }
+    let mut alternating = Alternating::new(1);
+    alternating.env("ATRACE_BACKEND", format!("cutils:{}", cc_bench::cutils_library().display()));
+    let _ = session;
+    alternating.once("ffi")
+}
+
+fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
+    let mut rows = compare(session, State::Off, &Who::Ffi, |_| ())?;
+    if session.is_where_libcutils_writes() {
+        match switch.on() {
+            Ok(_on) => rows.extend(compare(session, State::On, &Who::Ffi, |_| ())?),
+            // Before Android 12 libcutils lets only debuggable programs and systems trace.
+            Err(e) if cfg!(target_os = "android") => {
+                println!(
+                    "no rows through libcutils with tracing on, for which old ones want ro.debuggable=1: {e}"
+                );
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    rows.retain(|row| Id::of(&row.id).who == Who::Ffi);
+    Ok(rows)
+}
+
+/// What a watch costs the events of a process that had but one thread; in processes of their own, as a thread
+/// can't be taken back.
+fn watch(session: &Session) -> io::Result<Vec<Row>> {
+    let id = watched;
+    if !session.args().selects(&id("watched")) {
+        return Ok(Vec::new());
+    }
+    let rounds = match session.args() {
+        args if args.test => 1,
+        args if args.quick => 8,
+        _ => 24,
+    };
+    let mut alternating = Alternating::new(rounds);
+    alternating.mode("alone").mode("watched").mode("watched_without_descriptors");
+    alternating.compare(id("watched"), id("alone")).compare(id("watched_without_descriptors"), id("alone"));
+    alternating.run()
+}
+
+/// The id of the row of a process beside a watch of this kind.
+fn watched(kind: &str) -> String {
+    Id { who: Who::Rust, what: What::Watched(kind.to_owned()) }.to_string()
+}
+
+fn beside_a_watch(session: &Session, switch: &Switch, kind: &str) -> io::Result<Vec<Row>> {
+    let _on = switch.on()?;
+    let _watch = match kind {
+        "watched" => Some(atrace::watch::watch(|_| ())?),
+        "watched_without_descriptors" => Some(atrace::watch::watch_without_descriptors(|_| ())?),
+        _ => None,
+    };
+    let name = text(10);
+    let full = Config::of(session.args());
+    let mut paired = Paired::new(Config {
+        budget: full.budget.mul_f64(0.005),
+        min_rounds: full.min_rounds.min(60),
+        ..full
+    });
+    paired.case(watched(kind), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
+    Ok(paired.run().rows(session.sink()))
+}
+
+fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
+    let config = config(session);
+    let numbers: &[usize] = if config.once { &[1, 2] } else { &[1, 2, 4, 8] };
+    let mut rows = Vec::new();
+    let begin = &EVENTS[0];
+    for state in State::ALL {
+        let _on = if state == State::On { Some(switch.on()?) } else { None };
+        let name = text(10);
+        for (who, case) in [(Who::Rust, true), (Who::Cc, false)] {
+            let id = Id::event(who, state, begin).to_string();
+            let is_there = case
+                || cc_bench::missing("atrace_begin_body").is_none()
+                    && (state == State::Off || session.is_where_libcutils_writes());
+            if !session.args().selects(&id) || !is_there {
+                continue;
+            }
+            let measured = scale(numbers, &config, |_| {
+                let (rust, cc) = (name.clone(), c_text(&name));
+                move |n| {
+                    if case {
+                        (0..n).for_each(|_| atrace_begin(TAG, &rust));
+                    } else {
+                        cc_bench::begin(&cc, n);
+                    }
+                }
+            });
+            rows.extend(measured.rows(&id, session.sink()));
+        }
+    }
+    Ok(rows)
+}
+
+/// Gives every case to Criterion, for its own statistics and its comparison with the last run.
+fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
+    if session.args().filters.len() > 1 {
+        println!("Criterion takes one filter: its statistics are left out");
+        return Ok(());
+    }
+    let mut criterion = Criterion::default()
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(800))
+        .sample_size(40)
+        .without_plots()
+        .configure_from_args();
+    println!();
+    for state in State::ALL {
+        let _on = if state == State::On { Some(switch.on()?) } else { None };
+        for Operation { event, mut rust, cc, .. } in operations() {
+            let name = |who| Id::event(who, state, event).in_criterion();
+            timed(&mut criterion, &name(Who::Rust), &mut rust);
+            if let Some(mut cc) = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes()) {
+                timed(&mut criterion, &name(Who::Cc), &mut cc);
+            }
+        }
+    }
+    session.clear()?;
+    criterion.final_summary();
+    Ok(())
+}
+
+fn timed(criterion: &mut Criterion, name: &str, run: &mut dyn FnMut(u64)) {
+    criterion.bench_function(name, |bencher| {
+        bencher.iter_custom(|n| {
+            let start = Instant::now();
+            run(n);
+            start.elapsed()
+        });
+    });
+}

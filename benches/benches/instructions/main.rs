@@ -1,0 +1,118 @@
+//! Counts the instructions of one operation under callgrind: of every kind of event off and on, in Rust, in Rust
+//! through libcutils and in C++, and of the subscriber's events and spans.
+//!
+//! `cargo run -p atrace-benches --bin instructions` starts it, with all it needs in its environment, and reads
+//! what it leaves; see `atrace_benches::measure::instructions`. Each case is a process of its own. What it sets up, and its
+//! first operations, are not counted.
+
+#![allow(missing_docs, reason = "what the macros make is public and has none")]
+
+use std::hint::black_box;
+use std::path::PathBuf;
+
+use atrace::AtraceTag;
+use atrace::control::{Control, Switched};
+use atrace_benches::catalogue::{Id, State, What, Who};
+use atrace_benches::measure::instructions::{Counted, OPERATIONS};
+use atrace_benches::subjects::{events, modes};
+use gungraun::{LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
+
+/// Runs an operation so many times.
+type Run = Box<dyn FnMut(u64)>;
+
+/// A case that is ready to be counted, and its sink.
+struct Prepared {
+    run: Run,
+    _on: Option<Switched>,
+}
+
+/// Switches tracing as the case wants it, and makes sure that it is so by what arrives.
+fn prepare(id: String) -> Prepared {
+    let parsed = Id::of(&id);
+    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match parsed.what {
+        What::Event(state, event) => {
+            let mut all = events::operations().into_iter();
+            let operation = all.find(|operation| operation.event == event).expect("each has an operation");
+            let is_cc = parsed.who == Who::Cc;
+            let run = if is_cc { operation.cc.expect("C++ has it") } else { operation.rust };
+            (state == State::On, event.messages, None, run)
+        }
+        What::Tracing(_, case) => {
+            let mode = modes::all().into_iter().find(|mode| mode.id(case) == parsed);
+            let mode = mode.unwrap_or_else(|| panic!("there is no case {id}"));
+            (mode.on, case.messages(), Some(mode.install), Box::new(move |n| mode.run(case, n)))
+        }
+        _ => panic!("there is no case {id}"),
+    };
+    let control = Control::open().expect("there are properties");
+    // libcutils never notices flags that did not exist when it first looked.
+    control.enable_this_process().and_then(Switched::restore).expect("tracing can be switched");
+    let on_for_now = on.then(|| control.enable_this_process().expect("tracing can be switched on"));
+    if let Some(install) = install {
+        install();
+    }
+    // The first sets up what is set up once; it is then that a callsite asks.
+    run(1);
+    let before = written();
+    run(1);
+    let got = written() - before;
+    assert_eq!(got > 0, on && messages > 0, "{id} wrote {got} bytes; {}", atrace::sink());
+    let rust = atrace::atrace_is_tag_enabled(AtraceTag::App);
+    assert_eq!((rust, cc_bench::enabled_tags() & AtraceTag::App.bits() != 0), (on, on), "{id}");
+    run(100);
+    Prepared { run, _on: on_for_now }
+}
+
+/// How much the sink has got.
+fn written() -> u64 {
+    let sink = PathBuf::from(std::env::var_os("ATRACE_MARKER").expect("the sink is a file"));
+    std::fs::metadata(sink).expect("the sink is there").len()
+}
+
+/// Runs the case as often as is counted.
+#[inline(always)]
+fn count(mut prepared: Prepared) -> Prepared {
+    (prepared.run)(black_box(OPERATIONS));
+    prepared
+}
+
+/// The environment that was made for this, and nothing else.
+fn config() -> LibraryBenchmarkConfig {
+    let mut config = LibraryBenchmarkConfig::default();
+    config.pass_through_envs(["ATRACE_MARKER", "ATRACE_PROPERTIES", "GLIBC_TUNABLES"]);
+    config
+}
+
+/// The same with the C++ side's libcutils as the sink.
+fn through_libcutils() -> LibraryBenchmarkConfig {
+    let mut config = config();
+    config.env("ATRACE_BACKEND", format!("cutils:{}", cc_bench::cutils_library().display()));
+    config
+}
+
+#[library_benchmark(config = config())]
+#[benches::case(iter = Counted::Rust.ids(), setup = prepare)]
+fn rust(prepared: Prepared) -> Prepared {
+    count(prepared)
+}
+
+#[library_benchmark(config = through_libcutils())]
+#[benches::case(iter = Counted::Ffi.ids(), setup = prepare)]
+fn ffi(prepared: Prepared) -> Prepared {
+    count(prepared)
+}
+
+#[library_benchmark(config = config())]
+#[benches::case(iter = Counted::Cc.ids(), setup = prepare)]
+fn cc(prepared: Prepared) -> Prepared {
+    count(prepared)
+}
+
+#[library_benchmark(config = config())]
+#[benches::case(iter = Counted::Tracing.ids(), setup = prepare)]
+fn tracing_with(prepared: Prepared) -> Prepared {
+    count(prepared)
+}
+
+library_benchmark_group!(name = instructions, benchmarks = [rust, ffi, cc, tracing_with]);
+main!(library_benchmark_groups = instructions);

@@ -1,0 +1,379 @@
+//! What tracing costs a program that starts a thread, or a task, for each thing it does.
+//!
+//! The benchmark of virtual and kernel threads of Java's project Loom, with `std::thread` and tokio's tasks. Two client
+//! threads each create, start and join one thread or task after the other, which
+//!
+//! - `io`: asks an HTTP/1.1 server once, on a connection of its own, and waits for the answer. The server is on this
+//!   machine, in a process of its own, and answers at once or after 5 ms: the original asked one in the internet.
+//! - `nonio`: makes a P-256 key pair (the original DSA-1024, which takes about as long).
+//!
+//! Traced, what the thread or task does is within a span, with its number, and ends with an event. A task's span is
+//! entered for each of its polls and once more when it is dropped.
+//!
+//! Every answer is compared with what was asked; every public key is checked to be on the curve, some by a signature. A
+//! kernel thread is started for each operation, no less and no more; tasks run on no more threads than there are
+//! workers; otherwise the bench fails.
+//!
+//! The runtime is `tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io()`. A nanosecond is one that a
+//! client waits: what both together take, by the number of operations.
+
+use std::fmt::{self, Write as _};
+use std::io;
+use std::net::SocketAddr;
+use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use atrace_benches::harness::args::Args;
+use atrace_benches::harness::http::{self, Server};
+use atrace_benches::harness::supervise;
+use atrace_benches::instruments::alloc::Counting;
+use atrace_benches::instruments::profile::{Sampler, Started, State};
+use atrace_benches::measure::processes;
+use atrace_benches::measure::workload::{self, Bar, Bare, Case, Company, Results, Tracing, Workload};
+use atrace_benches::stats::Interval;
+
+mod clients;
+mod jobs;
+mod operations;
+
+use self::clients::{CLIENTS, roles};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The threads of the runtime that tasks run on.
+const WORKERS: usize = 2;
+
+/// What the process of the server is told to be.
+const SERVER: &str = "server";
+/// Tells the processes of the modes where the server is.
+const ADDRESS: &str = "ATRACE_BENCH_HTTP";
+
+fn main() -> ExitCode {
+    // What is wrong with the command line is said by the bench.
+    if Args::from_env().is_ok_and(|args| args.mode.as_deref() == Some(SERVER)) {
+        return supervise::run(|_| match http::serve() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("error: the HTTP server: {e}");
+                ExitCode::FAILURE
+            }
+        });
+    }
+    workload::run::<Threads>()
+}
+
+/// What carries an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Kernel,
+    Task,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Kernel => "kernel",
+            Self::Task => "task",
+        })
+    }
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Job {
+    Nonio,
+    /// With so many milliseconds until the answer.
+    Io(u32),
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nonio => f.pad("nonio"),
+            Self::Io(delay) => f.pad(&format!("io_{delay}ms")),
+        }
+    }
+}
+
+/// One of the benchmark's configurations: all names are made of it.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    kind: Kind,
+    job: Job,
+}
+
+impl Setup {
+    fn all() -> impl Iterator<Item = Self> {
+        let jobs = [Job::Nonio, Job::Io(0), Job::Io(5)];
+        [Kind::Kernel, Kind::Task].into_iter().flat_map(move |kind| jobs.map(|job| Self { kind, job }))
+    }
+
+    fn id(self) -> String {
+        format!("rust/threads_{}_{}", self.kind, self.job)
+    }
+
+    /// What begins its lines of the tables.
+    fn columns(self) -> String {
+        format!("{:10} {:12}", self.job, self.kind)
+    }
+
+    /// How long slices are: short, as what is compared is to run at the same time; but an operation of each client, or
+    /// dozens where they take turns on a CPU.
+    fn slice(self) -> Duration {
+        Duration::from_millis(if self.job == Job::Io(5) { 6 } else { 4 })
+    }
+
+    /// How many operations allocations are counted over.
+    fn counted_over(self) -> u64 {
+        if self.job == Job::Io(5) { 24 } else { 100 }
+    }
+}
+
+struct Threads;
+
+impl Workload for Threads {
+    const NAME: &'static str = "threads";
+
+    fn cases<T: Tracing>() -> Vec<Case> {
+        let case = |setup: Setup| {
+            let case = match setup.job {
+                // Each client has one operation: not worth what surrounds it.
+                Job::Io(5) => Case::new(setup.id(), operations::of::<T>(setup)),
+                _ => Case::afresh(setup.id(), move || operations::of::<T>(setup)),
+            };
+            let case = case.counted_over(setup.counted_over()).slices_of(setup.slice());
+            match setup {
+                // The runtime keeps a list of sockets to forget, and makes a new one each time that it looks at it.
+                Setup { kind: Kind::Task, job: Job::Io(_) } => case.inexact(),
+                _ => case,
+            }
+        };
+        Setup::all().map(case).collect()
+    }
+
+    fn company() -> io::Result<Company> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let server = Server::start(processes::adopt(command.args(["--mode", SERVER])))?;
+        let address = server.address();
+        OWN.get_or_init(|| address);
+        Ok(Company::of(server).with_env(ADDRESS, address.to_string()))
+    }
+
+    fn profile(results: &mut Results, args: &Args) -> io::Result<()> {
+        for setup in Setup::all() {
+            if results.traced_cases().any(|case| case == setup.id()) {
+                profile(setup, results, args)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn seconds() -> u64 {
+        56
+    }
+
+    fn report(results: &Results) -> String {
+        report(results)
+    }
+
+    fn bars(results: &Results) -> Vec<Bar> {
+        bars(results)
+    }
+}
+
+/// Where the server is, in the process that has started it.
+static OWN: OnceLock<SocketAddr> = OnceLock::new();
+
+/// Where the server is.
+fn server() -> io::Result<SocketAddr> {
+    if let Some(&address) = OWN.get() {
+        return Ok(address);
+    }
+    let address = std::env::var(ADDRESS).map_err(io::Error::other)?;
+    address.parse().map_err(io::Error::other)
+}
+
+/// The names of what is found beside time.
+mod count {
+    pub(super) const FAULTS: &str = "minor_faults";
+    pub(super) const MESSAGES: &str = "messages";
+    pub(super) const POLLS: &str = "polls";
+    pub(super) const STARTED: &str = "threads_started";
+    pub(super) const THROUGHPUT: &str = "ops_per_s";
+    // Those of the profile.
+    pub(super) const ALIVE: &str = "threads_alive";
+    pub(super) const ALIVE_MOST: &str = "threads_alive_most";
+    pub(super) const FREED: &str = "freed_bytes";
+    pub(super) const PEAK: &str = "peak_live_bytes";
+    pub(super) const PROFILED: &str = "profiled_ops";
+    pub(super) const PROFILED_STARTED: &str = "profiled_threads_started";
+}
+
+fn state_name(role: &str, state: State) -> String {
+    format!("{role}_{state:?}").to_lowercase()
+}
+
+/// Looks at the threads of the uninstrumented program, in this process.
+fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
+    let id = setup.id();
+    if let Some((counts, n)) = results.allocated(&id, "none") {
+        results.gauge(&id, "none", count::FREED, counts.freed as f64 / n as f64);
+        results.gauge(&id, "none", count::PEAK, counts.peak as f64);
+    }
+    let mut run = operations::of::<Bare>(setup);
+    let started_before = Started::count();
+    let time = match args {
+        args if args.test => Duration::ZERO,
+        args if args.quick => Duration::from_millis(100),
+        _ => Duration::from_millis(600),
+    };
+    roles::clear();
+    // Then what is started once is there.
+    run(if args.test { 1 } else { setup.counted_over() }).map_err(io::Error::other)?;
+    let started_since = match setup.kind {
+        Kind::Kernel => Started::count(),
+        Kind::Task => started_before,
+    };
+    let sampler = Sampler::start(Duration::from_millis(1), roles::of)?;
+    let start = Instant::now();
+    let mut ops = 0;
+    loop {
+        let n = if args.test { 1 } else { 2 * CLIENTS as u64 };
+        run(n).map_err(io::Error::other)?;
+        ops += n;
+        if start.elapsed() >= time {
+            break;
+        }
+    }
+    let samples = sampler.stop()?;
+    let started = Started::count() - started_since;
+    let mut gauge = |name: &str, value: f64| results.gauge(&id, "none", name, value);
+    gauge(count::PROFILED, ops as f64);
+    gauge(count::PROFILED_STARTED, started as f64);
+    let Some(alive) = samples.mean_alive() else { return Ok(()) };
+    gauge(count::ALIVE, alive);
+    gauge(count::ALIVE_MOST, samples.most as f64);
+    for role in samples.roles() {
+        for state in State::ALL {
+            gauge(&state_name(role, state), samples.part(role, state).unwrap_or(0.0));
+        }
+    }
+    Ok(())
+}
+
+/// The original's tables, of the program without instrumentation.
+fn report(results: &Results) -> String {
+    let mut text = String::new();
+    let measured: Vec<_> =
+        Setup::all().filter_map(|setup| Some((setup, results.row(&setup.id(), "none")?))).collect();
+    let _ = writeln!(
+        text,
+        "without instrumentation, {CLIENTS} clients\n(taskType) (threadType) Mode  {:>6} {:>12} {:>12} Units",
+        "Cnt", "Score", "± 95 %"
+    );
+    let mut line = |setup: Setup, mode: &str, n: usize, score: Interval, unit: &str| {
+        let digits = if score.median < 100.0 { 3 } else { 1 };
+        let _ = writeln!(
+            text,
+            "{} {mode:5} {n:>6} {:>12.digits$} {:>12.digits$} {unit}",
+            setup.columns(),
+            score.median,
+            score.half_width()
+        );
+    };
+    for (setup, row) in &measured {
+        let n = row.rounds.as_ref().map_or(0, |rounds| rounds.n);
+        if let Some(throughput) = results.counted(&setup.id(), "none", count::THROUGHPUT) {
+            line(*setup, "thrpt", n, throughput, "ops/s");
+        }
+    }
+    for (setup, row) in &measured {
+        let n = row.rounds.as_ref().map_or(0, |rounds| rounds.n);
+        let us = Interval { median: row.median / 1e3, low: row.low / 1e3, high: row.high / 1e3, sure: true };
+        line(*setup, "avgt", n, us, "us/op");
+    }
+    let _ = writeln!(
+        text,
+        "\nprofilers: {:12} {:>8} {:>9} {:>8} {:>9} {:>8} {:>7} {:>9} {:>13}",
+        "", "alloc", "alloc", "freed", "peak", "minor", "threads", "threads", "polls"
+    );
+    let _ = writeln!(
+        text,
+        "(taskType) (threadType) {:>7} {:>9} {:>8} {:>9} {:>8} {:>7} {:>9} {:>13}",
+        "MB/s", "B/op (n)", "B/op", "live B", "flts/op", "alive", "started", "a task"
+    );
+    for (setup, row) in &measured {
+        let get = |name: &str| row.counts.get(name).copied();
+        let cell = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        let rate = row.bytes.zip(get(count::THROUGHPUT)).map(|(bytes, rate)| bytes * rate / 1e6);
+        let per_op =
+            row.bytes.zip(row.allocs).map_or_else(|| "-".to_owned(), |(b, n)| format!("{b:.0} ({n:.0})"));
+        let _ = writeln!(
+            text,
+            "{} {:>7} {:>9} {:>8} {:>9} {:>8} {:>7} {:>9} {:>13}",
+            setup.columns(),
+            cell(rate, 3),
+            per_op,
+            cell(get(count::FREED), 0),
+            cell(get(count::PEAK), 0),
+            cell(get(count::FAULTS), 2),
+            cell(get(count::ALIVE), 1),
+            format!("{}/{}", cell(get(count::PROFILED_STARTED), 0), cell(get(count::PROFILED), 0)),
+            cell(get(count::POLLS).filter(|_| setup.kind == Kind::Task), 2),
+        );
+    }
+    let _ = write!(text, "\nstates of threads       {:12}", "");
+    for state in State::ALL {
+        let _ = write!(text, "{:>10}", format!("{state:?}").to_uppercase());
+    }
+    text.push('\n');
+    for (setup, row) in &measured {
+        for role in roles::ALL {
+            let part = |state| row.counts.get(&state_name(role, state));
+            if part(State::Running).is_none() {
+                continue;
+            }
+            let _ = write!(text, "{} {role:12}", setup.columns());
+            for state in State::ALL {
+                let _ = write!(text, "{:>9.1}%", part(state).copied().unwrap_or(0.0) * 100.0);
+            }
+            text.push('\n');
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\ntracing on              {:>12} {:>14} {:>24}",
+        "messages/op", "above nosub", "of writing them only"
+    );
+    for (setup, _) in &measured {
+        let Some(on) = results.row(&setup.id(), "on") else { continue };
+        let (Some(above), Some(messages)) = (on.above.get("nosub"), on.counts.get(count::MESSAGES)) else {
+            continue;
+        };
+        let raw = above.raw_writes.map_or_else(
+            || "-".to_owned(),
+            |raw| format!("{:.2} ({:.2}–{:.2})", raw.ratio, raw.low, raw.high),
+        );
+        let _ = writeln!(text, "{} {messages:>12.2} {:>11.0} ns {raw:>24}", setup.columns(), above.ns);
+    }
+    text
+}
+
+/// What the original never said: that its threads were threads.
+fn bars(results: &Results) -> Vec<Bar> {
+    let bar = |setup: Setup| {
+        let row = results.row(&setup.id(), "none")?;
+        let (started, ops) = (row.counts.get(count::PROFILED_STARTED)?, row.counts.get(count::PROFILED)?);
+        let (asked, kept) = match setup.kind {
+            Kind::Kernel => ("as many as operations".to_owned(), started == ops),
+            Kind::Task => (format!("at most {WORKERS}"), *started <= WORKERS as f64),
+        };
+        let measured = format!("{started:.0} in {ops:.0} operations");
+        Some(Bar::new(format!("{} starts threads", setup.id()), measured, asked, kept).exact())
+    };
+    Setup::all().filter_map(bar).collect()
+}

@@ -1,0 +1,74 @@
+//! The benches, how to run each, and the rows that each leaves at least: so that what is missing can be named.
+
+use super::event::EVENTS;
+use super::id::{Id, State, What, Who};
+use super::published;
+use super::tracing::{Case, SUBSCRIBERS};
+
+/// The bench of events.
+pub const ATRACE: &str = "atrace";
+/// The bench of subscribers.
+pub const SUBSCRIBER: &str = "subscriber";
+/// The count of instructions.
+pub const INSTRUCTIONS: &str = "instructions";
+
+/// A bench.
+#[derive(Clone, Copy, Debug)]
+pub struct Bench {
+    /// Its name, and that of its file of rows.
+    pub name: &'static str,
+    /// What runs it.
+    pub command: &'static str,
+}
+
+/// All, in the order in which a full run has them.
+pub const BENCHES: [Bench; 7] = [
+    Bench { name: ATRACE, command: "cargo bench -p atrace-benches --bench atrace" },
+    Bench { name: SUBSCRIBER, command: "cargo bench -p atrace-benches --bench subscriber" },
+    Bench { name: "suspension", command: "cargo bench -p atrace-benches --bench suspension" },
+    Bench { name: "coroutines", command: "cargo bench -p atrace-benches --bench coroutines" },
+    Bench { name: "threads", command: "cargo bench -p atrace-benches --bench threads" },
+    Bench { name: "live", command: "cargo bench -p atrace-benches --bench live" },
+    Bench { name: INSTRUCTIONS, command: "cargo run -p atrace-benches --bin instructions" },
+];
+
+impl Bench {
+    /// Returns the ids of the rows that a full run leaves at least.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Id> {
+        match self.name {
+            ATRACE => {
+                let limits = ["load_and_test"].map(Id::limit);
+                let raw = ["begin/10", "begin/1000", "end"].into_iter().filter_map(super::Event::named);
+                let raw = raw.map(|event| Id { who: Who::Limit, what: What::RawWrite(event) });
+                let threads = EVENTS.iter().take(1).flat_map(|event| {
+                    let of = move |n| State::ALL.map(|state| What::Threads(state, event, n));
+                    [1, 2].into_iter().flat_map(of).map(|what| Id { who: Who::Rust, what })
+                });
+                events().chain(limits).chain(raw).chain(threads).collect()
+            }
+            SUBSCRIBER => {
+                let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
+                let raw = |case| Id { who: Who::Limit, what: What::RawWriteOf("on".to_owned(), case) };
+                let kinds = counted.flat_map(|subscriber| Case::ALL.map(|case| subscriber.id(case)));
+                kinds.chain(Case::ALL.map(raw)).collect()
+            }
+            INSTRUCTIONS => {
+                let twelve = published::TRACING.iter().map(|case| case.id());
+                events().chain(twelve).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Every event in both states, by all that have it.
+fn events() -> impl Iterator<Item = Id> {
+    let of = |state| {
+        EVENTS.iter().flat_map(move |event| {
+            let cc = event.cc.map(|_| Who::Cc);
+            [Who::Rust, Who::Ffi].into_iter().chain(cc).map(move |who| Id::event(who, state, event))
+        })
+    };
+    State::ALL.into_iter().flat_map(of)
+}

@@ -1,0 +1,378 @@
+//! The name of a row: `<who>/<what>`.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use super::event::Event;
+use super::tracing::Case;
+
+/// Whose work a row measures.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// Nothing traced, or the least that could do it: what the others are held against.
+    Limit,
+    /// C++.
+    Cc,
+    /// This workspace.
+    Rust,
+    /// This workspace through libcutils.
+    Ffi,
+    /// Somebody else's crate: `peer-<crate>`, or whatever a later version adds.
+    Other(String),
+}
+
+impl Who {
+    /// Returns the crate of somebody else's that it is.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        match self {
+            Self::Other(name) => name.strip_prefix("peer-"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Limit => "limit",
+            Self::Cc => "cc",
+            Self::Rust => "rust",
+            Self::Ffi => "ffi",
+            Self::Other(name) => name,
+        })
+    }
+}
+
+/// Whether tracing is on while something is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// It is compiled in and nobody traces.
+    Off,
+    /// Messages are written.
+    On,
+}
+
+impl State {
+    /// Both, in the order of the tables.
+    pub const ALL: [Self; 2] = [Self::Off, Self::On];
+
+    /// As in ids.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+        }
+    }
+}
+
+/// What a row measures.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// A kind of event: `tracing_off_begin/10`.
+    Event(State, &'static Event),
+    /// The same on so many threads: `tracing_off_begin/10/2_threads`.
+    Threads(State, &'static Event, usize),
+    /// The begin of a slice whose name has so many characters: `on_name/300`.
+    Name(State, usize),
+    /// What `tracing` does under a kind of subscriber: `filtered_span`. The kind is empty for a peer in its own state.
+    Tracing(String, Case),
+    /// A begin in a process beside a watch of this kind, or alone: `on_begin_watched/10`.
+    Watched(String),
+    /// A `write(2)` of the bytes of an event: `raw_write_end`.
+    RawWrite(&'static Event),
+    /// A `write(2)` of the bytes of a begin with such a name: `raw_write_name/300`.
+    RawWriteOfName(usize),
+    /// The `write(2)`s of what a case of `tracing` writes in a mode: `raw_write_of_on_span`.
+    RawWriteOf(String, Case),
+    /// Anything else, such as the row of a workload.
+    Other(String),
+}
+
+/// The name of a row.
+///
+/// # Examples
+///
+/// ```
+/// use atrace_benches::catalogue::{Id, State, What, Who};
+///
+/// let id: Id = "rust/tracing_on_begin/10".parse().unwrap();
+/// assert_eq!(id.who, Who::Rust);
+/// assert_eq!(id.with_state(State::Off).unwrap().to_string(), "rust/tracing_off_begin/10");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id {
+    /// Whose work it is.
+    pub who: Who,
+    /// What is done.
+    pub what: What,
+}
+
+impl Id {
+    /// Makes the id of an event.
+    #[must_use]
+    pub fn event(who: Who, state: State, event: &'static Event) -> Self {
+        Self { who, what: What::Event(state, event) }
+    }
+
+    /// Makes the id of a limit that has no other form.
+    #[must_use]
+    pub fn limit(name: &str) -> Self {
+        Self { who: Who::Limit, what: What::Other(name.to_owned()) }
+    }
+
+    /// Reads an id. What is not known is [`Other`](What::Other).
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        let (who, what) = text.split_once('/').unwrap_or(("", text));
+        let who = match who {
+            "limit" => Who::Limit,
+            "cc" => Who::Cc,
+            "rust" => Who::Rust,
+            "ffi" => Who::Ffi,
+            other => Who::Other(other.to_owned()),
+        };
+        Self { who, what: What::of(what) }
+    }
+
+    /// Returns the name without who.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.what.to_string()
+    }
+
+    /// Returns the row of the same thing done by someone else.
+    #[must_use]
+    pub fn with_who(&self, who: Who) -> Self {
+        Self { who, what: self.what.clone() }
+    }
+
+    /// Returns the row of the same thing in another state; `None` where there is no such thing.
+    #[must_use]
+    pub fn with_state(&self, state: State) -> Option<Self> {
+        let what = match &self.what {
+            What::Event(_, event) => What::Event(state, event),
+            What::Threads(_, event, n) => What::Threads(state, event, *n),
+            What::Name(_, length) => What::Name(state, *length),
+            What::Tracing(kind, case) => {
+                let [off, on] = State::ALL.map(|state| format!("tracing_{}", state.name()));
+                if *kind != off && *kind != on {
+                    return None;
+                }
+                What::Tracing(format!("tracing_{}", state.name()), *case)
+            }
+            _ => return None,
+        };
+        Some(Self { who: self.who.clone(), what })
+    }
+
+    /// Tells whether tracing is on in it; `None` where the name does not say.
+    #[must_use]
+    pub fn state(&self) -> Option<State> {
+        match &self.what {
+            What::Event(state, _) | What::Threads(state, ..) | What::Name(state, _) => Some(*state),
+            What::Tracing(kind, _) => {
+                State::ALL.into_iter().find(|s| *kind == format!("tracing_{}", s.name()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns what the original benchmark calls the case: C++'s have names of their own.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match (&self.who, &self.what) {
+            (Who::Cc, What::Event(..) | What::Threads(..)) => {
+                let (name, mut out) = (self.name(), String::from("BM_Tracing"));
+                for (index, part) in name.split('_').skip(1).enumerate() {
+                    out.push_str(if index == 1 { "Atrace" } else { "" });
+                    let mut chars = part.chars();
+                    out.extend(chars.next().into_iter().flat_map(char::to_uppercase));
+                    out.push_str(chars.as_str());
+                }
+                out
+            }
+            _ => self.to_string(),
+        }
+    }
+
+    /// Returns the name without who and without what all events begin with, for a table that has these in its title.
+    #[must_use]
+    pub fn short(&self) -> String {
+        let name = self.name();
+        name.strip_prefix("tracing_").map(str::to_owned).unwrap_or(name)
+    }
+
+    /// Returns what Criterion calls the case.
+    #[must_use]
+    pub fn in_criterion(&self) -> String {
+        if self.who == Who::Rust { self.name() } else { self.label() }
+    }
+
+    /// Joins the case of a workload and the mode that it ran in.
+    #[must_use]
+    pub fn of_workload(case: &str, mode: &str) -> String {
+        format!("{case}/{mode}")
+    }
+
+    /// Splits the id of a workload's row into its case and its mode.
+    #[must_use]
+    pub fn case_and_mode(text: &str) -> Option<(&str, &str)> {
+        text.rsplit_once('/')
+    }
+}
+
+impl What {
+    fn of(text: &str) -> Self {
+        Self::known(text).unwrap_or_else(|| Self::Other(text.to_owned()))
+    }
+
+    fn known(text: &str) -> Option<Self> {
+        for state in State::ALL {
+            if let Some(length) = text.strip_prefix(state.name()).and_then(|rest| rest.strip_prefix("_name/"))
+            {
+                return Some(Self::Name(state, number(length)?));
+            }
+            let Some(name) = text.strip_prefix("tracing_").and_then(|rest| rest.strip_prefix(state.name()))
+            else {
+                continue;
+            };
+            let Some(name) = name.strip_prefix('_') else { continue };
+            if let Some(event) = Event::named(name) {
+                return Some(Self::Event(state, event));
+            }
+            if let Some((event, threads)) =
+                name.rsplit_once('/').and_then(|(n, t)| Some((Event::named(n)?, t)))
+            {
+                let n = threads.strip_suffix("_threads").or(threads.strip_suffix("_thread"))?;
+                return Some(Self::Threads(state, event, number(n)?));
+            }
+        }
+        if let Some(kind) = text.strip_prefix("on_begin_").and_then(|rest| rest.strip_suffix("/10")) {
+            return Some(Self::Watched(kind.to_owned()));
+        }
+        if let Some(length) = text.strip_prefix("raw_write_name/") {
+            return Some(Self::RawWriteOfName(number(length)?));
+        }
+        if let Some(event) = text.strip_prefix("raw_write_").and_then(Event::named) {
+            return Some(Self::RawWrite(event));
+        }
+        // The longest name first, as one ends with another.
+        let (kind, case) = [Case::EventArgs, Case::SpanArgs, Case::Event, Case::Span]
+            .into_iter()
+            .find_map(|case| Some((text.strip_suffix(case.name())?, case)))?;
+        let kind = if kind.is_empty() { kind } else { kind.strip_suffix('_')? };
+        Some(match kind.strip_prefix("raw_write_of_") {
+            Some(mode) => Self::RawWriteOf(mode.to_owned(), case),
+            None => Self::Tracing(kind.to_owned(), case),
+        })
+    }
+}
+
+/// A number as it is printed here: no sign, no leading zeros.
+fn number(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|number: &usize| number.to_string() == text)
+}
+
+impl FromStr for Id {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self::of(text))
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.who {
+            Who::Other(name) if name.is_empty() => write!(f, "{}", self.what),
+            who => write!(f, "{who}/{}", self.what),
+        }
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Event(state, event) => write!(f, "tracing_{}_{}", state.name(), event.name),
+            Self::Threads(state, event, n) => {
+                let s = if *n == 1 { "" } else { "s" };
+                write!(f, "tracing_{}_{}/{n}_thread{s}", state.name(), event.name)
+            }
+            Self::Name(state, length) => write!(f, "{}_name/{length}", state.name()),
+            Self::Tracing(kind, case) if kind.is_empty() => f.write_str(case.name()),
+            Self::Tracing(kind, case) => write!(f, "{kind}_{}", case.name()),
+            Self::Watched(kind) => write!(f, "on_begin_{kind}/10"),
+            Self::RawWrite(event) => write!(f, "raw_write_{}", event.name),
+            Self::RawWriteOfName(length) => write!(f, "raw_write_name/{length}"),
+            Self::RawWriteOf(mode, case) => write!(f, "raw_write_of_{mode}_{}", case.name()),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_id_prints_what_was_parsed() {
+        let begin = Event::named("begin/10").unwrap();
+        let end = Event::named("end").unwrap();
+        for (text, what) in [
+            ("rust/tracing_off_begin/10", What::Event(State::Off, begin)),
+            ("cc/tracing_on_end", What::Event(State::On, end)),
+            ("rust/tracing_off_begin/10/1_thread", What::Threads(State::Off, begin, 1)),
+            ("cc/tracing_on_begin/10/8_threads", What::Threads(State::On, begin, 8)),
+            ("rust/on_name/1000", What::Name(State::On, 1000)),
+            ("limit/raw_write_begin/10", What::RawWrite(begin)),
+            ("limit/raw_write_name/3", What::RawWriteOfName(3)),
+            ("limit/raw_write_of_layer_on_span_args", What::RawWriteOf("layer_on".into(), Case::SpanArgs)),
+            ("rust/tracing_on_event", What::Tracing("tracing_on".into(), Case::Event)),
+            ("limit/noop_always_event_args", What::Tracing("noop_always".into(), Case::EventArgs)),
+            ("peer-fastrace/span", What::Tracing(String::new(), Case::Span)),
+            ("peer-fastrace/off_span", What::Tracing("off".into(), Case::Span)),
+            ("rust/on_begin_watched/10", What::Watched("watched".into())),
+            ("limit/empty_loop", What::Other("empty_loop".into())),
+            ("rust/task/on", What::Other("task/on".into())),
+            ("limit/raw_writes_of/rust/task", What::Other("raw_writes_of/rust/task".into())),
+            ("rust/on_name/007", What::Other("on_name/007".into())),
+            ("rust/tracing_off_begin/10/x_threads", What::Other("tracing_off_begin/10/x_threads".into())),
+            ("nobody", What::Other("nobody".into())),
+        ] {
+            let id = Id::of(text);
+            assert_eq!((id.what.clone(), id.to_string()), (what, text.to_owned()));
+        }
+        assert_eq!(Id::of("peer-x/event").who, Who::Other("peer-x".into()));
+    }
+
+    #[test]
+    fn states_are_exchanged_where_there_are_two() {
+        let off = |text: &str| Id::of(text).with_state(State::Off).map(|id| id.to_string());
+        assert_eq!(off("cc/tracing_on_scoped").unwrap(), "cc/tracing_off_scoped");
+        assert_eq!(off("rust/tracing_on_span").unwrap(), "rust/tracing_off_span");
+        assert_eq!(off("rust/on_name/3").unwrap(), "rust/off_name/3");
+        assert_eq!(off("rust/on_filtered_span"), None);
+        assert_eq!(off("limit/getppid"), None);
+        assert_eq!(Id::of("rust/tracing_on_span").state(), Some(State::On));
+        assert_eq!(Id::of("rust/layer_on_span").state(), None);
+    }
+
+    #[test]
+    fn labels_are_the_originals() {
+        for (id, label) in [
+            ("cc/tracing_off_begin/1000", "BM_TracingOffAtraceBegin/1000"),
+            ("cc/tracing_on_async_end", "BM_TracingOnAtraceAsyncEnd"),
+            ("rust/tracing_on_end", "rust/tracing_on_end"),
+        ] {
+            assert_eq!(Id::of(id).label(), label);
+        }
+    }
+
+    #[test]
+    fn workloads_have_a_case_and_a_mode() {
+        assert_eq!(Id::case_and_mode(&Id::of_workload("rust/task", "on")), Some(("rust/task", "on")));
+    }
+}

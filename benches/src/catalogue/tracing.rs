@@ -1,0 +1,114 @@
+//! What a program does with the crate `tracing`, and the kinds of subscriber it does it under.
+
+use super::id::{Id, State, What, Who};
+
+/// What a program does with `tracing`: the bodies of the original benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Case {
+    /// An event without fields.
+    Event,
+    /// An event with four.
+    EventArgs,
+    /// A span without fields, entered and left.
+    Span,
+    /// A span with four.
+    SpanArgs,
+}
+
+impl Case {
+    /// All, in the order of the tables.
+    pub const ALL: [Self; 4] = [Self::Event, Self::EventArgs, Self::Span, Self::SpanArgs];
+
+    /// As in ids.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::EventArgs => "event_args",
+            Self::Span => "span",
+            Self::SpanArgs => "span_args",
+        }
+    }
+
+    /// In words.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::EventArgs => "event, 4 fields",
+            Self::Span => "span",
+            Self::SpanArgs => "span, 4 fields",
+        }
+    }
+
+    /// How many messages it writes while it is traced.
+    #[must_use]
+    pub const fn messages(self) -> u64 {
+        match self {
+            Self::Event | Self::EventArgs => 1,
+            Self::Span | Self::SpanArgs => 2,
+        }
+    }
+}
+
+/// A kind of subscriber, in one state of tracing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Subscriber {
+    /// What the process is told that runs it.
+    pub mode: &'static str,
+    /// What the ids of its rows begin with, before the case's name.
+    pub kind: &'static str,
+    /// Whether it is this workspace's, or something to compare it with.
+    pub is_own: bool,
+    /// Whether tracing is on.
+    pub state: State,
+    /// The modes that it is compared to.
+    pub compared_to: &'static [&'static str],
+    /// Whether its instructions are counted, too.
+    pub counted: bool,
+}
+
+const fn limit(mode: &'static str, kind: &'static str, counted: bool) -> Subscriber {
+    Subscriber { mode, kind, is_own: false, state: State::Off, compared_to: &[], counted }
+}
+
+const fn own(
+    mode: &'static str,
+    kind: &'static str,
+    state: State,
+    compared_to: &'static [&'static str],
+    counted: bool,
+) -> Subscriber {
+    Subscriber { mode, kind, is_own: true, state, compared_to, counted }
+}
+
+/// Every kind of subscriber, the baselines first; without those of other projects, which depend on Cargo's features.
+pub static SUBSCRIBERS: [Subscriber; 12] = [
+    limit("no_subscriber", "no_subscriber", true),
+    limit("level_off", "level_off", false),
+    limit("noop", "noop_always", true),
+    limit("registry", "registry", true),
+    own("off", "tracing_off", State::Off, &["noop"], true),
+    own("off_keeping_fields", "off_keeping_fields", State::Off, &["off"], false),
+    own("filtered", "filtered", State::Off, &["no_subscriber"], true),
+    own("on", "tracing_on", State::On, &[], true),
+    own("on_filtered", "on_filtered", State::On, &["on"], false),
+    own("layer_off", "layer_off", State::Off, &["registry"], true),
+    own("layer_filtered", "layer_filtered", State::Off, &["no_subscriber", "registry"], true),
+    own("layer_on", "layer_on", State::On, &[], true),
+];
+
+impl Subscriber {
+    /// Returns the kind that runs in this mode.
+    #[must_use]
+    pub fn of_mode(mode: &str) -> Option<&'static Self> {
+        SUBSCRIBERS.iter().find(|subscriber| subscriber.mode == mode)
+    }
+
+    /// Returns the id of the row of a case.
+    #[must_use]
+    pub fn id(&self, case: Case) -> Id {
+        let who = if self.is_own { Who::Rust } else { Who::Limit };
+        Id { who, what: What::Tracing(self.kind.to_owned(), case) }
+    }
+}

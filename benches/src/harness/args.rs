@@ -1,0 +1,178 @@
+//! The command line of a bench, as `cargo bench` and `cargo test` write it.
+//!
+//! Criterion reads the same command line again by itself, so what is only for Criterion is allowed
+//! here and ignored.
+
+use std::ffi::OsString;
+use std::fmt;
+
+/// Flags of Criterion's and libtest's that are followed by a value.
+const WITH_VALUE: [&str; 22] = [
+    "--baseline",
+    "--baseline-lenient",
+    "--color",
+    "--colour",
+    "--confidence-level",
+    "--format",
+    "--load-baseline",
+    "--logfile",
+    "--measurement-time",
+    "--noise-threshold",
+    "--nresamples",
+    "--output-format",
+    "--plotting-backend",
+    "--profile-time",
+    "--sample-size",
+    "--save-baseline",
+    "--significance-level",
+    "--skip",
+    "--test-threads",
+    "--warm-up-time",
+    "-b",
+    "-s",
+];
+
+/// What the command line asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Args {
+    /// Run every case once and measure nothing. As with Criterion, that is what happens without
+    /// `--bench`, which only `cargo bench` passes; on Android, where benches are started by hand or
+    /// by a runner and never by `cargo test`, only `--test` asks for it.
+    pub test: bool,
+    /// Take less time and be less sure.
+    pub quick: bool,
+    /// Name the cases and run none.
+    pub list: bool,
+    /// Run only the cases whose id contains one of these, or all if there are none.
+    pub filters: Vec<String>,
+    /// A filter must be the whole id.
+    pub exact: bool,
+    /// Which of the alternating processes this is; see [`crate::measure::processes`].
+    pub mode: Option<String>,
+}
+
+/// Why a command line is not understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error(String);
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Args {
+    /// Reads this process' command line.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse).
+    pub fn from_env() -> Result<Self, Error> {
+        Self::parse(std::env::args_os().skip(1))
+    }
+
+    /// Reads a command line without the program's name.
+    ///
+    /// # Errors
+    ///
+    /// For an argument that is not UTF-8, or a flag that lacks its value. A flag that is not known
+    /// is taken for one of Criterion's, without a value.
+    pub fn parse<S: Into<OsString>>(args: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+        Self::parse_for(cfg!(target_os = "android"), args)
+    }
+
+    /// As [`parse`](Self::parse), on Android or on a host.
+    fn parse_for<S: Into<OsString>>(android: bool, args: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+        let mut parsed = Self::default();
+        let mut bench = false;
+        let mut args = args.into_iter().map(|arg| {
+            arg.into().into_string().map_err(|arg| Error(format!("{} is not UTF-8", arg.display())))
+        });
+        while let Some(arg) = args.next() {
+            let arg = arg?;
+            let (flag, inline) = match arg.split_once('=') {
+                Some((flag, value)) if flag.starts_with("--") => (flag, Some(value.to_owned())),
+                _ => (&arg[..], None),
+            };
+            let mut value = || match inline.clone() {
+                Some(value) => Ok(value),
+                None => args.next().unwrap_or_else(|| Err(Error(format!("{flag} needs a value")))),
+            };
+            match flag {
+                "--bench" => bench = true,
+                "--test" => parsed.test = true,
+                "--quick" => parsed.quick = true,
+                "--list" => parsed.list = true,
+                "--exact" => parsed.exact = true,
+                "--mode" => parsed.mode = Some(value()?),
+                _ if WITH_VALUE.contains(&flag) => drop(value()?),
+                _ if flag.starts_with('-') => {}
+                _ => parsed.filters.push(arg),
+            }
+        }
+        parsed.test |= !bench && !android;
+        Ok(parsed)
+    }
+
+    /// Tells whether the case `id` is to run.
+    #[must_use]
+    pub fn selects(&self, id: &str) -> bool {
+        let hit = |f: &String| if self.exact { f == id } else { id.contains(&f[..]) };
+        self.filters.is_empty() || self.filters.iter().any(hit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Args {
+        Args::parse(line.split_whitespace()).unwrap()
+    }
+
+    #[test]
+    fn what_cargo_passes() {
+        let parse = |line: &str| Args::parse_for(false, line.split_whitespace()).unwrap();
+        assert_eq!(parse("--bench"), Args::default());
+        assert!(parse("").test);
+        assert!(parse("--bench --test").test);
+        let quick = parse("--quick --bench");
+        assert!(quick.quick && !quick.test);
+        assert!(parse("--list --format terse").list);
+        assert!(parse("--list --format terse").filters.is_empty());
+    }
+
+    #[test]
+    fn on_android_only_a_test_is_a_test() {
+        let parse = |line: &str| Args::parse_for(true, line.split_whitespace()).unwrap();
+        assert_eq!(parse(""), Args::default());
+        assert_eq!(parse("--bench"), Args::default());
+        assert!(parse("--test").test && parse("--bench --test").test);
+    }
+
+    #[test]
+    fn criterions_flags_are_let_through() {
+        let args = parse("--save-baseline main on_begin --sample-size=20 --noplot -n -b old off --bench");
+        assert_eq!(args.filters, ["on_begin", "off"]);
+        assert!(!args.test);
+        assert_eq!(Args::parse(["--sample-size"]).unwrap_err().to_string(), "--sample-size needs a value");
+    }
+
+    #[test]
+    fn filters() {
+        let args = parse("--bench on_begin");
+        assert!(args.selects("rust/tracing_on_begin/10") && !args.selects("rust/tracing_off_begin/10"));
+        assert!(parse("--bench").selects("x"));
+        let exact = parse("--bench --exact a/b");
+        assert!(exact.selects("a/b") && !exact.selects("a/b/10"));
+    }
+
+    #[test]
+    fn modes() {
+        assert_eq!(parse("--mode on --bench").mode.as_deref(), Some("on"));
+        assert_eq!(parse("--mode=off --bench").mode.as_deref(), Some("off"));
+        assert!(Args::parse(["--mode"]).is_err());
+    }
+}

@@ -1,0 +1,47 @@
+//! The clocks, and what reading one costs.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Returns the CPU time that the calling thread has used.
+#[must_use]
+pub fn thread_cpu() -> Duration {
+    let t = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither part is ever negative.
+    Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or(0))
+}
+
+/// Returns the least that a measurement with [`Instant`] shows: two readings with nothing between.
+///
+/// A slice must be long beside it; [`crate::measure::paired`] takes care of that.
+#[must_use]
+pub fn timer_floor() -> Duration {
+    let mut pairs: Vec<Duration> = (0..1001)
+        .map(|_| {
+            let start = Instant::now();
+            start.elapsed()
+        })
+        .collect();
+    pairs.sort_unstable();
+    pairs[pairs.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_time_passes_only_while_working() {
+        let start = thread_cpu();
+        std::thread::sleep(Duration::from_millis(20));
+        let slept = thread_cpu() - start;
+        assert!(slept < Duration::from_millis(10), "{slept:?}");
+        while thread_cpu() - start < Duration::from_millis(20) {}
+    }
+
+    #[test]
+    fn the_timer_is_finer_than_a_slice() {
+        assert!(timer_floor() < Duration::from_micros(20));
+    }
+}

@@ -1,0 +1,438 @@
+//! Compares cases in interleaved rounds.
+//!
+//! A machine is never the same twice: its clock, its caches and what else runs on it change within
+//! milliseconds. So no case is measured by itself. Every *round* runs one short slice of every
+//! case, in an order that changes each time, and what is compared is the two slices of one round;
+//! the median over hundreds of rounds then says how the cases differ, and its interval how sure
+//! that is. What disturbs one round, or all of them alike, cancels.
+//!
+//! Slices are long beside the timer and short beside the scheduler's time slice, so that other
+//! programs on the same CPU hit few of them.
+//!
+//! ```
+//! use std::hint::black_box;
+//!
+//! use atrace_benches::measure::paired::{Config, Paired};
+//!
+//! let mut paired = Paired::new(Config::test());
+//! paired.case("rust/add", |n| (0..n).for_each(|i| drop(black_box(i + 1))));
+//! paired.case("limit/empty_loop", |n| (0..n).for_each(|i| drop(black_box(i))));
+//! paired.compare("rust/add", "limit/empty_loop");
+//! let measured = paired.run();
+//! assert!(measured.ratio("rust/add", "limit/empty_loop").is_some());
+//! ```
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::harness::args::Args;
+use crate::instruments::clock::timer_floor;
+use crate::instruments::cpu::Pin;
+use crate::measure::measured::{Measured, Stopped};
+use crate::stats::shuffle::Shuffle;
+
+/// How long, how often, and how sure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How long one slice of a case takes: 0.2 to 1 ms. A case slower than that runs once.
+    pub slice: Duration,
+    /// How long a case runs untimed before each of its slices, to have its code and data in the
+    /// caches; zero for not at all.
+    pub warm_up: Duration,
+    /// No comparison rests on fewer rounds.
+    pub min_rounds: usize,
+    /// No comparison is given more rounds, however uncertain it is.
+    pub max_rounds: usize,
+    /// How long all rounds together may take, once there are `min_rounds`.
+    pub budget: Duration,
+    /// Rounds go on until each compared ratio has half its interval within this part of it…
+    pub tight: f64,
+    /// …or the difference has half its interval within this many nanoseconds.
+    pub tight_ns: f64,
+    /// Whether to stay on one CPU while measuring.
+    pub pin: bool,
+    /// The id of a case, usually an empty loop, whose time is taken off every other case's in the
+    /// same round. By default nothing is.
+    pub subtract: Option<String>,
+    /// What the order of the cases is drawn from.
+    pub seed: u64,
+    /// Run one operation of every case, once, and measure nothing.
+    pub once: bool,
+}
+
+impl Config {
+    /// Returns the configuration of a full run.
+    #[must_use]
+    pub fn full() -> Self {
+        Self {
+            slice: Duration::from_micros(300),
+            warm_up: Duration::from_micros(30),
+            min_rounds: 200,
+            max_rounds: 3000,
+            budget: Duration::from_secs(20),
+            tight: 0.005,
+            tight_ns: 0.02,
+            pin: true,
+            subtract: None,
+            seed: 0xA7ACE,
+            once: false,
+        }
+    }
+
+    /// Returns the configuration of a run with `--quick`.
+    #[must_use]
+    pub fn quick() -> Self {
+        Self {
+            min_rounds: 60,
+            max_rounds: 400,
+            budget: Duration::from_secs(3),
+            tight: 0.01,
+            tight_ns: 0.05,
+            ..Self::full()
+        }
+    }
+
+    /// Returns the configuration of a bench that runs as a test.
+    #[must_use]
+    pub fn test() -> Self {
+        Self { once: true, min_rounds: 1, max_rounds: 1, pin: false, ..Self::full() }
+    }
+
+    /// Returns the configuration that a command line asks for.
+    #[must_use]
+    pub fn of(args: &Args) -> Self {
+        match args {
+            Args { test: true, .. } => Self::test(),
+            Args { quick: true, .. } => Self::quick(),
+            _ => Self::full(),
+        }
+    }
+}
+
+/// Something to measure: an id, and a closure that runs the operation as often as it is told.
+pub struct Case<'a> {
+    id: String,
+    run: Box<dyn FnMut(u64) + 'a>,
+    before: Option<Box<dyn FnMut() + 'a>>,
+    after: Option<Box<dyn FnMut() + 'a>>,
+}
+
+impl<'a> Case<'a> {
+    /// Makes a case. `run(n)` runs the operation `n` times; its loop is part of what is measured,
+    /// and what it computes has to be consumed (`black_box`).
+    pub fn new(id: impl Into<String>, run: impl FnMut(u64) + 'a) -> Self {
+        Self { id: id.into(), run: Box::new(run), before: None, after: None }
+    }
+
+    /// Runs `f`, untimed, before each slice and its warm-up: to switch tracing on, for example.
+    #[must_use]
+    pub fn before(mut self, f: impl FnMut() + 'a) -> Self {
+        self.before = Some(Box::new(f));
+        self
+    }
+
+    /// Runs `f`, untimed, after each slice.
+    #[must_use]
+    pub fn after(mut self, f: impl FnMut() + 'a) -> Self {
+        self.after = Some(Box::new(f));
+        self
+    }
+
+    fn slice(&mut self, warm_up: u64, iters: u64) -> Duration {
+        if let Some(before) = &mut self.before {
+            before();
+        }
+        if warm_up > 0 {
+            (self.run)(warm_up);
+        }
+        let start = Instant::now();
+        (self.run)(iters);
+        let took = start.elapsed();
+        if let Some(after) = &mut self.after {
+            after();
+        }
+        took
+    }
+}
+
+impl fmt::Debug for Case<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Cases to run beside each other, and which of them to compare.
+#[derive(Debug)]
+pub struct Paired<'a> {
+    config: Config,
+    cases: Vec<Case<'a>>,
+    comparisons: Vec<(String, String)>,
+}
+
+impl<'a> Paired<'a> {
+    /// Begins with no cases.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { config, cases: Vec::new(), comparisons: Vec::new() }
+    }
+
+    /// Adds a case without anything to do before or after its slices.
+    pub fn case(&mut self, id: impl Into<String>, run: impl FnMut(u64) + 'a) {
+        self.add(Case::new(id, run));
+    }
+
+    /// Adds a case.
+    ///
+    /// # Panics
+    ///
+    /// When there is one of the same id.
+    pub fn add(&mut self, case: Case<'a>) {
+        assert!(self.cases.iter().all(|c| c.id != case.id), "two cases are called {:?}", case.id);
+        self.cases.push(case);
+    }
+
+    /// Asks for the ratio of the case `id` to the case `base`. Rounds go on until all these are
+    /// known well enough; the rows have them under `vs`.
+    pub fn compare(&mut self, id: impl Into<String>, base: impl Into<String>) {
+        self.comparisons.push((id.into(), base.into()));
+    }
+
+    /// Keeps the cases that the command line selects, with what they are compared to.
+    pub fn select(&mut self, args: &Args) {
+        self.comparisons.retain(|(id, _)| args.selects(id));
+        let needed = |id: &str| {
+            self.comparisons.iter().any(|(_, base)| base == id) || self.config.subtract.as_deref() == Some(id)
+        };
+        self.cases.retain(|c| args.selects(&c.id) || needed(&c.id));
+    }
+
+    /// Returns the ids of the cases, in the order they were added.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.cases.iter().map(|c| &c.id[..])
+    }
+
+    /// Runs the rounds.
+    ///
+    /// # Panics
+    ///
+    /// When a comparison, or what is to be subtracted, names no case.
+    #[must_use]
+    pub fn run(mut self) -> Measured {
+        let place = |id: &String| {
+            self.cases.iter().position(|c| c.id == *id).unwrap_or_else(|| panic!("no case is called {id:?}"))
+        };
+        let compared: Vec<_> = self.comparisons.iter().map(|(id, base)| (place(id), place(base))).collect();
+        let subtract = self.config.subtract.as_ref().map(place);
+
+        let _pin = if self.config.pin { Pin::here().ok() } else { None };
+        let floor = timer_floor();
+        let start = Instant::now();
+        let iters: Vec<_> = self.cases.iter_mut().map(|c| calibrate(c, &self.config)).collect();
+        let mut measured = Measured {
+            ids: self.cases.iter().map(|c| c.id.clone()).collect(),
+            rounds: vec![Vec::with_capacity(self.config.max_rounds); self.cases.len()],
+            comparisons: self.comparisons,
+            stopped: Stopped::Once,
+            took: Duration::ZERO,
+            floor,
+        };
+        let mut order: Vec<usize> = (0..self.cases.len()).collect();
+        let mut random = Shuffle::new(self.config.seed);
+        let mut next_check = self.config.min_rounds;
+        let mut round = vec![0.0; self.cases.len()];
+        for rounds in 1.. {
+            random.shuffle(&mut order);
+            for &i in &order {
+                let Iters { warm_up, slice } = iters[i];
+                round[i] = nanos(self.cases[i].slice(warm_up, slice), slice);
+            }
+            let off = subtract.map_or(0.0, |s| round[s]);
+            for (i, samples) in measured.rounds.iter_mut().enumerate() {
+                samples.push(if subtract == Some(i) { round[i] } else { round[i] - off });
+            }
+            if rounds < next_check {
+                continue;
+            }
+            next_check = rounds + rounds.div_ceil(8);
+            if self.config.once {
+                break;
+            }
+            if is_tight(&measured, &compared, &self.config) {
+                measured.stopped = Stopped::Tight;
+                break;
+            }
+            if rounds >= self.config.max_rounds {
+                measured.stopped = Stopped::Rounds;
+                break;
+            }
+            next_check = next_check.min(self.config.max_rounds);
+            if start.elapsed() > self.config.budget {
+                measured.stopped = Stopped::Budget;
+                break;
+            }
+        }
+        measured.took = start.elapsed();
+        measured
+    }
+}
+
+/// How often a case runs its operation, untimed and timed.
+#[derive(Clone, Copy, Debug)]
+struct Iters {
+    warm_up: u64,
+    slice: u64,
+}
+
+/// Finds how often `case` runs in one slice.
+fn calibrate(case: &mut Case<'_>, config: &Config) -> Iters {
+    if config.once {
+        return Iters { warm_up: 0, slice: 1 };
+    }
+    let mut n = 1;
+    while case.slice(0, n) < config.slice / 4 && n < 1 << 40 {
+        n *= 2;
+    }
+    // The fastest of three: the one that nothing interrupted.
+    let per = (0..3).map(|_| nanos(case.slice(0, n), n)).fold(f64::INFINITY, f64::min);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a slice of a millisecond has fewer than 2^63 operations, and a cast saturates"
+    )]
+    let fit = |d: Duration| (d.as_secs_f64() * 1e9 / per.max(1e-3)).round() as u64;
+    Iters { warm_up: fit(config.warm_up), slice: fit(config.slice).max(1) }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 operations in a slice")]
+pub(crate) fn nanos(took: Duration, iters: u64) -> f64 {
+    took.as_secs_f64() * 1e9 / iters as f64
+}
+
+/// Whether everything that was asked for is known well enough.
+fn is_tight(measured: &Measured, compared: &[(usize, usize)], config: &Config) -> bool {
+    let tight_pair = |&(a, b): &(usize, usize)| {
+        let (a, b) = (&measured.rounds[a], &measured.rounds[b]);
+        let by = |i: Option<crate::stats::Interval>, test: &dyn Fn(&crate::stats::Interval) -> bool| {
+            i.is_some_and(|i| i.sure && test(&i))
+        };
+        by(crate::stats::ratio(a, b), &|i| i.relative() <= config.tight)
+            || by(crate::stats::difference(a, b), &|i| i.half_width() <= config.tight_ns)
+    };
+    let quiet = |samples: &Vec<f64>| crate::stats::Interval::of(samples).is_some_and(|i| !i.is_noisy());
+    compared.iter().all(tight_pair) && measured.rounds.iter().all(quiet)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    #[test]
+    fn once_runs_each_case_once() {
+        let ran = RefCell::new(Vec::new());
+        let mut paired = Paired::new(Config::test());
+        paired.add(
+            Case::new("a", |n| ran.borrow_mut().push(("a", n)))
+                .before(|| ran.borrow_mut().push(("before", 0)))
+                .after(|| ran.borrow_mut().push(("after", 0))),
+        );
+        paired.case("b", |n| ran.borrow_mut().push(("b", n)));
+        let measured = paired.run();
+        assert_eq!(measured.stopped, Stopped::Once);
+        let mut ran = ran.take();
+        let a = ran.iter().position(|r| r.0 == "before").unwrap();
+        assert_eq!(ran.drain(a..a + 3).collect::<Vec<_>>(), [("before", 0), ("a", 1), ("after", 0)]);
+        assert_eq!(ran, [("b", 1)]);
+    }
+
+    #[test]
+    fn every_round_runs_every_case_as_often_as_calibrated() {
+        let (a, b) = (Cell::new(Vec::new()), Cell::new(Vec::new()));
+        let work = |log: &Cell<Vec<u64>>, n: u64| {
+            let mut all = log.take();
+            all.push(n);
+            log.set(all);
+            crate::instruments::chain::run::<1>(n);
+        };
+        let config = Config {
+            slice: Duration::from_micros(20),
+            warm_up: Duration::from_micros(5),
+            min_rounds: 10,
+            max_rounds: 10,
+            tight: 0.0,
+            tight_ns: 0.0,
+            ..Config::quick()
+        };
+        let mut paired = Paired::new(config);
+        paired.case("a", |n| work(&a, n));
+        paired.case("b", |n| work(&b, n));
+        paired.compare("a", "b");
+        let measured = paired.run();
+        assert_eq!(measured.stopped, Stopped::Rounds);
+        assert!(measured.rounds.iter().all(|r| r.len() == 10));
+        for log in [a.take(), b.take()] {
+            let (_, slices) = log.split_at(log.len() - 20);
+            let (warm_up, slice) = (slices[0], slices[1]);
+            assert!(warm_up > 0 && slice > warm_up);
+            assert!(slices.chunks(2).all(|c| c == [warm_up, slice]), "{slices:?}");
+        }
+    }
+
+    #[test]
+    fn subtracts_only_when_asked() {
+        let work = |n: u64| {
+            crate::instruments::chain::run::<1>(n);
+        };
+        let config = Config { min_rounds: 8, max_rounds: 8, ..Config::quick() };
+        let run = |subtract: Option<&str>| {
+            let mut paired = Paired::new(Config { subtract: subtract.map(String::from), ..config.clone() });
+            paired.case("a", work);
+            paired.case("b", work);
+            paired.run()
+        };
+        assert!(run(None).ns("a").unwrap().median > 0.0);
+        let subtracted = run(Some("b"));
+        assert!(subtracted.ns("a").unwrap().median.abs() < subtracted.ns("b").unwrap().median);
+    }
+
+    #[test]
+    fn the_budget_stops_what_never_gets_tight() {
+        let config = Config {
+            budget: Duration::ZERO,
+            max_rounds: 1000,
+            min_rounds: 8,
+            tight: 0.0,
+            tight_ns: 0.0,
+            ..Config::quick()
+        };
+        let mut paired = Paired::new(config);
+        paired.case("a", |_| std::thread::sleep(Duration::from_micros(50)));
+        paired.case("b", |_| std::thread::sleep(Duration::from_micros(50)));
+        paired.compare("a", "b");
+        let measured = paired.run();
+        assert_eq!((measured.stopped, measured.rounds[0].len()), (Stopped::Budget, 8));
+    }
+
+    #[test]
+    fn selecting_keeps_the_baselines() {
+        let mut paired = Paired::new(Config::test());
+        for id in ["rust/x/10", "cc/x/10", "limit/y", "rust/z"] {
+            paired.case(id, |_| ());
+        }
+        paired.compare("rust/x/10", "cc/x/10");
+        paired.compare("rust/z", "limit/y");
+        paired.select(&Args::parse(["--bench", "rust/x"]).unwrap());
+        assert_eq!(paired.ids().collect::<Vec<_>>(), ["rust/x/10", "cc/x/10"]);
+        drop(paired.run());
+    }
+
+    #[test]
+    #[should_panic(expected = "no case is called \"c\"")]
+    fn an_unknown_baseline_is_an_error() {
+        let mut paired = Paired::new(Config::test());
+        paired.case("a", |_| ());
+        paired.compare("a", "c");
+        drop(paired.run());
+    }
+}

@@ -1,0 +1,438 @@
+//! What was measured, and the rows that are made of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::bars;
+use super::case::{Case, Done};
+use super::exchange::Slice;
+use super::mode::Mode;
+use crate::catalogue::Id;
+use crate::instruments::alloc::Counts;
+use crate::measure::paired::nanos;
+use crate::row::{Above, Row, Sink, Versus};
+use crate::stats::Interval;
+
+/// What a case is, without how it runs.
+#[derive(Debug)]
+pub(super) struct Info {
+    pub(super) id: String,
+    pub(super) counted_over: u64,
+    pub(super) batch: u64,
+    per: Option<&'static str>,
+    exact: bool,
+    /// Whether it is made anew for each slice.
+    pub(super) afresh: bool,
+    traced: bool,
+    not_in: &'static [&'static str],
+    selected: bool,
+    /// Where it is not as long as others'.
+    pub(super) slice: Option<Duration>,
+    /// The parts that it reported, in its order.
+    parts: Vec<String>,
+}
+
+/// Which nanoseconds of a case in a mode.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Total,
+    Part(String),
+    /// Its messages, only written.
+    Raw,
+}
+
+/// For every generation, in which of its turns an operation took how many nanoseconds.
+type Rounds = Vec<Vec<(usize, f64)>>;
+
+/// What was measured of all cases in all modes.
+#[derive(Debug)]
+pub struct Results {
+    modes: Vec<Mode>,
+    cases: Vec<Info>,
+    sink: Sink,
+    generations: usize,
+    rounds: BTreeMap<(usize, usize, What), Rounds>,
+    allocated: BTreeMap<(usize, usize), (Counts, u64)>,
+    counts: BTreeMap<(usize, usize), BTreeMap<String, Vec<f64>>>,
+    rows: Vec<Row>,
+    /// Where in `rows` what is.
+    places: BTreeMap<(usize, usize, What), usize>,
+}
+
+impl Results {
+    pub(super) fn new(modes: Vec<Mode>, cases: Vec<Case>, sink: Sink) -> Self {
+        let info = |case: Case| Info {
+            afresh: case.is_afresh(),
+            id: case.id,
+            counted_over: case.counted_over,
+            batch: case.batch,
+            per: case.per,
+            exact: case.exact,
+            traced: case.traced,
+            not_in: case.not_in,
+            selected: true,
+            slice: case.slice,
+            parts: Vec::new(),
+        };
+        Self {
+            modes,
+            cases: cases.into_iter().map(info).collect(),
+            sink,
+            generations: 0,
+            rounds: BTreeMap::new(),
+            allocated: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            rows: Vec::new(),
+            places: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the modes.
+    #[must_use]
+    pub fn modes(&self) -> &[Mode] {
+        &self.modes
+    }
+
+    /// Returns all rows.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Returns the ids of the cases that ran and can be traced.
+    pub fn traced_cases(&self) -> impl Iterator<Item = &str> {
+        self.cases.iter().filter(|case| case.selected && case.traced).map(|case| &case.id[..])
+    }
+
+    /// Returns how many things that a person would ask for the cost of one operation of a case has.
+    #[must_use]
+    pub fn things(&self, case: &str) -> f64 {
+        self.case(case).map_or(1.0, |case| self.things_of(case))
+    }
+
+    fn things_of(&self, case: usize) -> f64 {
+        let counted = |name| median(self.counts.get(&(case, self.mode("nosub")?))?.get(name)?);
+        self.cases[case].per.and_then(counted).filter(|&n| n >= 1.0).unwrap_or(1.0)
+    }
+
+    /// The mode that a mode is promised to take as long as; itself if there is none.
+    pub(super) fn twin(&self, mode: usize) -> usize {
+        self.modes[mode].twin().and_then(|twin| self.mode(twin)).unwrap_or(mode)
+    }
+
+    /// How far one turn of a case in a mode is from that of its twin, as a multiple of what is allowed.
+    pub(super) fn spread(&self, case: usize, mode: usize, twin: usize) -> Option<f64> {
+        let key = |mode| (case, mode, What::Total);
+        if mode == twin {
+            return None;
+        }
+        let (own, base) = (self.rounds.get(&key(mode))?, self.rounds.get(&key(twin))?);
+        let all: Vec<f64> = base.iter().flatten().map(|&(_, ns)| ns).collect();
+        let pairs = own.iter().zip(base).flat_map(|(own, base)| pairs(own, base));
+        let differences: Vec<f64> = pairs.map(|(_, own, base)| (own - base).abs()).collect();
+        // Of a normal distribution the median distance from the middle, which is 0 if the promise is kept.
+        let spread = median(&differences)? / 0.6745;
+        Some(spread / bars::allowed(median(&all)?, self.things_of(case)))
+    }
+
+    /// Returns the parts that a case reported.
+    #[must_use]
+    pub fn parts(&self, case: &str) -> &[String] {
+        self.case(case).map_or(&[], |case| &self.cases[case].parts)
+    }
+
+    /// Returns the row of a case in a mode (`none` for one without modes).
+    #[must_use]
+    pub fn row(&self, case: &str, mode: &str) -> Option<&Row> {
+        self.row_of(case, mode, What::Total)
+    }
+
+    /// Returns the row of a part of a case.
+    #[must_use]
+    pub fn part(&self, case: &str, part: &str, mode: &str) -> Option<&Row> {
+        self.row_of(case, mode, What::Part(part.to_owned()))
+    }
+
+    /// Returns the row of the raw writes of a case.
+    #[must_use]
+    pub fn raw_writes(&self, case: &str, mode: &str) -> Option<&Row> {
+        self.row_of(case, mode, What::Raw)
+    }
+
+    /// Returns what a case allocated in a mode, and in how many operations.
+    #[must_use]
+    pub fn allocated(&self, case: &str, mode: &str) -> Option<(Counts, u64)> {
+        self.allocated.get(&(self.case(case)?, self.mode(mode)?)).copied()
+    }
+
+    /// Returns what a case counted in a mode under this name, over all rounds: of one operation, or as a gauge.
+    #[must_use]
+    pub fn counted(&self, case: &str, mode: &str, name: &str) -> Option<Interval> {
+        Interval::of(self.counts.get(&(self.case(case)?, self.mode(mode)?))?.get(name)?)
+    }
+
+    /// Adds to the row of a case in a mode what was found otherwise than by its rounds, in
+    /// [`Workload::profile`](super::Workload::profile). There is no such row: nothing is added.
+    pub fn gauge(&mut self, case: &str, mode: &str, name: &str, value: f64) {
+        let Some(key) = self.case(case).zip(self.mode(mode)) else { return };
+        if let Some(counts) = self.counts.get_mut(&key) {
+            counts.entry(name.to_owned()).or_default().push(value);
+        }
+    }
+
+    /// Tells whether the allocations of a case are the same in each run.
+    #[must_use]
+    pub fn allocates_exactly(&self, case: &str) -> bool {
+        self.case(case).is_some_and(|case| self.cases[case].exact)
+    }
+
+    /// Returns how many nanoseconds longer one operation of a case in a mode takes than one of another case
+    /// in another mode, each `(case, mode)` or `(case/part, mode)`: the median of the differences in a turn, with the
+    /// interval [of clusters](Interval::of_clusters), which the generations are.
+    #[must_use]
+    pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
+        self.pairwise(&self.key(of)?, &self.key(base)?, |a, b| a - b)
+    }
+
+    /// As [`difference`](Self::difference), how many times as long.
+    #[must_use]
+    pub fn ratio(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
+        self.pairwise(&self.key(of)?, &self.key(base)?, |a, b| a / b)
+    }
+
+    fn key(&self, (id, mode): (&str, &str)) -> Option<(usize, usize, What)> {
+        let mode = self.mode(mode)?;
+        if let Some(case) = self.case(id) {
+            return Some((case, mode, What::Total));
+        }
+        let (case, part) = Id::case_and_mode(id)?;
+        Some((self.case(case)?, mode, What::Part(part.to_owned())))
+    }
+
+    fn case(&self, id: &str) -> Option<usize> {
+        self.cases.iter().position(|case| case.id == id)
+    }
+
+    fn mode(&self, name: &str) -> Option<usize> {
+        self.modes.iter().position(|mode| mode.name() == name)
+    }
+
+    fn row_of(&self, case: &str, mode: &str, what: What) -> Option<&Row> {
+        self.places.get(&(self.case(case)?, self.mode(mode)?, what)).map(|&place| &self.rows[place])
+    }
+
+    pub(super) fn cases(&self) -> &[Info] {
+        &self.cases
+    }
+
+    pub(super) fn case_id(&self, case: usize) -> &str {
+        &self.cases[case].id
+    }
+
+    pub(super) fn is_exact(&self, case: usize) -> bool {
+        self.cases[case].exact
+    }
+
+    /// The modes that a case runs in, by their places; none if it is not selected.
+    pub(super) fn modes_of(&self, case: usize) -> impl Iterator<Item = usize> + use<> {
+        let Info { selected, traced, not_in, .. } = self.cases[case];
+        let runs = |mode: &Mode| (traced || !mode.compiled_in()) && !not_in.contains(&mode.name());
+        let runs: Vec<bool> = self.modes.iter().map(runs).collect();
+        (0..runs.len()).filter(move |&mode| selected && runs[mode])
+    }
+
+    /// The ids of all rows that are not parts, which only a run tells.
+    pub(super) fn ids(&self) -> Vec<String> {
+        let all = |case| self.modes_of(case).map(move |mode| self.id(case, mode, &What::Total));
+        (0..self.cases.len()).flat_map(all).collect()
+    }
+
+    /// Keeps the cases any of whose ids is asked for, in all their modes.
+    pub(super) fn select(&mut self, asked: impl Fn(&str) -> bool) {
+        for case in 0..self.cases.len() {
+            self.cases[case].selected =
+                self.modes_of(case).any(|mode| asked(&self.id(case, mode, &What::Total)));
+        }
+    }
+
+    /// Whether no case is kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.cases.iter().all(|case| !case.selected)
+    }
+
+    pub(super) fn begin_generation(&mut self) {
+        self.generations += 1;
+    }
+
+    pub(super) fn add(&mut self, case: usize, mode: usize, round: usize, n: u64, slice: &Slice) {
+        self.push((case, mode, What::Total), round, nanos(slice.took, n));
+        for (name, (took, operations)) in &slice.done.parts {
+            let known = self.cases[case].parts.iter().any(|part| part == name);
+            if !known {
+                self.cases[case].parts.push(name.to_string());
+            }
+            self.push((case, mode, What::Part(name.to_string())), round, nanos(*took, *operations));
+        }
+        let Done { counts, gauges, .. } = &slice.done;
+        #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
+        let per_op = counts.iter().map(|(name, total)| (name, *total as f64 / n as f64));
+        let of = self.counts.entry((case, mode)).or_default();
+        for (name, value) in per_op.chain(gauges.iter().map(|(name, value)| (name, *value))) {
+            of.entry(name.to_string()).or_default().push(value);
+        }
+    }
+
+    /// Adds what writing one of its messages takes, beside the slice whose messages they are.
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
+    pub(super) fn add_raw(
+        &mut self,
+        case: usize,
+        mode: usize,
+        round: usize,
+        one: f64,
+        n: u64,
+        slice: &Slice,
+    ) {
+        self.push((case, mode, What::Raw), round, one * slice.done.messages as f64 / n as f64);
+    }
+
+    pub(super) fn set_counts(&mut self, case: usize, mode: usize, counted: Option<Counts>, n: u64) {
+        if let Some(counts) = counted {
+            self.allocated.insert((case, mode), (counts, n));
+        }
+    }
+
+    fn push(&mut self, key: (usize, usize, What), round: usize, ns: f64) {
+        let rounds = self.rounds.entry(key).or_default();
+        rounds.resize(self.generations, Vec::new());
+        rounds[self.generations - 1].push((round, ns));
+    }
+
+    /// Makes the rows.
+    pub(super) fn finish(&mut self) {
+        for case in 0..self.cases.len() {
+            let parts = self.cases[case].parts.clone();
+            let whats = std::iter::once(What::Total).chain(parts.into_iter().map(What::Part));
+            for what in whats.chain([What::Raw]) {
+                for mode in self.modes_of(case) {
+                    let key = (case, mode, what.clone());
+                    if let Some(row) = self.make(&key) {
+                        self.places.insert(key, self.rows.len());
+                        self.rows.push(row);
+                    }
+                }
+            }
+        }
+    }
+
+    fn id(&self, case: usize, mode: usize, what: &What) -> String {
+        let Info { id, traced, .. } = &self.cases[case];
+        let mut id = match what {
+            What::Total => id.clone(),
+            What::Part(part) => format!("{id}/{part}"),
+            What::Raw => format!("limit/raw_writes_of/{id}"),
+        };
+        if *traced {
+            id.push('/');
+            id.push_str(self.modes[mode].name());
+        }
+        id
+    }
+
+    fn make(&self, key: &(usize, usize, What)) -> Option<Row> {
+        let (case, mode, what) = key;
+        let rounds = self.rounds.get(key)?;
+        let rounds: Vec<Vec<f64>> =
+            rounds.iter().map(|all| all.iter().map(|&(_, ns)| ns).collect()).collect();
+        let medians: Option<Vec<_>> = rounds.iter().map(|all| median(all)).collect();
+        let mut row = Row::new(self.id(*case, *mode, what), Interval::of(&medians?)?, self.sink)
+            .with_rounds(&rounds.concat());
+        let per_op = (*what == What::Total).then(|| self.per_op(*case, *mode)).flatten();
+        if let Some((allocs, bytes)) = per_op {
+            (row.allocs, row.bytes) = (Some(allocs), Some(bytes));
+        }
+        if *what == What::Total {
+            let counts = self.counts.get(&(*case, *mode)).into_iter().flatten();
+            row.counts.extend(counts.filter_map(|(name, all)| Some((name.clone(), median(all)?))));
+        }
+        if *what == What::Raw {
+            return Some(row);
+        }
+        for &base in self.modes[*mode].bases() {
+            let Some(place) = self.mode(base) else { continue };
+            let base_key = (*case, place, what.clone());
+            let Some(ns) = self.pairwise(key, &base_key, |a, b| a - b) else { continue };
+            let base_per_op = self.per_op(*case, place).filter(|_| *what == What::Total);
+            let more = per_op.zip(base_per_op).map(|(a, b)| (a.0 - b.0, a.1 - b.1));
+            let above = Above {
+                ns: ns.median,
+                low: ns.low,
+                high: ns.high,
+                allocs: more.map(|more| more.0),
+                bytes: more.map(|more| more.1),
+                raw_writes: self.of_raw_writes(key, &base_key).map(Versus::from),
+            };
+            row.above.insert(base.to_owned(), above);
+            if let Some(ratio) = self.pairwise(key, &base_key, |a, b| a / b) {
+                row.vs_process.insert(self.id(*case, place, what), Versus::from(ratio));
+            }
+        }
+        Some(row)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 allocations")]
+    fn per_op(&self, case: usize, mode: usize) -> Option<(f64, f64)> {
+        let (counts, n) = self.allocated.get(&(case, mode))?;
+        Some((counts.allocs as f64 / *n as f64, counts.bytes as f64 / *n as f64))
+    }
+
+    /// The difference, as a multiple of the raw writes of the same round.
+    fn of_raw_writes(&self, key: &(usize, usize, What), base: &(usize, usize, What)) -> Option<Interval> {
+        if key.2 != What::Total {
+            return None;
+        }
+        let raw = self.rounds.get(&(key.0, key.1, What::Raw))?;
+        self.generations(key, base, |generation, round, own, base| {
+            let raw = raw.get(generation)?.iter().find(|raw| raw.0 == round)?;
+            Some((own - base) / raw.1)
+        })
+    }
+
+    fn pairwise(
+        &self,
+        key: &(usize, usize, What),
+        base: &(usize, usize, What),
+        f: impl Fn(f64, f64) -> f64,
+    ) -> Option<Interval> {
+        self.generations(key, base, |_, _, own, base| Some(f(own, base)))
+    }
+
+    /// The median of `f(generation, turn, own, base)` in the turns in which there are both.
+    fn generations(
+        &self,
+        key: &(usize, usize, What),
+        base: &(usize, usize, What),
+        f: impl Fn(usize, usize, f64, f64) -> Option<f64>,
+    ) -> Option<Interval> {
+        let (own, base) = (self.rounds.get(key)?, self.rounds.get(base)?);
+        let mut all = Vec::new();
+        for (generation, (own, base)) in own.iter().zip(base).enumerate() {
+            let both = pairs(own, base).filter_map(|(turn, own, base)| f(generation, turn, own, base));
+            all.push(both.collect::<Vec<f64>>());
+        }
+        Interval::of_clusters(&all)
+    }
+}
+
+/// The turns in which there are both.
+fn pairs<'a>(
+    own: &'a [(usize, f64)],
+    base: &[(usize, f64)],
+) -> impl Iterator<Item = (usize, f64, f64)> + use<'a> {
+    let base: BTreeMap<usize, f64> = base.iter().copied().collect();
+    own.iter().filter_map(move |&(turn, own)| Some((turn, own, *base.get(&turn)?)))
+}
+
+fn median(samples: &[f64]) -> Option<f64> {
+    Interval::of(samples).map(|interval| interval.median)
+}

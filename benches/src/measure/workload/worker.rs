@@ -1,0 +1,243 @@
+//! The process of one mode: does what it is asked, and checks it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use atrace::AtraceTag;
+use atrace::control::{Control, Switched};
+use serde::Serialize;
+
+use super::Workload;
+use super::case::{Case, Done};
+use super::exchange::{Counted, KEPT, REPLY, Reply, Request, Slice};
+use super::instrument::{Bare, Traced};
+use super::mode::Mode;
+use crate::harness::supervise::Session;
+use crate::instruments::alloc;
+use crate::instruments::cpu::{self, Pin};
+use crate::stats::shuffle::Shuffle;
+
+/// Does what it is asked until nobody asks any more.
+pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()> {
+    let company = std::thread::Builder::new().name("company".to_owned());
+    company.spawn(|| {
+        loop {
+            std::thread::park();
+        }
+    })?;
+    let (control, switched) = switch(&mode)?;
+    mode.set_up();
+    let cases = if mode.compiled_in() { W::cases::<Traced>() } else { W::cases::<Bare>() };
+    let messages = vec![Vec::new(); cases.len()];
+    let mut worker = Worker { session, mode, cases, messages, marker: None, held: Held::new() };
+    reply::<()>(&Ok(()))?;
+    for line in io::stdin().lock().lines() {
+        match serde_json::from_str(&line?)? {
+            Request::Slice { case, place, warm_up, n } => reply(&worker.slice(case, place, warm_up, n))?,
+            Request::Count { case, n, times } => reply(&worker.count(case, n, times))?,
+            Request::Capture { case } => reply(&worker.capture(case))?,
+            Request::Raw { case, messages, slice } => reply(&worker.raw(case, messages, slice))?,
+        }
+    }
+    drop((switched, control));
+    Ok(())
+}
+
+/// Switches tracing as the mode says. Before there is a subscriber, so that what follows the switch is not
+/// still on its way.
+fn switch(mode: &Mode) -> io::Result<(Control, Option<Switched>)> {
+    let control = Control::open().map_err(io::Error::other)?;
+    // The properties have to be there in any case: a libcutils that looks before they are never notices them.
+    let mut switched = Some(control.enable_this_process().map_err(io::Error::other)?);
+    if !mode.writes() {
+        switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
+    }
+    if atrace::atrace_is_tag_enabled(AtraceTag::App) != mode.writes() {
+        return Err(io::Error::other(format!(
+            "tracing should be on = {}; {}",
+            mode.writes(),
+            atrace::sink()
+        )));
+    }
+    Ok((control, switched))
+}
+
+fn miscounted(expected: u64, got: u64) -> String {
+    format!("{expected} messages should have been written, the sink got {got}")
+}
+
+fn reply<T: Serialize>(reply: &Reply<T>) -> io::Result<()> {
+    let mut line = String::from(REPLY);
+    line.push_str(&serde_json::to_string(reply)?);
+    line.push('\n');
+    // One write: nobody else's line comes between.
+    io::stdout().lock().write_all(line.as_bytes())?;
+    io::stdout().flush()
+}
+
+struct Worker<'a> {
+    session: &'a Session,
+    mode: Mode,
+    cases: Vec<Case>,
+    /// Of every case, what is written again.
+    messages: Vec<Vec<Vec<u8>>>,
+    marker: Option<File>,
+    held: Held,
+}
+
+/// Memory that is held while a case runs, other blocks each time.
+///
+/// What an allocation costs depends on the hole that it is put in, such as whether a task that is to be aligned to
+/// 128 bytes happens to be: 250 or 290 ns for one that is spawned and awaited, and a process that frees and
+/// allocates in turn uses the same hole for good. With other holes for each slice a process is not one sample of
+/// that but hundreds, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
+struct Held {
+    random: Shuffle,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl Held {
+    fn new() -> Self {
+        Self { random: Shuffle::new(std::process::id().into()), blocks: Vec::new() }
+    }
+
+    fn shake(&mut self) {
+        self.blocks.clear();
+        for _ in 0..self.random.next() % 256 {
+            let size = 16 + self.random.next() % 1024;
+            self.blocks.push(Vec::with_capacity(usize::try_from(size).unwrap_or(16)));
+        }
+        // Leaves holes.
+        self.random.shuffle(&mut self.blocks);
+        self.blocks.truncate(self.blocks.len() / 2);
+    }
+}
+
+impl Worker<'_> {
+    /// Runs `warm_up` operations, then `n` that are timed and whose messages are counted by the sink.
+    fn slice(&mut self, case: usize, place: usize, warm_up: u64, n: u64) -> Reply<Slice> {
+        let _pin = self.begin_at(case, place)?;
+        self.cases[case].forget();
+        self.held.shake();
+        self.cases[case].renew();
+        let run = &mut self.cases[case].run;
+        if warm_up > 0 {
+            run(warm_up)?;
+        }
+        let before = self.session.written().map_err(|e| e.to_string())?;
+        let start = Instant::now();
+        let done = run(n);
+        let elapsed = start.elapsed();
+        let after = self.session.written().map_err(|e| e.to_string())?;
+        let done = done?;
+        if let (Some(before), Some(after)) = (before, after) {
+            self.compare(after.saturating_sub(before), &done)?;
+        }
+        Ok(Slice { took: done.took.unwrap_or(elapsed), elapsed, done })
+    }
+
+    /// Whether the sink got what it should have.
+    fn compare(&self, got: u64, done: &Done) -> Reply<()> {
+        if self.mode.writes() && done.others_wrote {
+            return Ok(());
+        }
+        let expected = if self.mode.writes() { done.messages } else { 0 };
+        let right = match self.session.instance() {
+            // Others' events are among them.
+            Some(_) if self.session.is_shared() => match expected {
+                0 => {
+                    got == 0 || self.session.messages().is_ok_and(|own| own.is_none_or(|own| own.is_empty()))
+                }
+                _ => got >= expected,
+            },
+            Some(_) => got == expected,
+            // Of a file only its length is known.
+            None => (got == 0) == (expected == 0),
+        };
+        if right { Ok(()) } else { Err(miscounted(expected, got)) }
+    }
+
+    fn count(&mut self, case: usize, n: u64, times: usize) -> Reply<Counted> {
+        let _pin = self.pin(case)?;
+        let Case { run, batch, .. } = &mut self.cases[case];
+        run(*batch)?;
+        let mut counted = Vec::with_capacity(times);
+        for _ in 0..times {
+            let (counts, result) = alloc::count(|| run(n));
+            result?;
+            counted.push(counts);
+        }
+        Ok(counted.into_iter().collect())
+    }
+
+    fn capture(&mut self, case: usize) -> Reply<Vec<Vec<u8>>> {
+        if self.session.instance().is_none() {
+            return Ok(Vec::new());
+        }
+        self.session.clear().map_err(|e| e.to_string())?;
+        let Case { run, batch, .. } = &mut self.cases[case];
+        let done = run(*batch)?;
+        if done.messages == 0 || done.others_wrote {
+            return Ok(Vec::new());
+        }
+        let mut messages = self.session.messages().map_err(|e| e.to_string())?.unwrap_or_default();
+        // Of a shared buffer the slices don't tell that there were too many.
+        if messages.len() as u64 > done.messages {
+            return Err(miscounted(done.messages, messages.len() as u64));
+        }
+        messages.truncate(KEPT);
+        Ok(messages)
+    }
+
+    /// Writes the messages for as long as `slice`, after a warm-up, and returns the nanoseconds of one.
+    fn raw(&mut self, case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration) -> Reply<f64> {
+        let _pin = self.pin(case)?;
+        if let Some(messages) = messages {
+            self.messages[case] = messages;
+        }
+        let marker = match (&mut self.marker, self.session.marker()) {
+            (Some(marker), _) => marker,
+            (none, Some(path)) => {
+                none.insert(OpenOptions::new().append(true).open(path).map_err(|e| e.to_string())?)
+            }
+            (None, None) => return Err("there is no marker to write to".to_owned()),
+        };
+        let messages = &self.messages[case];
+        let once = || {
+            for message in messages {
+                cc_bench::raw_write(marker.as_fd(), message, 1);
+            }
+        };
+        // Whole sets: a reading of the clock is nothing beside one.
+        let rounds = 1 + 256 / messages.len().max(1);
+        let timed = || {
+            let start = Instant::now();
+            (0..rounds).for_each(|_| once());
+            start.elapsed()
+        };
+        timed();
+        let (mut took, mut sets) = (Duration::ZERO, 0);
+        while took < slice {
+            took += timed();
+            sets += rounds;
+        }
+        Ok(crate::measure::paired::nanos(took, (sets * messages.len()) as u64))
+    }
+
+    /// Pins it where it belongs on one core. Elsewhere it may move as ever, but begins where this turn does: the cores
+    /// of a virtual machine are not equally fast at any moment.
+    fn begin_at(&self, case: usize, place: usize) -> Reply<Option<Pin>> {
+        let pin = self.pin(case)?;
+        if pin.is_none() {
+            cpu::of_place(place).and_then(Pin::to).map_err(|e| format!("it can't be pinned: {e}"))?;
+        }
+        Ok(pin)
+    }
+
+    fn pin(&self, case: usize) -> Reply<Option<Pin>> {
+        let pin = || Pin::to(cpu::last()?);
+        self.cases[case].one_core.then(pin).transpose().map_err(|e| format!("it can't be pinned: {e}"))
+    }
+}

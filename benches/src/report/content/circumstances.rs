@@ -1,0 +1,59 @@
+//! What changes the cost of an event: its name, threads, a watch.
+
+use super::super::input::Place;
+use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section};
+use super::super::number::{ratio, time};
+use super::lookup::versus;
+use super::rows::plain_table;
+use crate::catalogue::{ATRACE, Id, State, What, Who};
+use crate::row::Row;
+
+/// What changes the cost of an event: its name, threads, a watch.
+pub(super) fn circumstances(here: &Place) -> Option<Section> {
+    let bench = here.benches.get(ATRACE)?;
+    let mut parts = Vec::new();
+    let mut lines = Vec::new();
+    for row in &bench.rows {
+        let Id { who: Who::Rust, what: What::Name(state, length) } = Id::of(&row.id) else { continue };
+        let raw = Id { who: Who::Limit, what: What::RawWriteOfName(length) }.to_string();
+        let text = versus(row, &raw).map(|v| format!(", {} of the raw write", ratio(v.ratio)));
+        let raw = bench.rows.iter().find(|row| row.id == raw && state == State::On);
+        lines.push(Line {
+            label: format!("{length} characters, {}", state.name()),
+            text: time(row.median) + &text.unwrap_or_default(),
+            points: raw.into_iter().chain([row]).map(Point::of).collect(),
+        });
+    }
+    if !lines.is_empty() {
+        parts.push(Part::Plot(Plot {
+            id: "names".to_owned(),
+            title: "The length of the name".to_owned(),
+            caption: String::new(),
+            kind: Kind::Dots,
+            groups: vec![Group { title: String::new(), lines }],
+        }));
+    }
+    for (title, note, select) in [
+        (
+            "Threads",
+            "CPU time of one operation when several threads run it. From two threads on, every write(2) of a process pays for the shared table of descriptors, in any language.",
+            (|what: &What| matches!(what, What::Threads(..))) as fn(&What) -> bool,
+        ),
+        ("A thread that watches", "In processes of their own.", |what: &What| {
+            matches!(what, What::Watched(_))
+        }),
+    ] {
+        let rows: Vec<&Row> = bench.rows.iter().filter(|row| select(&Id::of(&row.id).what)).collect();
+        if !rows.is_empty() {
+            let mut table = plain_table(title, &rows);
+            table.note = note.to_owned();
+            parts.push(Part::Table(table));
+        }
+    }
+    (!parts.is_empty()).then(|| Section {
+        id: "circumstances".to_owned(),
+        title: "Names, threads, a watch".to_owned(),
+        text: Vec::new(),
+        parts,
+    })
+}

@@ -1,0 +1,70 @@
+//! What was measured on a device, beside this machine.
+
+use super::super::input::Place;
+use super::super::model::{Cell, Part, Section, Table, slug};
+use super::lookup::versus;
+use super::rows::plain_table;
+use crate::catalogue::{ATRACE, SUBSCRIBER, Who, published};
+use crate::row::Row;
+
+/// The original's cases on a device, beside this machine's ratios.
+pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
+    let mut table = Table {
+        title: "The original's cases".to_owned(),
+        columns: ["case", "C++", "Rust", "Rust of C++", "Rust of C++, this machine", "allocations"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..Table::default()
+    };
+    let ratio_in = |place: &Place, case: &published::OfEvent| {
+        let [rust, cc] = [Who::Rust, Who::Cc].map(|who| case.id(who).to_string());
+        Cell::ratio(place.row(ATRACE, &rust).and_then(|r| versus(r, &cc)))
+    };
+    for case in &published::EVENTS {
+        let row = |who| device.row(ATRACE, &case.id(who).to_string());
+        table.rows.push(vec![
+            Cell::Name(case.id(Who::Rust).name()),
+            Cell::value(row(Who::Cc)),
+            Cell::value(row(Who::Rust)),
+            ratio_in(device, case),
+            ratio_in(here, case),
+            Cell::count(row(Who::Rust).and_then(|r| r.allocs)),
+        ]);
+    }
+    let mut twelve = Table {
+        title: "The crate tracing".to_owned(),
+        columns: ["case", "device", "this machine", "allocations"].map(str::to_owned).to_vec(),
+        ..Table::default()
+    };
+    for case in &published::TRACING {
+        let id = case.id().to_string();
+        let row = device.row(SUBSCRIBER, &id);
+        twelve.rows.push(vec![
+            Cell::Name(case.id().name()),
+            Cell::value(row),
+            Cell::value(here.row(SUBSCRIBER, &id)),
+            Cell::count(row.and_then(|r| r.allocs)),
+        ]);
+    }
+    let about = Table {
+        title: "The device".to_owned(),
+        columns: vec!["".to_owned(), "".to_owned()],
+        rows: device
+            .device
+            .iter()
+            .map(|(key, value)| vec![Cell::Text(key.clone()), Cell::Text(value.clone())])
+            .collect(),
+        ..Table::default()
+    };
+    let mut parts = vec![Part::Table(table), Part::Table(twelve), Part::Table(about)];
+    for (bench, found) in &device.benches {
+        let rows: Vec<&Row> = found.rows.iter().collect();
+        parts.push(Part::Folded(format!("{bench}: every row"), vec![Part::Table(plain_table(bench, &rows))]));
+    }
+    Section {
+        id: format!("device-{}", slug(name)),
+        title: format!("Device: {name}"),
+        text: Vec::new(),
+        parts,
+    }
+}

@@ -1,0 +1,230 @@
+//! One event: Rust, C++ and the machine's limits.
+
+use super::super::input::Place;
+use super::super::model::{Cell, Group, Kind, Line, Part, Plot, Point, Section, Table};
+use super::super::number::{digits, ratio, time};
+use super::lookup::versus;
+use crate::catalogue::{ATRACE, Case, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, What, Who, published};
+use crate::row::Row;
+
+/// The first table of the original, with what C++ and Rust cost here.
+pub(super) fn wrapper(here: &Place) -> Option<Section> {
+    let bench = here.benches.get(ATRACE)?;
+    let row = |id: &Id| here.row(ATRACE, &id.to_string());
+    let counted = |id: &Id| here.row(INSTRUCTIONS, &id.to_string()).map(|row| row.median);
+    let ratio_to = |id: &Id, base: &Id| Cell::ratio(row(id).and_then(|r| versus(r, &base.to_string())));
+    let instructions = |rust: &Id| match (counted(rust), counted(&rust.with_who(Who::Cc))) {
+        (Some(rust), Some(cc)) => Cell::Text(format!("{} / {}", digits_of_count(rust), digits_of_count(cc))),
+        (Some(rust), None) => Cell::Text(digits_of_count(rust)),
+        _ => Cell::Empty,
+    };
+    let mut first = Table {
+        title: "The original benchmark, there and here".to_owned(),
+        columns: [
+            "case",
+            "there: C++",
+            "there: Rust",
+            "Rust of C++",
+            "here: C++",
+            "here: Rust",
+            "Rust of C++",
+            "of the raw write",
+            "through libcutils",
+            "allocations",
+            "instructions, Rust / C++",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        note: "\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. Rust through libcutils is what their wrapper does.".to_owned(),
+        ..Table::default()
+    };
+    for case in &published::EVENTS {
+        let [rust, cc, ffi] = [Who::Rust, Who::Cc, Who::Ffi].map(|who| case.id(who));
+        let raw = match rust.what {
+            What::Event(State::On, event) => {
+                ratio_to(&rust, &Id { who: Who::Limit, what: What::RawWrite(event) })
+            }
+            _ => Cell::Empty,
+        };
+        first.rows.push(vec![
+            Cell::Name(rust.name()),
+            Cell::published(case.cc),
+            Cell::published(case.rust),
+            Cell::Ratio(case.rust.ns / case.cc.ns, None),
+            Cell::value(row(&cc)),
+            Cell::value(row(&rust)),
+            ratio_to(&rust, &cc),
+            raw,
+            ratio_to(&ffi, &cc),
+            Cell::count(row(&rust).and_then(|r| r.allocs)),
+            instructions(&rust),
+        ]);
+    }
+    let mut more = Table {
+        title: "Every kind of event".to_owned(),
+        columns: [
+            "case",
+            "C++",
+            "Rust",
+            "Rust of C++",
+            "through libcutils",
+            "of C++",
+            "allocations",
+            "instructions, Rust / C++",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        ..Table::default()
+    };
+    for measured in &bench.rows {
+        let rust = Id::of(&measured.id);
+        let is_other = matches!(rust.what, What::Event(..))
+            && rust.who == Who::Rust
+            && published::EVENTS.iter().all(|case| case.id(Who::Rust) != rust);
+        if !is_other {
+            continue;
+        }
+        let [cc, ffi] = [Who::Cc, Who::Ffi].map(|who| rust.with_who(who));
+        let value = |id: &Id| row(id).map_or(Cell::Empty, |r| Cell::value(Some(r)));
+        more.rows.push(vec![
+            Cell::Name(rust.name()),
+            value(&cc),
+            Cell::value(Some(measured)),
+            ratio_to(&rust, &cc),
+            value(&ffi),
+            ratio_to(&ffi, &cc),
+            Cell::count(measured.allocs),
+            instructions(&rust),
+        ]);
+    }
+    let mut parts = Vec::new();
+    parts.extend(main_plot(here).map(Part::Plot));
+    parts.push(Part::Table(first.dense()));
+    if !more.rows.is_empty() {
+        parts.push(Part::Table(more.dense()));
+    }
+    parts.extend(ladder(here).map(Part::Plot));
+    Some(Section {
+        id: "events".to_owned(),
+        title: "One event: Rust, C++ and the machine's limits".to_owned(),
+        text: vec!["Nanoseconds of one operation in a loop, tracing switched off and on by the system's properties, and verified to be so by what arrived.".to_owned()],
+        parts,
+    })
+}
+
+fn digits_of_count(count: f64) -> String {
+    if count < 10.0 { digits(count) } else { format!("{count:.0}") }
+}
+
+/// The plot that says most: off and on, each beside what it can be compared with.
+pub(crate) fn main_plot(here: &Place) -> Option<Plot> {
+    const DRAWN: [&str; 5] = ["begin/10", "begin/1000", "end", "scoped", "int"];
+    let line = |label: &str, bench: &str, ids: &[Id], base: Who| {
+        let rows: Vec<&Row> = ids.iter().filter_map(|id| here.row(bench, &id.to_string())).collect();
+        let own = rows.iter().find(|row| Id::of(&row.id).who == Who::Rust)?;
+        let base = ids.iter().find(|id| id.who == base)?;
+        let text = match versus(own, &base.to_string()) {
+            Some(v) if base.who == Who::Cc => format!("{}, {} of C++", time(own.median), ratio(v.ratio)),
+            Some(v) => format!("{}, {} of the limit", time(own.median), ratio(v.ratio)),
+            None => time(own.median),
+        };
+        Some(Line { label: label.to_owned(), text, points: rows.into_iter().map(Point::of).collect() })
+    };
+    let mut groups = Vec::new();
+    for state in State::ALL {
+        let lines = DRAWN.iter().filter_map(|name| Event::named(name)).filter_map(|event| {
+            let limit = match state {
+                State::Off => Id::limit("load_and_test"),
+                State::On => Id { who: Who::Limit, what: What::RawWrite(event) },
+            };
+            let [cc, rust, ffi] = [Who::Cc, Who::Rust, Who::Ffi].map(|who| Id::event(who, state, event));
+            line(event.label, ATRACE, &[limit, cc, rust, ffi], Who::Cc)
+        });
+        groups.push(Group { title: format!("Tracing {}", state.name()), lines: lines.collect() });
+    }
+    for (title, kind, base) in [
+        ("The crate tracing, filtered", "filtered", None),
+        ("The crate tracing, on", "tracing_on", Some("on")),
+    ] {
+        let lines = Case::ALL.into_iter().filter_map(|case| {
+            let base = match base {
+                Some(mode) => What::RawWriteOf(mode.to_owned(), case),
+                None => What::Tracing("no_subscriber".to_owned(), case),
+            };
+            let base = Id { who: Who::Limit, what: base };
+            let own = Id { who: Who::Rust, what: What::Tracing(kind.to_owned(), case) };
+            line(case.label(), SUBSCRIBER, &[base, own], Who::Limit)
+        });
+        groups.push(Group { title: title.to_owned(), lines: lines.collect() });
+    }
+    groups.retain(|group| !group.lines.is_empty());
+    (!groups.is_empty()).then(|| Plot {
+        id: "costs".to_owned(),
+        title: "What an event costs".to_owned(),
+        caption: "Medians with 95 % intervals, most of them narrower than the marks. The limit is a load and a test while off, and while on a write(2) of the very bytes; of the crate tracing, a program without a subscriber, and the writes.".to_owned(),
+        kind: Kind::Dots,
+        groups,
+    })
+}
+
+/// From the limit up to what others take, off and on.
+pub(super) fn ladder(here: &Place) -> Option<Plot> {
+    const NAMED: [(&str, &str, &str, &str); 23] = [
+        ("off", "atrace", "limit/empty_loop", "an empty loop"),
+        ("off", "atrace", "limit/load_and_test", "a load and a test"),
+        ("off", "atrace", "rust/tracing_off_begin/10", "begin"),
+        ("off", "atrace", "cc/tracing_off_begin/10", "begin in C++"),
+        ("off", "atrace", "ffi/tracing_off_begin/10", "begin, libcutils' mask"),
+        ("off", "subscriber", "limit/no_subscriber_event", "tracing, no subscriber"),
+        ("off", "subscriber", "rust/filtered_event", "tracing, filtered"),
+        ("off", "subscriber", "rust/tracing_off_event", "tracing, not filtered"),
+        ("off", "subscriber", "limit/noop_always_event", "tracing, does nothing"),
+        ("off", "subscriber", "limit/registry_event", "tracing, Registry alone"),
+        ("off", "subscriber", "rust/layer_filtered_event", "tracing, layer filtered"),
+        ("off", "subscriber", "rust/layer_off_event", "tracing, layer"),
+        ("on", "atrace", "limit/getppid", "any system call (getppid)"),
+        ("on", "atrace", "limit/write_dev_null", "write(2) to /dev/null"),
+        ("on", "atrace", "limit/inline_syscall_begin/10", "write inline, unguarded"),
+        ("on", "atrace", "limit/raw_write_begin/10", "write(2) to the marker"),
+        ("on", "atrace", "rust/tracing_on_begin/10", "begin"),
+        ("on", "atrace", "rust/tracing_on_begin_fmt", "begin, formatted"),
+        ("on", "atrace", "ffi/tracing_on_begin/10", "begin through libcutils"),
+        ("on", "atrace", "cc/tracing_on_begin/10", "begin in C++"),
+        ("on", "subscriber", "rust/tracing_on_event", "tracing, subscriber"),
+        ("on", "subscriber", "rust/layer_on_event", "tracing, layer"),
+        ("on", "subscriber", "rust/on_filtered_event", "tracing, filter and on"),
+    ];
+    let mut groups = Vec::new();
+    for state in ["off", "on"] {
+        let named = NAMED.iter().filter(|(s, ..)| *s == state);
+        let mut all: Vec<(&Row, String)> = named
+            .filter_map(|(_, bench, id, label)| Some((here.row(bench, id)?, (*label).to_owned())))
+            .collect();
+        // Each peer does its own thing with an event: in a file, a queue, or thrown away.
+        for row in here.benches.get("subscriber").iter().flat_map(|bench| &bench.rows) {
+            let Id { who, what: What::Tracing(kind, Case::Event) } = Id::of(&row.id) else { continue };
+            let Some(peer) = who.peer() else { continue };
+            match (state, &kind[..]) {
+                ("on", "") => all.push((row, peer.to_owned())),
+                ("off", "off") => all.push((row, format!("{peer}, off"))),
+                _ => {}
+            }
+        }
+        all.sort_by(|a, b| a.0.median.total_cmp(&b.0.median));
+        let line = |(row, label): (&Row, String)| Line {
+            label,
+            text: if row.noisy { format!("{} (noisy)", time(row.median)) } else { time(row.median) },
+            points: vec![Point::of(row)],
+        };
+        let lines = all.into_iter().map(line).collect();
+        groups.push(Group { title: format!("One event, {state}"), lines });
+    }
+    groups.retain(|group| !group.lines.is_empty());
+    (!groups.is_empty()).then(|| Plot {
+        id: "ladder".to_owned(),
+        title: "From the limit up".to_owned(),
+        caption: "One event without fields. Peers write to sinks of their own or throw away, so they are no like for like; they are what else one could take.".to_owned(),
+        kind: Kind::Ladder,
+        groups,
+    })
+}

@@ -1,0 +1,139 @@
+//! The numbers that matter most, and on what they were measured.
+
+use super::super::input::Place;
+use super::super::model::Finding;
+use super::super::number::{count, percent, ratio, time};
+use super::KNOWN;
+use super::lookup::{good, versus};
+use crate::catalogue::{Id, Who};
+use crate::row::environment::date;
+use crate::row::{Above, Row};
+
+pub(super) fn summary(here: &Place) -> String {
+    let row = |id: &str| good(here, "atrace", id);
+    let mut text = Vec::new();
+    if let Some(off) = row("rust/tracing_off_begin/10") {
+        let of_cc = versus(off, "cc/tracing_off_begin/10")
+            .map(|v| format!(", {} of what C++ pays", percent(v.ratio)));
+        text.push(format!("Off, an event costs {}{}.", time(off.median), of_cc.unwrap_or_default()));
+    }
+    if let Some(on) = row("rust/tracing_on_begin/10") {
+        let mut parts = Vec::new();
+        for (base, what) in [
+            ("cc/tracing_on_begin/10", "of what C++ pays"),
+            ("limit/raw_write_begin/10", "of a bare write(2) of the same bytes"),
+        ] {
+            parts.extend(versus(on, base).map(|v| format!("{} {what}", percent(v.ratio))));
+        }
+        let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+        text.push(format!("On, it costs {}{parts}.", time(on.median)));
+    }
+    if let Some((row, v)) = good(here, "subscriber", "rust/tracing_on_event")
+        .and_then(|row| Some((row, versus(row, "limit/raw_write_of_on_event")?)))
+    {
+        text.push(format!(
+            "An event of the crate tracing, on, costs {}, {} of the bare write.",
+            time(row.median),
+            percent(v.ratio)
+        ));
+    }
+    if text.is_empty() {
+        return "Nothing was measured yet that could be summed up: run `cargo bench`.".to_owned();
+    }
+    text.join(" ")
+}
+
+/// Says in one line on what the first bench ran.
+pub(super) fn about(here: &Place) -> String {
+    let Some(e) = here.benches.values().find_map(|bench| bench.environment.as_ref()) else {
+        return String::new();
+    };
+    let cpus = format!("{} CPUs{}", e.cpus, if e.guest { " of a guest" } else { "" });
+    let parts =
+        [e.cpu.clone(), cpus, format!("Linux {}", e.kernel), e.rustc.clone(), e.cxx.clone(), date(e.time)];
+    let commit = if e.commit.is_empty() { String::new() } else { format!("commit {}", e.commit) };
+    parts.into_iter().chain([commit]).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
+}
+
+pub(super) fn findings(here: &Place) -> Vec<Finding> {
+    let finding = |what: &str, bench: &str, id: &str, bases: &[(&str, &str)]| {
+        let row = here.row(bench, id);
+        let value = row.map(|row| if row.noisy { "too noisy".to_owned() } else { time(row.median) });
+        let beside = bases.iter().filter_map(|(base, name)| {
+            let v = versus(row?, base)?;
+            Some(format!("{} of {name} ({}–{})", ratio(v.ratio), ratio(v.low), ratio(v.high)))
+        });
+        Finding { what: what.to_owned(), value, beside: beside.collect() }
+    };
+    let mut all = vec![
+        finding(
+            "an event, off",
+            "atrace",
+            "rust/tracing_off_begin/10",
+            &[("cc/tracing_off_begin/10", "C++")],
+        ),
+        finding(
+            "an event, on",
+            "atrace",
+            "rust/tracing_on_begin/10",
+            &[("cc/tracing_on_begin/10", "C++"), ("limit/raw_write_begin/10", "the raw write")],
+        ),
+        finding(
+            "an event of tracing, filtered",
+            "subscriber",
+            "rust/filtered_event",
+            &[("limit/no_subscriber_event", "no subscriber")],
+        ),
+        finding(
+            "an event of tracing, on",
+            "subscriber",
+            "rust/tracing_on_event",
+            &[("limit/raw_write_of_on_event", "the raw write")],
+        ),
+    ];
+    let counted: Vec<&Row> = KNOWN
+        .iter()
+        .filter_map(|bench| here.benches.get(*bench))
+        .flat_map(|bench| &bench.rows)
+        .filter(|row| Id::of(&row.id).who == Who::Rust && row.allocs.is_some())
+        .collect();
+    let (allocating, free): (Vec<&Row>, Vec<&Row>) = counted.iter().partition(|row| row.allocs > Some(0.0));
+    let mut beside = vec![format!("in {} of {} cases they were counted in", free.len(), counted.len())];
+    beside.extend(
+        allocating.iter().take(2).map(|row| format!("{}: {}", row.id, count(row.allocs.unwrap_or(0.0)))),
+    );
+    beside.extend((allocating.len() > 2).then(|| format!("and {} more allocate", allocating.len() - 2)));
+    all.push(Finding {
+        what: "allocations an event".to_owned(),
+        value: (!counted.is_empty())
+            .then(|| if free.is_empty() { "some".to_owned() } else { "0".to_owned() }),
+        beside,
+    });
+    all.extend(filtered(here));
+    all
+}
+
+/// Whether filtered tracing costs programs anything, over all workloads.
+pub(super) fn filtered(here: &Place) -> Option<Finding> {
+    let all: Vec<(&Row, Above)> = here
+        .benches
+        .values()
+        .flat_map(|bench| &bench.rows)
+        .filter(|row| !row.noisy && Id::case_and_mode(&row.id).is_some_and(|(_, mode)| mode == "filtered"))
+        .filter_map(|row| Some((row, *row.above.get("nosub")?)))
+        .collect();
+    let (none, some): (Vec<_>, Vec<_>) =
+        all.iter().partition(|(_, above)| above.low <= 0.0 && above.high >= 0.0);
+    let mut beside =
+        vec![format!("that can be measured, in {} of {} cases, above no subscriber", none.len(), all.len())];
+    beside.extend(some.iter().take(2).map(|(row, above)| {
+        let sign = if above.ns < 0.0 { "" } else { "+" };
+        format!("{}: {sign}{}", row.id, time(above.ns))
+    }));
+    let value = if none.is_empty() { "some".to_owned() } else { "nothing".to_owned() };
+    (!all.is_empty()).then(|| Finding {
+        what: "programs, filtered, pay".to_owned(),
+        value: Some(value),
+        beside,
+    })
+}

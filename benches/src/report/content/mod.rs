@@ -1,0 +1,63 @@
+//! Makes the report of what was measured: the tables, the plots, and what to be warned of, a file for each section.
+
+mod circumstances;
+mod device;
+mod doubts;
+mod environment;
+mod events;
+mod findings;
+mod lookup;
+mod rounds;
+mod rows;
+mod tracing;
+mod workloads;
+
+pub(crate) use self::events::main_plot;
+pub(crate) use self::lookup::versus;
+use super::input::{Bench, Input, Place};
+use super::model::{Measured, Report};
+use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
+
+/// The benches that have sections of their own.
+const KNOWN: [&str; 3] = [ATRACE, SUBSCRIBER, INSTRUCTIONS];
+
+/// Makes the report.
+pub(crate) fn report(input: Input) -> Report {
+    let Input { here, devices, problems, .. } = input;
+    let mut report = Report {
+        title: "What tracing costs".to_owned(),
+        summary: findings::summary(&here),
+        about: findings::about(&here),
+        findings: findings::findings(&here),
+        warnings: doubts::warnings(&here),
+        ..Report::default()
+    };
+    for (name, device) in &devices {
+        let of = format!("on {name}: ");
+        report.warnings.extend(doubts::doubts(device).into_iter().map(|warning| of.clone() + &warning));
+    }
+    report.warnings.extend(problems.into_vec());
+    let sections = [
+        events::wrapper(&here),
+        tracing::subscriber(&here),
+        tracing::kinds(&here),
+        circumstances::circumstances(&here),
+    ];
+    report.sections.extend(sections.into_iter().flatten());
+    report.sections.extend(workloads::workloads(&here));
+    report.sections.extend(rows::instructions(&here));
+    report.sections.extend(rounds::rounds(&here));
+    report.sections.extend(devices.iter().map(|(name, device)| device::of_device(name, device, &here)));
+    report.sections.push(environment::environments(&here));
+    report.sections.push(environment::reading());
+    report.sections.extend(rows::everything(&here));
+    let measured = |place: Place| {
+        let bench = |(name, bench): (String, Bench)| {
+            (name, Measured { environment: bench.environment, rows: bench.rows })
+        };
+        place.benches.into_iter().map(bench).collect()
+    };
+    report.measured = devices.into_iter().map(|(name, place)| (name, measured(place))).collect();
+    report.measured.insert(String::new(), measured(here));
+    report
+}

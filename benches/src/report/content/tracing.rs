@@ -1,0 +1,86 @@
+//! The crate `tracing`: the subscriber's twelve, and every kind of subscriber.
+
+use std::collections::BTreeMap;
+
+use super::super::input::Place;
+use super::super::model::{Cell, Part, Section, Table};
+use crate::catalogue::{Case, INSTRUCTIONS, Id, SUBSCRIBER, What, published};
+use crate::row::Row;
+
+/// The second table of the original.
+pub(super) fn subscriber(here: &Place) -> Option<Section> {
+    here.benches.get(SUBSCRIBER)?;
+    let mut table = Table {
+        title: "The original's twelve, there and here".to_owned(),
+        columns: ["case", "there", "here", "of what", "ratio", "allocations", "instructions"].map(str::to_owned).to_vec(),
+        note: "Filtered is compared with a program that has no subscriber, off with a subscriber that takes everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).".to_owned(),
+        ..Table::default()
+    };
+    for case in &published::TRACING {
+        let id = case.id().to_string();
+        let own = here.row(SUBSCRIBER, &id);
+        let base = own.and_then(|own| own.vs.iter().chain(&own.vs_process).next());
+        table.rows.push(vec![
+            Cell::Name(case.id().name()),
+            Cell::published(case.rust),
+            Cell::value(own),
+            base.map_or(Cell::Empty, |(base, _)| Cell::Text(base.clone())),
+            Cell::ratio(base.map(|(_, v)| v)),
+            Cell::count(own.and_then(|r| r.allocs)),
+            Cell::count(here.row(INSTRUCTIONS, &id).map(|r| r.median)),
+        ]);
+    }
+    Some(Section {
+        id: "twelve".to_owned(),
+        title: "The crate tracing: the subscriber's twelve".to_owned(),
+        text: vec!["An event and a span, without and with four fields, through AtraceSubscriber.".to_owned()],
+        parts: vec![Part::Table(table.dense())],
+    })
+}
+
+/// Every kind of subscriber beside the others.
+pub(super) fn kinds(here: &Place) -> Option<Section> {
+    let bench = here.benches.get(SUBSCRIBER)?;
+    let mut kinds: Vec<(String, BTreeMap<Case, &Row>)> = Vec::new();
+    let mut peers = false;
+    for row in &bench.rows {
+        let Id { who, what: What::Tracing(kind, case) } = Id::of(&row.id) else { continue };
+        peers |= who.peer().is_some();
+        let kind = if kind.is_empty() { who.to_string() } else { format!("{who}/{kind}") };
+        match kinds.iter_mut().find(|(other, _)| *other == kind) {
+            Some((_, cases)) => _ = cases.insert(case, row),
+            None => kinds.push((kind, BTreeMap::from([(case, row)]))),
+        }
+    }
+    let mut table = Table {
+        title: "All kinds of subscriber".to_owned(),
+        columns: ["kind"]
+            .into_iter()
+            .chain(Case::ALL.map(Case::label))
+            .chain(["allocations of a span with fields"])
+            .map(str::to_owned)
+            .collect(),
+        ..Table::default()
+    };
+    for (kind, cases) in &kinds {
+        let mut cells = vec![Cell::Name(kind.clone())];
+        cells
+            .extend(Case::ALL.map(|case| cases.get(&case).map_or(Cell::Empty, |row| Cell::value(Some(row)))));
+        cells.push(Cell::count(cases.get(&Case::SpanArgs).and_then(|row| row.allocs)));
+        table.rows.push(cells);
+    }
+    let text = match peers {
+        true => {
+            "Peers are what else a program could take; each writes to a sink of its own, so what they cost beside the write differs too."
+        }
+        false => {
+            "Peers were not measured: `cargo bench -p atrace-benches --features peers --bench subscriber` adds them."
+        }
+    };
+    Some(Section {
+        id: "kinds".to_owned(),
+        title: "Subscribers beside each other".to_owned(),
+        text: vec![text.to_owned()],
+        parts: vec![Part::Table(table)],
+    })
+}

@@ -1,0 +1,126 @@
+//! Programs with and without tracing.
+
+use std::collections::BTreeMap;
+
+use super::super::input::Place;
+use super::super::model::{Cell, Group, Kind, Line, Part, Plot, Point, Section, Table, Value, slug};
+use super::super::number::{ratio, time};
+use super::KNOWN;
+use super::rows::{counted_of, plain_table};
+use crate::catalogue::Id;
+use crate::row::Row;
+
+/// The benches that have no section of their own above.
+pub(super) fn workloads(here: &Place) -> Vec<Section> {
+    let known = |name: &String| KNOWN.contains(&&name[..]);
+    let benches = here.benches.iter().filter(|(name, bench)| !known(name) && !bench.rows.is_empty());
+    benches.map(|(name, bench)| workload(name, &bench.rows)).collect()
+}
+
+/// A program with and without tracing: what each mode adds to each case.
+fn workload(name: &str, rows: &[Row]) -> Section {
+    // The mode that the others are held against: that which most of them name.
+    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+    for base in rows.iter().flat_map(|row| row.above.keys()) {
+        *named.entry(base).or_default() += 1;
+    }
+    let base = named.iter().max_by_key(|(_, n)| **n).map(|(base, _)| *base).unwrap_or_default();
+    let mut cases: Vec<&str> = Vec::new();
+    let mut modes: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| row.above.contains_key(base)) {
+        let Some((case, mode)) = Id::case_and_mode(&row.id) else { continue };
+        if !cases.contains(&case) {
+            cases.push(case);
+        }
+        if !modes.contains(&mode) {
+            modes.push(mode);
+        }
+    }
+    let find =
+        |case: &str, mode: &str| rows.iter().find(|row| Id::case_and_mode(&row.id) == Some((case, mode)));
+    let mut table = Table { title: format!("{name}: what each mode adds"), ..Table::default() };
+    table.columns = vec!["case".to_owned(), base.to_owned()];
+    table.columns.extend(modes.iter().map(|mode| format!("{mode} adds")));
+    table.columns.extend(["allocations added", "counted"].map(str::to_owned));
+    let mut groups = Vec::new();
+    let mut told: Vec<&str> = Vec::new();
+    for case in &cases {
+        let plain = find(case, base);
+        told.extend(plain.map(|row| &row.id[..]));
+        let mut cells =
+            vec![Cell::Name((*case).to_owned()), plain.map_or(Cell::Empty, |row| Cell::value(Some(row)))];
+        let mut lines = Vec::new();
+        let (mut allocations, mut counted) = (Vec::new(), Vec::new());
+        for mode in &modes {
+            let Some((row, above)) = find(case, mode).and_then(|row| Some((row, row.above.get(base)?)))
+            else {
+                cells.push(Cell::Empty);
+                continue;
+            };
+            told.push(&row.id);
+            cells.push(Cell::Value(Value {
+                median: above.ns,
+                low: above.low,
+                high: above.high,
+                unit: "ns".to_owned(),
+                noisy: row.noisy,
+                own: true,
+            }));
+            if let Some(n) = above.allocs.filter(|n| *n != 0.0) {
+                allocations.push((format!("in {mode}"), Cell::Count(n)));
+            }
+            counted = counted_of(row);
+            let sign = if above.ns < 0.0 { "" } else { "+" };
+            let writes = above
+                .raw_writes
+                .map(|v| format!(", {} of the raw writes", ratio(v.ratio)))
+                .unwrap_or_default();
+            lines.push(Line {
+                label: (*mode).to_owned(),
+                text: format!("{sign}{}{writes}", time(above.ns)),
+                points: vec![Point {
+                    median: above.ns,
+                    low: above.low,
+                    high: above.high,
+                    of: format!("{} above {base}", row.id),
+                    ..Point::of(row)
+                }],
+            });
+        }
+        cells.push(match allocations.is_empty() {
+            true => Cell::Text("0".to_owned()),
+            false => Cell::List(allocations),
+        });
+        cells.push(if counted.is_empty() { Cell::Empty } else { Cell::List(counted) });
+        table.rows.push(cells);
+        groups.push(Group { title: (*case).to_owned(), lines });
+    }
+    let mut parts = Vec::new();
+    if !cases.is_empty() {
+        parts.push(Part::Plot(Plot {
+            id: format!("workload-{}", slug(name)),
+            title: format!("{name}: what tracing adds to {base}"),
+            caption: "An interval with zero in it is no difference that was measured.".to_owned(),
+            kind: Kind::Differences,
+            groups,
+        }));
+        parts.push(Part::Table(table.dense()));
+    }
+    let rest: Vec<&Row> = rows.iter().filter(|row| !told.contains(&&row.id[..])).collect();
+    if !rest.is_empty() {
+        let table = Part::Table(plain_table(&format!("{name}: all else that was measured"), &rest));
+        parts.push(match rest.len() {
+            n if n <= 30 || cases.is_empty() => table,
+            n => Part::Folded(format!("{name}: {n} more rows"), vec![table]),
+        });
+    }
+    Section {
+        id: format!("bench-{}", slug(name)),
+        title: format!("Workload: {name}"),
+        text: vec![format!(
+            "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval.",
+            if base.is_empty() { "the same without tracing" } else { base }
+        )],
+        parts,
+    }
+}

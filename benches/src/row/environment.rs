@@ -1,0 +1,263 @@
+//! What was measured on, and what else happened there meanwhile: left beside the rows, so that a number can
+//! still be judged when nobody remembers the day.
+//!
+//! Each bench leaves `environment/<bench>.json` in the directory of measured files when it writes its rows. The
+//! load is that between [`start`] and then: what the CPUs did that was not this process and the processes it
+//! started and waited for.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::replacement::replace;
+
+/// The directory of these files within that of the rows.
+pub const DIRECTORY: &str = "environment";
+
+/// A machine, what ran on it, and what was built how. What could not be learnt is empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Environment {
+    /// When it was recorded, in seconds since 1970.
+    pub time: u64,
+    /// How long the bench had run by then, in seconds.
+    pub seconds: f64,
+    /// The model of the CPU.
+    pub cpu: String,
+    /// How many CPUs this program may run on.
+    pub cpus: usize,
+    /// Whether the machine is a guest of another.
+    pub guest: bool,
+    /// The architecture of the program.
+    pub arch: String,
+    /// The operating system's name for itself.
+    pub system: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// What the kernel does against SRSO, which decides what a return from a system call costs.
+    pub returns: String,
+    /// What decides on the clock of each group of CPUs, each value once; none in most guests.
+    pub governors: Vec<String>,
+    /// The Rust compiler.
+    pub rustc: String,
+    /// The C++ compiler.
+    pub cxx: String,
+    /// The commit of the sources.
+    pub commit: String,
+    /// Whether the sources had been changed since.
+    pub changed: bool,
+    /// Where the library said that events went.
+    pub sink: String,
+    /// Whether the run was to take less time.
+    pub quick: bool,
+    /// What else the machine did meanwhile.
+    pub load: Option<Load>,
+}
+
+/// What else a machine did.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// The part of all CPUs' time that other programs took.
+    pub others: f64,
+    /// The part that the host gave to other guests.
+    pub stolen: f64,
+    /// The average number of runnable threads in the minute before the start.
+    pub before: f64,
+}
+
+impl Environment {
+    /// Describes this machine, this program and the sources it was built from.
+    #[must_use]
+    pub fn here() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let (seconds, load) = START.get().map_or((0.0, None), Start::until_now);
+        Self {
+            time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            seconds: (seconds * 10.0).round() / 10.0,
+            cpu: field(&cpuinfo, "model name").or_else(|| field(&cpuinfo, "Hardware")).unwrap_or_default(),
+            cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            guest: field(&cpuinfo, "flags").is_some_and(|f| f.split(' ').any(|flag| flag == "hypervisor")),
+            arch: std::env::consts::ARCH.to_owned(),
+            system: pretty_name(&read("/etc/os-release")),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            returns: read("/sys/devices/system/cpu/vulnerabilities/spec_rstack_overflow").trim().to_owned(),
+            governors: governors(),
+            rustc: env!("ATRACE_BENCHES_RUSTC").to_owned(),
+            cxx: env!("ATRACE_BENCHES_CXX").to_owned(),
+            commit: commit(),
+            changed: git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.is_empty()),
+            sink: atrace::sink().to_string(),
+            quick: std::env::args_os().any(|arg| arg == "--quick"),
+            load,
+        }
+    }
+}
+
+/// Begins to watch what else the machine does. The first call counts.
+pub fn start() {
+    let _ = START.set(Start {
+        at: Instant::now(),
+        ticks: Ticks::now(),
+        average: std::fs::read_to_string("/proc/loadavg")
+            .ok()
+            .and_then(|text| text.split(' ').next()?.parse().ok())
+            .unwrap_or(0.0),
+    });
+}
+
+static START: OnceLock<Start> = OnceLock::new();
+
+struct Start {
+    at: Instant,
+    ticks: Option<Ticks>,
+    average: f64,
+}
+
+impl Start {
+    fn until_now(&self) -> (f64, Option<Load>) {
+        let load = || self.ticks?.until(Ticks::now()?, self.average);
+        (self.at.elapsed().as_secs_f64(), load())
+    }
+}
+
+/// What the CPUs have done since the start of the machine, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Ticks {
+    all: u64,
+    busy: u64,
+    stolen: u64,
+    own: u64,
+}
+
+impl Ticks {
+    fn now() -> Option<Self> {
+        let stat = std::fs::read_to_string("/proc/stat").ok()?;
+        let own = std::fs::read_to_string("/proc/self/stat").ok()?;
+        Self::parse(&stat, &own)
+    }
+
+    /// Reads `/proc/stat` and `/proc/self/stat`.
+    fn parse(stat: &str, own: &str) -> Option<Self> {
+        let cpu = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let cpu: Vec<u64> = cpu.split_whitespace().map_while(|n| n.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal; what guests of ours did is part of user.
+        let &[user, nice, system, idle, wait, irq, soft, stolen, ..] = &cpu[..] else { return None };
+        let busy = user + nice + system + irq + soft;
+        // Behind the name, which may hold anything: the 12th to the 15th are this process' user and system
+        // time and those of the children it has waited for.
+        let own = own.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
+        let own = own.map_while(|n| n.parse::<u64>().ok()).sum();
+        Some(Self { all: busy + idle + wait + stolen, busy, stolen, own })
+    }
+
+    fn until(self, end: Self, before: f64) -> Option<Load> {
+        #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 ticks")]
+        let f = |ticks: u64| ticks as f64;
+        let all = end.all.checked_sub(self.all).filter(|&all| all > 0)?;
+        let part = |ticks: u64| (f(ticks) / f(all) * 1000.0).round() / 1000.0;
+        let own = end.own.saturating_sub(self.own);
+        Some(Load {
+            others: part(end.busy.saturating_sub(self.busy).saturating_sub(own)),
+            stolen: part(end.stolen.saturating_sub(self.stolen)),
+            before,
+        })
+    }
+}
+
+/// Returns the value of the first `name : value` of `/proc/cpuinfo`.
+fn field(text: &str, name: &str) -> Option<String> {
+    let value = |line: &str| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim().to_owned())
+    };
+    text.lines().find_map(value)
+}
+
+fn pretty_name(os_release: &str) -> String {
+    let name = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or_default().trim_matches('"').to_owned()
+}
+
+fn governors() -> Vec<String> {
+    let policies = std::fs::read_dir("/sys/devices/system/cpu/cpufreq").into_iter().flatten().flatten();
+    let read = |dir: PathBuf| std::fs::read_to_string(dir.join("scaling_governor")).ok();
+    let mut all: Vec<_> =
+        policies.filter_map(|policy| Some(read(policy.path())?.trim().to_owned())).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Returns the commit of the sources that this was built from, if they are still there.
+pub(crate) fn commit() -> String {
+    git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default()
+}
+
+fn git(args: &[&str]) -> Option<String> {
+    let sources = env!("CARGO_MANIFEST_DIR");
+    let mut command = Command::new("git");
+    command.args(["-c", &format!("safe.directory={}", Path::new(sources).parent()?.display())]);
+    command.args(["-C", sources]).args(args);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Writes the environment of `bench`, as it is now, below `dir`.
+pub(crate) fn write_to(dir: &Path, bench: &str) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(&Environment::here())? + "\n";
+    replace(&dir.join(DIRECTORY), &format!("{bench}.json"), text.as_bytes())
+}
+
+/// Says when something was, in UTC.
+#[must_use]
+pub fn date(time: u64) -> String {
+    // Later than the year 9999 is nonsense from a damaged file.
+    let at = UNIX_EPOCH + Duration::from_secs(time.min(253_402_300_799));
+    humantime::format_rfc3339_seconds(at).to_string().replace('T', " ").replace('Z', " UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  100 0 50 800 10 0 5 35 0 0\ncpu0 1 2 3\n";
+
+    fn own(user: u64, children: u64) -> String {
+        format!("7 (a ) b) S 1 7 7 0 -1 4194560 90 0 0 0 {user} 5 {children} 0 20 0 1 0 9 9 9")
+    }
+
+    #[test]
+    fn the_load_is_what_others_did() {
+        let start = Ticks::parse(STAT, &own(20, 0)).unwrap();
+        assert_eq!(start, Ticks { all: 1000, busy: 155, stolen: 35, own: 25 });
+        let later = "cpu  400 0 150 1200 10 0 5 235 0 0\n";
+        let end = Ticks::parse(later, &own(120, 150)).unwrap();
+        // 1000 ticks: 400 busy, of which 250 are this process and its children; 200 were stolen.
+        assert_eq!(start.until(end, 0.5), Some(Load { others: 0.15, stolen: 0.2, before: 0.5 }));
+        assert_eq!(start.until(start, 0.5), None);
+        assert_eq!(Ticks::parse("cpu 1 2", &own(0, 0)), None);
+    }
+
+    #[test]
+    fn this_machine_is_described() {
+        start();
+        let here = Environment::here();
+        assert!(here.cpus > 0 && !here.kernel.is_empty() && here.rustc.starts_with("rustc 1."), "{here:?}");
+        assert!(!here.cxx.is_empty(), "{here:?}");
+        let text = serde_json::to_string(&here).unwrap();
+        assert_eq!(serde_json::from_str::<Environment>(&text).unwrap(), here);
+    }
+
+    #[test]
+    fn fields_and_names() {
+        assert_eq!(field("a : 1\nmodel name\t: X: 2\n", "model name").as_deref(), Some("X: 2"));
+        assert_eq!(pretty_name("ID=x\nPRETTY_NAME=\"Debian 12\"\n"), "Debian 12");
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(u64::MAX), "9999-12-31 23:59:59 UTC");
+    }
+}

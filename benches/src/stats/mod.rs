@@ -1,0 +1,310 @@
+//! Medians, and how sure they are.
+//!
+//! Rounds on a shared machine have outliers in one direction and no known distribution, so nothing
+//! here assumes one: the interval of a median is made of two of the samples themselves. Whether a
+//! sample lies below the true median is a fair coin, so the number that do is binomial, and the
+//! ranks are those that a fair coin leaves outside with at most 5 % probability.
+
+pub(crate) mod shuffle;
+
+use self::shuffle::Shuffle;
+
+/// The confidence of every interval.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// A row whose interval reaches further than this part of its median to each side is noisy, if it
+/// is also wider than [`NOISY_NS`].
+pub const NOISY_RATIO: f64 = 0.05;
+
+/// Half an interval of at most this many nanoseconds is never noisy, however small the median.
+pub const NOISY_NS: f64 = 0.15;
+
+/// A median with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The median of the samples.
+    pub median: f64,
+    /// The lower bound.
+    pub low: f64,
+    /// The upper bound.
+    pub high: f64,
+    /// Whether there were samples enough (six) for bounds of 95 %. If not, they are the smallest
+    /// and the largest sample and promise less.
+    pub sure: bool,
+}
+
+impl Interval {
+    /// Returns the median of `samples` with its interval; `None` where there is none: no sample, or
+    /// one that is not a finite number.
+    #[must_use]
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
+            return None;
+        }
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0;
+        let outside = outside(n);
+        let cut = outside.unwrap_or(0);
+        Some(Self { median, low: sorted[cut], high: sorted[n - 1 - cut], sure: outside.is_some() })
+    }
+
+    /// Returns the median of samples that come in clusters, such as those that the same processes gave, with an interval
+    /// that holds also where samples of a cluster are more alike than others; `None` where there is no sample, or
+    /// one that is not a finite number.
+    ///
+    /// The interval is a bootstrap's: where 95 % of the medians lie of as many clusters, drawn with repetition. That
+    /// is too narrow for few clusters (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with
+    /// clustered errors", 2008), so it is widened twice: by as much as Student's distribution is wider than the normal
+    /// one, and by as much as the deviation in a sample is narrower than that of what it is from. Both are for
+    /// the number of clusters of equal size that would say as much. The draws are the same in each run.
+    #[must_use]
+    pub fn of_clusters(clusters: &[Vec<f64>]) -> Option<Self> {
+        let clusters: Vec<&[f64]> =
+            clusters.iter().map(|all| &all[..]).filter(|all| !all.is_empty()).collect();
+        let all = clusters.concat();
+        if all.iter().any(|x| !x.is_finite()) {
+            return None;
+        }
+        let median = middle(&mut all.clone())?;
+        let mut random = Shuffle::new(0xC105);
+        let mut drawn = Vec::with_capacity(all.len());
+        let mut draw = || {
+            drawn.clear();
+            for _ in 0..clusters.len() {
+                let any = usize::try_from(random.next() % clusters.len() as u64).unwrap_or(0);
+                drawn.extend_from_slice(clusters[any]);
+            }
+            middle(&mut drawn)
+        };
+        let mut medians: Vec<f64> = (0..DRAWS).filter_map(|_| draw()).collect();
+        medians.sort_by(f64::total_cmp);
+        // One cluster says nothing about others.
+        let wider = widening(effective(&clusters)).unwrap_or(1.0);
+        let tail = DRAWS / 40;
+        let low = median - (median - medians[tail]) * wider;
+        let high = median + (medians[DRAWS - 1 - tail] - median) * wider;
+        Some(Self {
+            median,
+            low: low.min(median),
+            high: high.max(median),
+            sure: outside(clusters.len()).is_some(),
+        })
+    }
+
+    /// Returns half the width of the interval.
+    #[must_use]
+    pub fn half_width(&self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+
+    /// Returns half the width of the interval as a part of the median; infinite for a median of 0.
+    #[must_use]
+    pub fn relative(&self) -> f64 {
+        let half = self.half_width();
+        if half == 0.0 { 0.0 } else { half / self.median.abs() }
+    }
+
+    /// Tells whether this, in nanoseconds, is too uncertain to mean anything.
+    #[must_use]
+    pub fn is_noisy(&self) -> bool {
+        !self.sure || (self.relative() > NOISY_RATIO && self.half_width() > NOISY_NS)
+    }
+}
+
+/// How many draws a bootstrap has.
+const DRAWS: usize = 1000;
+
+/// The median, without sorting all; `None` of nothing.
+fn middle(samples: &mut [f64]) -> Option<f64> {
+    let n = samples.len();
+    if n == 0 {
+        return None;
+    }
+    let (below, &mut upper, _) = samples.select_nth_unstable_by(n / 2, f64::total_cmp);
+    if n % 2 == 1 {
+        return Some(upper);
+    }
+    let lower = below.iter().copied().max_by(f64::total_cmp)?;
+    Some((lower + upper) / 2.0)
+}
+
+/// How many clusters of equal size say as much as these.
+fn effective(clusters: &[&[f64]]) -> f64 {
+    let sizes = clusters.iter().map(|all| all.len() as f64);
+    sizes.clone().sum::<f64>().powi(2) / sizes.map(|size| size * size).sum::<f64>()
+}
+
+/// By how much the interval of a bootstrap has to be wider with so many clusters; `None` with less than two.
+fn widening(clusters: f64) -> Option<f64> {
+    let freedom = Some(clusters - 1.0).filter(|&n| n >= 1.0)?;
+    // The normal distribution's 97.5 %, and Student's after Cornish and Fisher.
+    let z = 1.959_964_f64;
+    let [z3, z5, z7] = [3, 5, 7].map(|power| z.powi(power));
+    let student = z
+        + (z3 + z) / (4.0 * freedom)
+        + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * freedom.powi(2))
+        + (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * z) / (384.0 * freedom.powi(3));
+    Some(student / z * ((freedom + 1.0) / freedom).sqrt())
+}
+
+/// How many of `n` sorted samples may be left out at each end, or `None` where even the outermost
+/// two don't hold the median with 95 % confidence.
+fn outside(n: usize) -> Option<usize> {
+    // In logarithms: 0.5^n is below the smallest f64 from 1075 samples on.
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 rounds")]
+    let f = |x: usize| x as f64;
+    let mut ln_p = -f(n) * std::f64::consts::LN_2;
+    let mut tail = 0.0;
+    for k in 0..=n / 2 {
+        tail += ln_p.exp();
+        if 2.0 * tail > 1.0 - CONFIDENCE {
+            return k.checked_sub(1);
+        }
+        ln_p += (f(n - k) / f(k + 1)).ln();
+    }
+    // Not reached: the tail up to the middle is at least a half.
+    None
+}
+
+/// Returns the median of the ratios of `a` to `b`, round by round.
+///
+/// # Panics
+///
+/// When they don't have the same number of rounds.
+#[must_use]
+pub fn ratio(a: &[f64], b: &[f64]) -> Option<Interval> {
+    pairwise(a, b, |a, b| a / b)
+}
+
+/// Returns the median of the differences of `a` and `b`, round by round.
+///
+/// # Panics
+///
+/// When they don't have the same number of rounds.
+#[must_use]
+pub fn difference(a: &[f64], b: &[f64]) -> Option<Interval> {
+    pairwise(a, b, |a, b| a - b)
+}
+
+fn pairwise(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Option<Interval> {
+    assert_eq!(a.len(), b.len(), "rounds come in pairs");
+    let both: Vec<f64> = a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect();
+    Interval::of(&both)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        let median = |x: &[f64]| Interval::of(x).unwrap().median;
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[3.0, 1.0]), 2.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert!(Interval::of(&[]).is_none());
+        assert!(Interval::of(&[1.0, f64::NAN]).is_none());
+        assert!(ratio(&[1.0], &[0.0]).is_none());
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_tables() {
+        // Sign test tables, 5 % two-sided: the samples left out at each end.
+        let table = [(5, None), (6, Some(0)), (8, Some(0)), (9, Some(1)), (12, Some(2)), (20, Some(5))];
+        for (n, expected) in table {
+            assert_eq!(outside(n), expected, "n = {n}");
+        }
+        assert_eq!(outside(100), Some(39));
+        // Where the normal distribution is as good: n/2 - 1.96 sqrt(n)/2.
+        let (n, expected) = (10_000, 5_000 - 98);
+        assert!(outside(n).unwrap().abs_diff(expected) <= 1);
+    }
+
+    #[test]
+    fn few_rounds_are_never_sure() {
+        let five = Interval::of(&[1.0, 1.0, 1.0, 1.0, 1.0]).unwrap();
+        assert!(!five.sure && five.is_noisy());
+        let six = Interval::of(&[1.0; 6]).unwrap();
+        assert!(six.sure && !six.is_noisy());
+    }
+
+    #[test]
+    fn noisy_needs_both() {
+        let interval =
+            |median, half| Interval { median, low: median - half, high: median + half, sure: true };
+        assert!(interval(100.0, 6.0).is_noisy());
+        assert!(!interval(100.0, 4.0).is_noisy());
+        assert!(!interval(0.8, 0.1).is_noisy());
+        assert!(interval(0.8, 0.2).is_noisy());
+    }
+
+    #[test]
+    fn the_interval_holds_the_median_nineteen_times_in_twenty() {
+        let mut random = Shuffle::new(7);
+        let mut held = 0;
+        for _ in 0..2000 {
+            // Skewed, with outliers, as rounds are; the median of u² is a quarter.
+            let samples: Vec<f64> = (0..25)
+                .map(|_| {
+                    let u = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+                    u * u
+                })
+                .collect();
+            let i = Interval::of(&samples).unwrap();
+            held += u32::from(i.low <= 0.25 && 0.25 <= i.high);
+        }
+        assert!((1880..=1980).contains(&held), "{held} of 2000");
+    }
+
+    #[test]
+    fn students_distribution_is_that_of_the_tables() {
+        for (n, t) in [(6.0_f64, 2.571), (10.0, 2.262), (25.0, 2.064)] {
+            let wider = widening(n).unwrap();
+            assert!((wider * 1.96 / (n / (n - 1.0)).sqrt() - t).abs() < 0.01, "{n}: {wider}");
+        }
+        assert_eq!(widening(1.0), None);
+        assert_eq!(effective(&[&[0.0; 4], &[0.0; 4]]), 2.0);
+        assert_eq!(effective(&[&[0.0; 9], &[0.0]]), 100.0 / 82.0);
+    }
+
+    #[test]
+    fn the_interval_of_clusters_holds_the_median_though_samples_of_one_are_alike() {
+        let mut random = Shuffle::new(11);
+        let mut unit = move || (random.next() >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
+        let (mut held, mut naively) = (0, 0);
+        for _ in 0..300 {
+            let cluster = |_| {
+                let own = unit();
+                (0..8 + (own.abs() * 16.0) as usize).map(|_| own + unit()).collect::<Vec<f64>>()
+            };
+            let clusters: Vec<Vec<f64>> = (0..20).map(cluster).collect();
+            let holds = |i: Interval| u32::from(i.low <= 0.0 && 0.0 <= i.high);
+            held += holds(Interval::of_clusters(&clusters).unwrap());
+            naively += holds(Interval::of(&clusters.concat()).unwrap());
+        }
+        assert!((276..=297).contains(&held), "{held} of 300");
+        // What clusters are for.
+        assert!(naively < 220, "{naively} of 300");
+    }
+
+    #[test]
+    fn clusters_without_samples_say_nothing() {
+        let clusters = vec![vec![1.0], vec![], vec![3.0, 2.0]];
+        assert_eq!(Interval::of_clusters(&clusters), Interval::of_clusters(&[vec![1.0], vec![3.0, 2.0]]));
+        assert_eq!(Interval::of_clusters(&clusters).unwrap().median, 2.0);
+        assert!(!Interval::of_clusters(&clusters).unwrap().sure);
+        assert_eq!(Interval::of_clusters(&[vec![]]), None);
+        assert_eq!(Interval::of_clusters(&[vec![1.0, f64::NAN]]), None);
+    }
+
+    #[test]
+    fn ratios_cancel_what_both_rounds_share() {
+        let drift: Vec<f64> = (0..50).map(|i| 1.0 + f64::from(i)).collect();
+        let a: Vec<f64> = drift.iter().map(|d| 3.0 * d).collect();
+        assert_eq!(ratio(&a, &drift).unwrap(), Interval { median: 3.0, low: 3.0, high: 3.0, sure: true });
+        let up: Vec<f64> = drift.iter().map(|d| d + 20.0).collect();
+        assert_eq!(difference(&up, &drift).unwrap().median, 20.0);
+    }
+}

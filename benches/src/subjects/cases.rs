@@ -1,0 +1,40 @@
+//! What a program does with `tracing`: the bodies of the original benchmark.
+
+use std::hint::black_box;
+use std::sync::LazyLock;
+
+use crate::catalogue::Case;
+
+/// What is shown by `Debug`; made once, as only what `tracing` allocates is counted.
+static VECTOR: LazyLock<Vec<i32>> = LazyLock::new(|| vec![1, 2, 3, 4]);
+
+/// Returns what runs a case this often.
+#[must_use]
+pub fn body(case: Case) -> fn(u64) {
+    match case {
+        Case::Event => |n| {
+            for _ in 0..n {
+                tracing::info!("bench info event");
+            }
+        },
+        Case::EventArgs => |n| {
+            let vector = black_box(&*VECTOR);
+            for _ in 0..n {
+                tracing::info!(arg = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last", "bench info event");
+            }
+        },
+        Case::Span => |n| {
+            for _ in 0..n {
+                let _entered = tracing::info_span!("bench info span").entered();
+            }
+        },
+        Case::SpanArgs => |n| {
+            let vector = black_box(&*VECTOR);
+            for _ in 0..n {
+                let _entered =
+                    tracing::info_span!("bench info span", arg = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last")
+                        .entered();
+            }
+        },
+    }
+}

@@ -1,0 +1,123 @@
+//! Every kind of event, in Rust and in C++.
+
+use std::ffi::CString;
+
+use atrace::{
+    AtraceTag, atrace_async_begin, atrace_async_end, atrace_async_for_track_begin,
+    atrace_async_for_track_end, atrace_begin, atrace_begin_fmt, atrace_end, atrace_instant,
+    atrace_instant_for_track, atrace_int, atrace_int64, begin_scoped_event, trace_method,
+};
+
+use crate::catalogue::{EVENTS, Event};
+
+const TAG: AtraceTag = AtraceTag::App;
+const TRACK: &str = "bench track";
+
+/// Runs an operation this often.
+type Run = Box<dyn FnMut(u64)>;
+
+/// What one operation of an event is, in Rust and in C++.
+pub struct Operation {
+    /// The kind of event.
+    pub event: &'static Event,
+    /// By Rust.
+    pub rust: Run,
+    /// By C++; none where it has nothing like it, or not on this device.
+    pub cc: Option<Run>,
+    /// Why not on this device.
+    pub missing: Option<&'static str>,
+}
+
+/// Makes a name of so many characters.
+#[must_use]
+pub fn text(length: usize) -> String {
+    "0123456789".chars().cycle().take(length).collect()
+}
+
+/// The same name for C++.
+///
+/// # Panics
+///
+/// If the name has a NUL in it.
+#[must_use]
+pub fn c_text(text: &str) -> CString {
+    CString::new(text).expect("bench names have no NUL")
+}
+
+/// Returns every kind of event, in the order of the catalogue.
+#[must_use]
+pub fn operations() -> Vec<Operation> {
+    EVENTS.iter().map(operation).collect()
+}
+
+fn operation(event: &'static Event) -> Operation {
+    let missing = event.cc.and_then(cc_bench::missing);
+    let cc = event.cc.filter(|_| missing.is_none()).map(|_| in_cc(event));
+    Operation { event, rust: in_rust(event), cc, missing }
+}
+
+fn in_rust(event: &Event) -> Run {
+    let name = text(if event.name == "begin/1000" { 1000 } else { 10 });
+    match event.name {
+        "begin/10" | "begin/1000" => Box::new(move |n| (0..n).for_each(|_| atrace_begin(TAG, &name))),
+        "end" => Box::new(|n| (0..n).for_each(|_| atrace_end(TAG))),
+        "scoped" => Box::new(move |n| (0..n).for_each(|_| drop(begin_scoped_event(TAG, &name)))),
+        "instant" => Box::new(move |n| (0..n).for_each(|_| atrace_instant(TAG, &name))),
+        "int" => Box::new(move |n| (0..n).for_each(|i| atrace_int(TAG, &name, i as i32))),
+        "int64" => Box::new(move |n| (0..n).for_each(|i| atrace_int64(TAG, &name, i as i64))),
+        "async_begin" => Box::new(move |n| (0..n).for_each(|i| atrace_async_begin(TAG, &name, i as i32))),
+        "async_end" => Box::new(move |n| (0..n).for_each(|i| atrace_async_end(TAG, &name, i as i32))),
+        "track_begin" => {
+            Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_begin(TAG, TRACK, &name, i as i32)))
+        }
+        "track_end" => Box::new(|n| (0..n).for_each(|i| atrace_async_for_track_end(TAG, TRACK, i as i32))),
+        "track_instant" => {
+            Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(TAG, TRACK, &name)))
+        }
+        "begin_fmt" => Box::new(|n| (0..n).for_each(|i| atrace_begin_fmt(TAG, format_args!("frame {i}")))),
+        "method" => Box::new(|n| (0..n).for_each(|_| traced())),
+        other => unreachable!("{other} is no event of the catalogue"),
+    }
+}
+
+fn in_cc(event: &Event) -> Run {
+    let name = c_text(&text(if event.name == "begin/1000" { 1000 } else { 10 }));
+    let track = c_text(TRACK);
+    match event.name {
+        "begin/10" | "begin/1000" => Box::new(move |n| cc_bench::begin(&name, n)),
+        "end" => Box::new(cc_bench::end),
+        "scoped" => Box::new(move |n| cc_bench::scoped(&name, n)),
+        "instant" => Box::new(move |n| cc_bench::instant(&name, n)),
+        "int" => Box::new(move |n| cc_bench::counter_int(&name, n)),
+        "int64" => Box::new(move |n| cc_bench::counter_int64(&name, n)),
+        "async_begin" => Box::new(move |n| cc_bench::async_begin(&name, n)),
+        "async_end" => Box::new(move |n| cc_bench::async_end(&name, n)),
+        "track_begin" => Box::new(move |n| cc_bench::async_for_track_begin(&track, &name, n)),
+        "track_end" => Box::new(move |n| cc_bench::async_for_track_end(&track, n)),
+        "track_instant" => Box::new(move |n| cc_bench::instant_for_track(&track, &name, n)),
+        other => unreachable!("C++ has no {other}"),
+    }
+}
+
+fn traced() {
+    trace_method!(TAG);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_of_the_catalogue_has_an_operation() {
+        for event in &EVENTS {
+            let mut operation = operation(event);
+            (operation.rust)(1);
+            assert_eq!(
+                operation.cc.is_some() || operation.missing.is_some(),
+                event.cc.is_some(),
+                "{}",
+                event.name
+            );
+        }
+    }
+}
