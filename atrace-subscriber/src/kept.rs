@@ -16,7 +16,7 @@ use atrace_sys::OnceRef;
 
 use crate::callsites::Callsite;
 use crate::slots::{Free, Life, Link, NONE_FREE, high, low, pair};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const FIRST_CHUNK: usize = 16;
 const CHUNKS: usize = 24;

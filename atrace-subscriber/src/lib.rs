@@ -106,9 +106,9 @@ mod slots;
 mod span;
 mod subscriber;
 
-/// What the models replace by loom's.
+/// What threads share; in the models, loom's.
 mod sync {
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::atomic;
 }
 
 pub use filter::AtraceFilter;

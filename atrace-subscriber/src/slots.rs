@@ -6,7 +6,7 @@
 //!
 //! Without statics, and shared through `sync`: `models/tests/slots.rs` has it run in every order of its threads.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const NO_SLOT: u32 = u32::MAX;
 /// The generations that fit in a span's id.

@@ -337,6 +337,10 @@ fn no_span_is_missed_for_what_was_asked_before() {
 struct Made {
     interest: AtomicU8,
     metadata: OnceLock<Metadata<'static>>,
+    /// How many answers were stored.
+    stored: AtomicUsize,
+    /// Called before an answer is stored.
+    before: fn(),
 }
 
 const NEVER: u8 = 1;
@@ -350,7 +354,9 @@ impl Callsite for Made {
             _ if interest.is_always() => ALWAYS,
             _ => SOMETIMES,
         };
+        (self.before)();
         self.interest.store(interest, Ordering::SeqCst);
+        self.stored.fetch_add(1, Ordering::SeqCst);
     }
 
     fn metadata(&self) -> &Metadata<'_> {
@@ -360,8 +366,16 @@ impl Callsite for Made {
 
 impl Made {
     fn new() -> &'static Self {
-        let made: &'static Self =
-            Box::leak(Box::new(Self { interest: AtomicU8::new(0), metadata: OnceLock::new() }));
+        Self::calling(|| ())
+    }
+
+    fn calling(before: fn()) -> &'static Self {
+        let made: &'static Self = Box::leak(Box::new(Self {
+            interest: AtomicU8::new(0),
+            metadata: OnceLock::new(),
+            stored: AtomicUsize::new(0),
+            before,
+        }));
         let fields = FieldSet::new(&[], Identifier(made));
         let metadata = Metadata::new("made", "here", Level::INFO, None, None, None, fields, Kind::EVENT);
         made.metadata.set(metadata).unwrap();
@@ -431,6 +445,145 @@ fn callsites_first_hit_while_it_is_switched_are_not_lost() {
         info!("written");
     });
     off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|written"]));
+}
+
+thread_local! {
+    /// On this thread an answer waits here before it is stored.
+    static STALL: std::cell::RefCell<Option<std::sync::mpsc::Receiver<()>>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+/// However long before the switch it was asked, and long after it the answer is stored.
+#[test]
+fn an_answer_that_is_stored_late_does_not_stay() {
+    let name = case!({
+        install_filtered();
+        let made = Made::calling(|| {
+            if let Some(stalled) = STALL.take() {
+                stalled.recv().unwrap();
+            }
+        });
+        let (release, stalled) = std::sync::mpsc::channel();
+        let asker = std::thread::spawn(move || {
+            STALL.set(Some(stalled));
+            // Not through the level, which is off: as one that just saw it on.
+            tracing_core::callsite::register(made);
+        });
+        // Longer than a second ago, and the repetitions of the first rebuild do not count.
+        std::thread::sleep(Duration::from_millis(1300));
+        let switched = on();
+        until("the others follow", || LevelFilter::current() == LevelFilter::TRACE);
+        std::thread::sleep(Duration::from_millis(1300));
+        release.send(()).unwrap();
+        asker.join().unwrap();
+        until("the late answer is mended", || made.interest.load(Ordering::SeqCst) >= SOMETIMES);
+        drop(switched);
+    });
+    off_in_each_role(&name, |_, _| ());
+}
+
+/// Nobody asked but our own rebuilds: then one is enough.
+#[test]
+fn where_nobody_asks_a_switch_rebuilds_once() {
+    let name = case!({
+        install_filtered();
+        let made = Made::new();
+        tracing_core::callsite::register(made);
+        // The first switch settles what was asked when it was installed: 14 times, until 16 seconds are over.
+        let switched = on();
+        until("the repetitions are over", || {
+            made.stored.load(Ordering::SeqCst) >= 1 + 1 + 14 && threads("atrace-rebuild") == 0
+        });
+        let stored = made.stored.load(Ordering::SeqCst);
+        drop(switched);
+        until("off", || made.interest.load(Ordering::SeqCst) == NEVER);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(threads("atrace-rebuild"), 0);
+        assert_eq!(made.stored.load(Ordering::SeqCst), stored + 1);
+    });
+    let Some(place) = Place::new(&name) else { return };
+    place.run(&name, Role::Alone);
+}
+
+/// A layer that does something when it is asked about a callsite of this target, while it is armed.
+struct Asked(&'static AtomicUsize, fn());
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Asked {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if metadata.target() == "asked" && self.0.load(Ordering::SeqCst) == 1 {
+            (self.1)();
+        }
+        Interest::always()
+    }
+}
+
+fn asked() {
+    info!(target: "asked", "asked");
+}
+
+/// Within a rebuild a layer switches tracing, and so has both kinds of watch told, on the very thread that rebuilds.
+#[test]
+fn a_layer_may_switch_while_it_is_asked() {
+    static ARMED: AtomicUsize = AtomicUsize::new(0);
+    let name = case!({
+        let alone = Dispatch::new(AtraceSubscriber::default().with_filter());
+        let switching = Asked(&ARMED, || {
+            atrace::atrace_set_tracing_enabled(false);
+            ARMED.store(0, Ordering::SeqCst);
+        });
+        let layer = AtraceLayer::default().with_filter(AtraceFilter::default());
+        let stack = Dispatch::new(tracing_subscriber::registry().with(switching).with(layer));
+        let _default = tracing::dispatcher::set_default(&stack);
+        asked();
+        for round in 0..5 {
+            ARMED.store(1, Ordering::SeqCst);
+            let switched = on();
+            until("it switches", || ARMED.load(Ordering::SeqCst) == 0);
+            atrace::atrace_set_tracing_enabled(true);
+            until("it is on", || {
+                tracing::dispatcher::with_default(&alone, || enabled!(Level::INFO)) && enabled!(Level::INFO)
+            });
+            info!(round);
+            drop(switched);
+            until("it is off", || tracing::dispatcher::with_default(&alone, || !enabled!(Level::INFO)));
+        }
+    });
+    let Some(place) = Place::new(&name) else { return };
+    place.run(&name, Role::Layer);
+    assert_eq!(place.texts(), (0..5).map(|round| format!("I|round = {round}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_layer_that_panics_while_it_is_asked_hinders_no_later_switch() {
+    static ARMED: AtomicUsize = AtomicUsize::new(0);
+    let name = case!({
+        std::panic::set_hook(Box::new(|_| {}));
+        let panicking = Asked(&ARMED, || {
+            ARMED.store(0, Ordering::SeqCst);
+            panic!("of a layer");
+        });
+        tracing_subscriber::registry().with(panicking).with(AtraceSubscriber::default().with_filter()).init();
+        let switched = on();
+        settled(true);
+        asked();
+        drop(switched);
+        settled(false);
+        for n in 0..3 {
+            ARMED.store(1, Ordering::SeqCst);
+            let switched = on();
+            until("it panics", || ARMED.load(Ordering::SeqCst) == 0);
+            drop(switched);
+            settled(false);
+            let switched = on();
+            settled(true);
+            info!(n);
+            drop(switched);
+            settled(false);
+        }
+    });
+    let Some(place) = Place::new(&name) else { return };
+    place.run(&name, Role::Aosp);
+    assert_eq!(place.texts(), ["I|asked", "I|n = 0", "I|n = 1", "I|n = 2"]);
 }
 
 #[test]
@@ -560,6 +713,39 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
             .collect();
         assert_eq!(of_child, ["I|told", "B|of the child, n = 2", "E", "I|twice"], "{role:?}");
     }
+}
+
+/// While threads of the parent are told, rebuild, and add and remove subscribers, all under locks.
+#[test]
+fn a_child_forked_at_any_moment_follows() {
+    let name = case!({
+        let _on = on();
+        install_filtered();
+        let over = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            // Switched within the process: what is switched from outside takes locks on files, which a child shares.
+            scope.spawn(|| {
+                while over.load(Ordering::Relaxed) == 0 {
+                    atrace::atrace_set_tracing_enabled(false);
+                    std::thread::sleep(Duration::from_micros(200));
+                    atrace::atrace_set_tracing_enabled(true);
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            for _ in 0..100 {
+                fork(|| {
+                    atrace_subscriber::after_fork().unwrap();
+                    for on in [true, false, true] {
+                        atrace::atrace_set_tracing_enabled(on);
+                        // What is kept for all callsites, which needs none of `tracing`'s locks.
+                        until("it follows", || (LevelFilter::current() == LevelFilter::OFF) != on);
+                    }
+                })();
+            }
+            over.store(1, Ordering::Relaxed);
+        });
+    });
+    off_in_each_role(&name, |_, _| ());
 }
 
 /// Of whatever a child does not trace, this is the reason that can't be seen from outside.

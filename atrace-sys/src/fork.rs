@@ -2,7 +2,7 @@
 //!
 //! A forked child has a copy of its parent's memory: locks that a thread of the parent held, slices that the
 //! parent began, a number that is not its own. What matters carries the [`Generation`] of the process it belongs
-//! to, and [`PerProcess`] makes a value anew in each process.
+//! to, [`PerProcess`] makes a value anew in each process, and a [`Turn`] is not left to a thread of the parent.
 //!
 //! - A generation comes from a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), however the
 //!   child was made, also by a bare `clone`. Where the kernel can't do that, `pthread_atfork` clears the word,
@@ -13,11 +13,14 @@
 //!
 //! Source: `madvise(2)`.
 
-use std::fmt;
-use std::marker::PhantomData;
+mod turn;
+mod value;
+
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+pub use self::turn::Turn;
+pub use self::value::PerProcess;
 use crate::process::{ErrnoGuard, ProcessId, present_id};
 
 /// A process among those that come from each other by forking: a child's generation differs from that of every
@@ -160,92 +163,6 @@ fn clear_at_fork() -> bool {
     registered
 }
 
-/// A value that every process makes for itself: a forked child does not see its parent's.
-///
-/// For what a thread of the parent may have been in the middle of at the fork, above all locks. What a process has
-/// made stays until it ends; what its parent had made stays in the child's memory, unused.
-///
-/// # Examples
-///
-/// ```
-/// use std::sync::Mutex;
-/// use atrace_sys::fork::PerProcess;
-///
-/// static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new();
-///
-/// NAMES.get_or_make(Default::default).lock().unwrap().push("one".to_owned());
-/// assert_eq!(NAMES.get().unwrap().lock().unwrap().len(), 1); // In a child: None.
-/// ```
-pub struct PerProcess<T: Sync + 'static>(AtomicPtr<Made<T>>, PhantomData<&'static T>);
-
-struct Made<T> {
-    by: Generation,
-    value: T,
-}
-
-impl<T: Sync + 'static> PerProcess<T> {
-    /// Makes a place that is empty in every process.
-    pub const fn new() -> Self {
-        Self(AtomicPtr::new(std::ptr::null_mut()), PhantomData)
-    }
-
-    fn made(&self) -> Option<&'static Made<T>> {
-        // SAFETY: null, or a leaked box that `get_or_make` published.
-        unsafe { self.0.load(Ordering::Acquire).as_ref() }
-    }
-
-    /// Returns what this process made; `None` if it has made nothing yet, whatever its parent had.
-    #[inline]
-    pub fn get(&self) -> Option<&'static T> {
-        self.made().filter(|made| made.by == generation()).map(|made| &made.value)
-    }
-
-    /// Returns what this process made, making it now if need be.
-    ///
-    /// Of threads that come at once, each makes one, the first to finish is right, and what the others made is
-    /// dropped: nobody waits.
-    #[inline]
-    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
-        match self.get() {
-            Some(value) => value,
-            None => self.make(make),
-        }
-    }
-
-    #[cold]
-    fn make(&self, make: impl FnOnce() -> T) -> &'static T {
-        let new = Box::into_raw(Box::new(Made { by: generation(), value: make() }));
-        let mut present = self.0.load(Ordering::Acquire);
-        loop {
-            // SAFETY: null, or a leaked box that was published.
-            if let Some(made) = unsafe { present.as_ref() }
-                && made.by == generation()
-            {
-                // SAFETY: made above and not published.
-                drop(unsafe { Box::from_raw(new) });
-                return &made.value;
-            }
-            match self.0.compare_exchange(present, new, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: a leaked box; from now on nobody frees it.
-                Ok(_) => return &unsafe { &*new }.value,
-                Err(faster) => present = faster,
-            }
-        }
-    }
-}
-
-impl<T: Sync + 'static> Default for PerProcess<T> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<T: Sync + fmt::Debug + 'static> fmt::Debug for PerProcess<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PerProcess").field(&self.get()).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,6 +211,7 @@ mod tests {
         };
         let body = || {
             let is_new = PLACE.get().is_none() && generation().number() > by.number();
+            let is_heir = PLACE.inherited().is_some_and(|heirloom| std::ptr::eq(heirloom, parents));
             let own = PLACE.get_or_make(|| Mutex::new(2));
             let child = generation();
             // SAFETY: as above.
@@ -301,11 +219,39 @@ mod tests {
                 || unsafe { libc::fork() },
                 || PLACE.get().is_none() && generation().number() > child.number(),
             );
-            is_new && grandchild && *own.lock().unwrap() == 2
+            is_new && is_heir && grandchild && *own.lock().unwrap() == 2
         };
         // SAFETY: the child ends without returning from `in_child`.
         assert!(in_child(|| unsafe { libc::fork() }, body));
         assert!(in_child(bare, body));
         assert!(std::ptr::eq(PLACE.get().unwrap(), parents) && generation() == by);
+    }
+
+    /// The child is forked while its parent works.
+    #[test]
+    #[cfg(not(miri))]
+    fn a_child_takes_the_turn_of_its_parent() {
+        static TURN: Turn = Turn::new();
+        let mut times = 0;
+        TURN.run(|| {
+            times += 1;
+            let works = || {
+                let mut works = 0;
+                TURN.run(|| works += 1);
+                works == 1
+            };
+            // SAFETY: the child ends without returning from `in_child`.
+            assert!(in_child(|| unsafe { libc::fork() }, works));
+        });
+        assert_eq!(times, 1);
+    }
+
+    #[test]
+    fn work_that_panics_gives_the_turn_back() {
+        static TURN: Turn = Turn::new();
+        assert!(std::panic::catch_unwind(|| TURN.run(|| std::panic::resume_unwind(Box::new(())))).is_err());
+        let mut times = 0;
+        TURN.run(|| times += 1);
+        assert_eq!(times, 1);
     }
 }

@@ -141,6 +141,13 @@ pub mod tracefs;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod watch;
 
+/// What threads share; in the models, loom's.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod sync {
+    pub(crate) use atrace_sys::AtomicRef;
+    pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
+}
+
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod elsewhere;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

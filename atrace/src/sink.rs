@@ -6,11 +6,13 @@
 use std::error::Error as _;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 use std::{fmt, io};
 
 use atrace_sys::AtomicRef;
 use atrace_sys::cutils::Cutils;
+use atrace_sys::fork::generation;
 use atrace_sys::marker::{Marker, MarkerError, MarkerKind};
 use atrace_sys::ndk::Ndk;
 use atrace_sys::process::{self, ErrnoGuard, Undisturbed};
@@ -20,7 +22,9 @@ use atrace_sys::state::Text;
 pub(crate) use atrace_sys::process::{ProcessId, id as process_id};
 
 use crate::AtraceTag;
-use crate::gate::Glance;
+use crate::gate::answers::Answers;
+use crate::gate::told::Told;
+use crate::gate::{Glance, Watched};
 use crate::message::{Kind, Message, NameWriter, Texts};
 use crate::state;
 
@@ -78,8 +82,7 @@ pub(crate) struct CutilsSink {
     /// For the events that this libcutils has no function for.
     marker: Option<Marker>,
     properties: Option<&'static Properties>,
-    /// The serial at which the library was last told to read the flags.
-    told: AtomicU32,
+    told: Told,
 }
 
 #[derive(Debug)]
@@ -87,22 +90,42 @@ pub(crate) struct NdkSink {
     pub(crate) library: Ndk,
     /// Their serial tells when to ask the library again whether tracing is enabled.
     properties: &'static Properties,
+    answers: Answers,
+    chosen: Instant,
 }
 
 impl CutilsSink {
-    /// Has the library know the flags of this serial; tells whether it had to. It would not notice by itself
-    /// a property that appeared late.
-    ///
-    /// Of threads that come at once, each has the library read: with the serial taken for told before it is,
-    /// the second would go by the tags of before.
-    pub(crate) fn follow(&self, serial: u32) -> bool {
-        self.library.init();
-        if self.told.load(Ordering::Acquire) == serial {
-            return false;
-        }
-        self.library.update_tags();
-        self.told.store(serial, Ordering::Release);
-        true
+    /// Has the library know the flags of now, with a serial that was read before: it would not notice by itself
+    /// a property that appeared late. None where that can't be made sure.
+    pub(crate) fn follow(
+        &self,
+        properties: Option<&'static Properties>,
+        watched: impl Fn(&'static Properties) -> Watched,
+    ) -> Option<Watched> {
+        let Some(properties) = properties else {
+            self.have(Cutils::init);
+            return None;
+        };
+        let now = || {
+            let watched = watched(properties);
+            (watched.serial, watched)
+        };
+        self.told.follow(generation().number(), now, || {
+            self.library.init();
+            self.library.update_tags();
+        })
+    }
+
+    /// Calls a function of the library that has it read its tags.
+    pub(crate) fn have(&self, read: impl Fn(&Cutils)) {
+        self.told.forget(generation().number(), || read(&self.library));
+    }
+}
+
+impl NdkSink {
+    /// Asks the library whether tracing is enabled, and tells whether its answer is sure.
+    pub(crate) fn ask(&self, serial: u32) -> (bool, bool) {
+        self.answers.ask(serial, || self.chosen.elapsed(), || self.library.is_enabled())
     }
 }
 
@@ -162,6 +185,15 @@ impl Sink {
             Self::Cutils(sink) => sink.properties,
             Self::Ndk(sink) => Some(sink.properties),
             Self::Unchosen | Self::Off(_) => None,
+        }
+    }
+
+    /// Whether what a library said of the tags last is sure; else it is to be asked again soon.
+    pub(crate) fn is_settled(&self) -> bool {
+        match self {
+            Self::Cutils(sink) => sink.told.is_told(),
+            Self::Ndk(sink) => sink.answers.are_settled(),
+            _ => true,
         }
     }
 }
@@ -347,13 +379,14 @@ fn cutils(path: Option<&OsStr>) -> Result<Sink, Failure> {
     let library = library.for_api_level(properties.and_then(Properties::api_level));
     let marker = if_needed(open_marker(), "ATRACE_MARKER")?;
     library.init();
-    Ok(Sink::Cutils(CutilsSink { library, marker, properties, told: AtomicU32::new(0) }))
+    Ok(Sink::Cutils(CutilsSink { library, marker, properties, told: Told(AtomicU64::new(0)) }))
 }
 
 fn ndk(path: Option<&OsStr>) -> Result<Sink, Failure> {
     let library = Ndk::load(path).map_err(|reason| Failure::lasting(reason.to_string()))?;
     let properties = open_properties()?;
-    Ok(Sink::Ndk(NdkSink { library, properties }))
+    let answers = Answers(AtomicU64::new(0));
+    Ok(Sink::Ndk(NdkSink { library, properties, answers, chosen: Instant::now() }))
 }
 
 /// A number at the end of a message.

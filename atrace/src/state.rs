@@ -22,21 +22,27 @@ use atrace_sys::process;
 use atrace_sys::state::{self, Text};
 
 use crate::AtraceTag;
-use crate::sink;
+use crate::{gate, sink};
 
-/// The serial at the last reading, and the tags found. `NotReady` does not fit: it has a bit of its own.
+/// The serial and the tags that the gate published last, for while it finds out anew. `NotReady` does not fit: it
+/// has a bit of its own.
 static READ: AtomicU64 = AtomicU64::new(0);
 const PARKED: u64 = 1 << 31;
 
-static FILTERS: AtomicU32 = AtomicU32::new(0);
-
-/// The properties were read.
-pub(crate) fn note(serial: u32, tags: AtraceTag) {
+fn read(serial: u32, tags: AtraceTag) -> u64 {
     let parked = if tags.contains(AtraceTag::NotReady) { PARKED } else { 0 };
-    let tags = tags.bits() & AtraceTag::ValidMask.bits();
-    READ.store(u64::from(serial) << 32 | parked | tags, Ordering::Relaxed);
-    publish();
+    u64::from(serial) << 32 | parked | (tags.bits() & AtraceTag::ValidMask.bits())
 }
+
+/// These tags are enabled, where the gate publishes nothing.
+pub(crate) fn note(tags: AtraceTag) {
+    let read = read(0, tags);
+    if READ.swap(read, Ordering::Relaxed) != read {
+        publish();
+    }
+}
+
+static FILTERS: AtomicU32 = AtomicU32::new(0);
 
 /// A subscriber began, or ceased, to keep what it was told of the tags.
 pub(crate) fn note_filter(began: bool) {
@@ -67,6 +73,10 @@ fn describe(text: &mut Text<'_>) {
     let id = process::id();
     let digits = id.bytes();
     text.line("pid", str::from_utf8(&digits[..id.len_with_bar() - 1]).unwrap_or("?"));
+    // Not handed over by who read the properties: of two, the slower one would overwrite what is newer.
+    if let Some((serial, tags)) = gate::published() {
+        READ.store(read(serial, tags), Ordering::Relaxed);
+    }
     let read = READ.load(Ordering::Relaxed);
     text.line("serial", read >> 32);
     let tags =

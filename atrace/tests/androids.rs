@@ -142,12 +142,137 @@ mod cases {
         }
     }
 
+    /// Asks until libandroid has given the same answer for long enough, if nothing changes meanwhile.
+    fn settle() {
+        for _ in 0..2 {
+            let _ = atrace_get_enabled_tags();
+            std::thread::sleep(std::time::Duration::from_millis(12));
+        }
+        let _ = atrace_get_enabled_tags();
+    }
+
+    /// In libcutils the first thread that sees a new serial takes it, and only then reads the properties: meanwhile
+    /// all others are told what held before. Nobody may keep that.
+    #[test]
+    fn libandroid_is_asked_until_it_is_sure() {
+        let name = case!({
+            let enabled = std::env::var_os("STANDIN_ENABLED").unwrap();
+            for round in 0..5 {
+                settle();
+                assert_eq!(atrace_get_enabled_tags(), AtraceTag::empty());
+                std::fs::write(&enabled, "").unwrap();
+                let switched = common::control().enable("*").unwrap();
+                atrace_int(TAG, "too early", round);
+                common::until("it says that it is on", || atrace_is_tag_enabled(TAG));
+                settle();
+                atrace_int(TAG, "on", round);
+                std::fs::remove_file(&enabled).unwrap();
+                drop(switched);
+                common::until("it says that it is off", || !atrace_is_tag_enabled(TAG));
+            }
+            // Where no event comes, the watch asks.
+            settle();
+            let told = std::sync::Arc::new(std::sync::Mutex::new(AtraceTag::empty()));
+            let telling = std::sync::Arc::clone(&told);
+            let _watch = watch::watch(move |tags| *telling.lock().unwrap() = tags).unwrap();
+            std::fs::write(&enabled, "").unwrap();
+            let _switched = common::control().enable("*").unwrap();
+            common::until("the watch tells", || *told.lock().unwrap() == TAG);
+            println!("DONE");
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let library = standins::build("libandroid", 29, directory.path());
+        let place = Place::file();
+        let ran = common::run(
+            place
+                .command(&name)
+                .env("ATRACE_BACKEND", format!("ndk:{}", library.display()))
+                .env("STANDIN_LAG_MS", "5")
+                .env("STANDIN_ENABLED", directory.path().join("enabled")),
+        );
+        let expected: Vec<_> = (0..5).map(|round| format!("counter on {round}")).collect();
+        assert_eq!(ran.said("CALL"), expected);
+        assert_eq!(ran.said("DONE").len(), 1);
+    }
+
+    /// What a stand-in for libcutils calls between reading the flags and storing its mask.
+    #[allow(unsafe_code, reason = "C's dynamic linker is asked")]
+    fn within_update(library: &Path, tags: u64, call: extern "C" fn()) {
+        use std::os::unix::ffi::OsStrExt as _;
+        let path = std::ffi::CString::new(library.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a library that is loaded already, and two of its variables, of these types.
+        unsafe {
+            let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+            assert!(!library.is_null());
+            let within = libc::dlsym(library, c"standin_within".as_ptr()).cast::<Option<extern "C" fn()>>();
+            let read = libc::dlsym(library, c"standin_tags".as_ptr()).cast::<u64>();
+            assert!(!within.is_null() && !read.is_null());
+            within.write(Some(call));
+            STANDIN_TAGS.store(read, std::sync::atomic::Ordering::SeqCst);
+            NEW_TAGS.store(tags, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    static STANDIN_TAGS: std::sync::atomic::AtomicPtr<u64> =
+        std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+    static NEW_TAGS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+    /// The flags are switched once more, the first time that libcutils has read them.
+    #[allow(unsafe_code, reason = "a variable of C")]
+    extern "C" fn switch_once_more() {
+        use std::sync::atomic::Ordering;
+        let read = STANDIN_TAGS.swap(std::ptr::null_mut(), Ordering::SeqCst);
+        if !read.is_null() {
+            // SAFETY: the stand-in's variable, which it has read on this thread.
+            unsafe { read.write(NEW_TAGS.load(Ordering::SeqCst)) };
+            common::control().enable_tags(AtraceTag::Camera).unwrap().keep();
+        }
+    }
+
+    fn libcutils() -> std::path::PathBuf {
+        let backend = std::env::var("ATRACE_BACKEND").unwrap();
+        backend.strip_prefix("cutils:").unwrap().into()
+    }
+
+    #[test]
+    fn what_changes_while_libcutils_reads_it_reads_again() {
+        let name = case!({
+            let before = atrace_get_enabled_tags();
+            assert!(!before.contains(AtraceTag::Camera));
+            within_update(&libcutils(), 0x1401, switch_once_more);
+            common::control().enable_tags(AtraceTag::Video).unwrap().keep();
+            assert_eq!(atrace_get_enabled_tags().bits(), 0x1401);
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let library = standins::build("libcutils", 34, directory.path());
+        through(&name, "cutils", &library, Some(34), directory.path());
+    }
+
+    #[test]
+    fn libcutils_is_parked_and_says_so() {
+        let name = case!({
+            atrace_instant(TAG, "on");
+            atrace_set_tracing_enabled(false);
+            assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
+            assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady, "also where nothing changed since");
+            atrace_instant(TAG, "parked");
+            atrace_set_tracing_enabled(true);
+            assert_eq!(atrace_get_enabled_tags().bits(), 0x1001);
+            atrace_instant(TAG, "on again");
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let library = standins::build("libcutils", 34, directory.path());
+        let (calls, _) = through(&name, "cutils", &library, Some(34), directory.path());
+        assert_eq!(calls, ["I|on", "I|on again"]);
+    }
+
     #[test]
     fn libandroid_says_whether_it_is_on() {
         let name = case!({
             let enabled = std::env::var_os("STANDIN_ENABLED").unwrap();
             atrace_instant(TAG, "off");
             assert_eq!(atrace_get_enabled_tags(), AtraceTag::empty());
+            settle();
             std::fs::write(&enabled, "").unwrap();
             atrace_instant(TAG, "not asked again");
             atrace_update_tags();

@@ -279,3 +279,108 @@ fn no_signal_lands_on_the_watching_thread() {
     });
     Place::file().run(&name);
 }
+
+/// Who is told, and who asks the watch meanwhile, know the same.
+#[test]
+fn a_callback_finds_in_the_watch_what_it_is_told() {
+    let name = case!({
+        for start in KINDS {
+            let own = Arc::new(Mutex::new(None::<Watch>));
+            let (asked, found) = (Arc::clone(&own), Arc::new(Mutex::new(Vec::new())));
+            let finding = Arc::clone(&found);
+            let watch = start(Box::new(move |tags| {
+                let known = asked.lock().unwrap().as_ref().unwrap().tags();
+                finding.lock().unwrap().push((tags, known));
+            }))
+            .unwrap();
+            *own.lock().unwrap() = Some(watch);
+            let switched = control().enable_tags(CAMERA).unwrap();
+            until("it is told", || found.lock().unwrap().len() == 1);
+            drop(switched);
+            until("it is told", || found.lock().unwrap().len() == 2);
+            assert_eq!(*found.lock().unwrap(), [ALWAYS | CAMERA, ALWAYS].map(|tags| (tags, tags)));
+            let watch = own.lock().unwrap().take();
+            drop(watch);
+        }
+    });
+    Place::file().run(&name);
+}
+
+/// One that is not woken sleeps for ten seconds, and all of them for longer than a case may take.
+#[test]
+fn a_thread_that_is_to_stop_is_woken() {
+    let name = case!({
+        let alone = threads();
+        for round in 0..15 {
+            let watch = KINDS[round % 2](Box::new(|_| ())).unwrap();
+            // Asleep, or about to.
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            drop(watch);
+            until("the thread is gone", || threads() == alone);
+        }
+    });
+    Place::file().run(&name);
+}
+
+#[test]
+fn a_callback_may_own_a_watch_and_change_errno_at_its_end() {
+    let name = case!({
+        struct Owned(#[expect(dead_code, reason = "is dropped")] Watch);
+        impl Drop for Owned {
+            fn drop(&mut self) {
+                common::set_errno(libc::EIO);
+            }
+        }
+        let alone = threads();
+        for start in KINDS {
+            let owned = Owned(start(Box::new(|_| ())).unwrap());
+            let watch = start(Box::new(move |_| {
+                let _ = &owned;
+            }))
+            .unwrap();
+            common::set_errno(libc::EPROTO);
+            drop(watch);
+            assert_eq!(common::errno(), libc::EPROTO);
+            until("the thread is gone", || threads() == alone);
+        }
+    });
+    Place::file().run(&name);
+}
+
+/// A child's watch is its own: it begins while a callback of its parent's runs, and goes without it.
+#[test]
+#[allow(unsafe_code, reason = "fork has no safe form")]
+fn a_child_has_watches_of_its_own() {
+    let name = case!({
+        for start in KINDS {
+            let (watch, told) = telling(start);
+            // SAFETY: the child ends within this block; no thread holds a lock that it needs.
+            let child = unsafe { libc::fork() };
+            assert!(child >= 0);
+            if child == 0 {
+                let went_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    drop(watch);
+                    assert_eq!(threads(), 1);
+                    let (_watch, told) = telling(start);
+                    let _switched = control().enable_tags(AtraceTag::Video).unwrap();
+                    until("the child is told", || {
+                        last(&told).is_some_and(|it| it.contains(AtraceTag::Video))
+                    });
+                }));
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(i32::from(went_well.is_err())) };
+            }
+            let mut status = 0;
+            // SAFETY: a child of this process, and a place for its status.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child failed");
+            let switched = control().enable_tags(CAMERA).unwrap();
+            until("the parent is told", || last(&told).is_some_and(|it| it.contains(CAMERA)));
+            drop(switched);
+            let store = atrace_sys::properties::Properties::open().unwrap();
+            store.set("debug.atrace.tags.enableflags", "0").unwrap();
+            drop(watch);
+        }
+    });
+    Place::file().run(&name);
+}

@@ -11,7 +11,7 @@ mod exchange;
 mod slots;
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic;
 }
 
 #[test]

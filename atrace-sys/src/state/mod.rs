@@ -14,6 +14,8 @@
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod page;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod words;
 
 use std::fmt;
 

@@ -1,16 +1,20 @@
 //! The memory file of this process, and its mapping.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use super::{SIZE, TEXT_MAX, Text};
-use crate::{fork, marker, process, thread};
+use crate::fork::{Turn, generation};
+use crate::{marker, process, thread};
 
 pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
+    static TURN: Turn = Turn::new();
     let _errno = process::ErrnoGuard::new();
-    let this = fork::generation().number();
-    while take_turn(this) {
-        AGAIN.store(false, Ordering::SeqCst);
+    let this = generation().number();
+    if OWNER.load(Ordering::Acquire) != this && thread::has_left_descriptors() {
+        return; // What this thread opens, nobody could see; nor may others leave their turn to it.
+    }
+    TURN.run(|| {
         // SAFETY: who has the turn is alone with it: a signal handler in between does not get the turn, and what a
         // parent's thread was writing at a fork, the child has a copy of.
         let scratch = unsafe { &mut *SCRATCH.0.get() };
@@ -19,18 +23,10 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
             compose(&mut Text::new(&mut scratch[..TEXT_MAX]));
             page.write(&scratch[..TEXT_MAX]);
         }
-        TURN.store(0, Ordering::SeqCst);
-        if !AGAIN.load(Ordering::SeqCst) {
-            break;
-        }
-    }
+    });
 }
 
-/// The [generation](fork::generation) of the process one of whose threads is publishing.
-static TURN: AtomicU64 = AtomicU64::new(0);
-/// Somebody came meanwhile.
-static AGAIN: AtomicBool = AtomicBool::new(false);
-/// The process whose page this is, if it could have one.
+/// The process, by its generation, whose page this is, if it could have one.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -42,28 +38,9 @@ unsafe impl Sync for Scratch {}
 
 static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
 
-fn take_turn(this: u64) -> bool {
-    let mut present = TURN.compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst);
-    if let Err(other) = present
-        && other != this
-    {
-        // Of the parent, whose thread is not in this process.
-        present = TURN.compare_exchange(other, this, Ordering::SeqCst, Ordering::SeqCst);
-    }
-    if present.is_err() {
-        AGAIN.store(true, Ordering::SeqCst);
-        // It may have ended just before that.
-        return TURN.compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-    }
-    true
-}
-
 /// The page of this process, made if need be. Called by who has the turn.
 fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     if OWNER.load(Ordering::Acquire) != this {
-        if thread::has_left_descriptors() {
-            return None; // What this thread opens, nobody could see.
-        }
         let page = if is_wanted() { Page::make(scratch) } else { Ok(std::ptr::null_mut()) };
         PAGE.store(page.unwrap_or(std::ptr::null_mut()), Ordering::Release);
         // Also where it can't be had, unless that may pass: it is not tried for ever.
@@ -89,11 +66,7 @@ fn is_wanted() -> bool {
 }
 
 /// The mapped file.
-#[repr(C, align(8))]
-struct Page {
-    sequence: AtomicU64,
-    words: [AtomicU64; TEXT_MAX / 8],
-}
+type Page = super::words::Words<{ TEXT_MAX / 8 }>;
 
 impl Page {
     /// Makes the file and maps it; else returns the errno.
@@ -145,17 +118,5 @@ impl Page {
             )
         };
         (place != libc::MAP_FAILED).then_some(place.cast())
-    }
-
-    fn write(&self, text: &[u8]) {
-        let sequence = self.sequence.load(Ordering::Relaxed) | 1;
-        self.sequence.store(sequence, Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (word, bytes) in self.words.iter().zip(text.chunks_exact(8)) {
-            let mut copy = [0; 8];
-            copy.copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(copy), Ordering::Relaxed);
-        }
-        self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
     }
 }

@@ -1,18 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Stands in for the libandroid of one Android version: ANDROID is its API level. Its functions print how they were called.
-// It says that tracing is enabled while the file that STANDIN_ENABLED names exists.
+// It says that tracing is enabled while the file that STANDIN_ENABLED names exists. As where another thread is about to
+// read the properties, it says what held before for STANDIN_LAG_MS longer than it was first asked.
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SAY(...) (printf("CALL " __VA_ARGS__), putchar('\n'), fflush(stdout))
 
 #if ANDROID >= 23
-bool ATrace_isEnabled(void) { return access(getenv("STANDIN_ENABLED"), F_OK) == 0; }
+static bool said;
+static int64_t changed; // When it was first seen that something else holds; 0 while it does not.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+bool ATrace_isEnabled(void) {
+    bool is = access(getenv("STANDIN_ENABLED"), F_OK) == 0;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    int64_t now = time.tv_sec * 1000 + time.tv_nsec / 1000000;
+    const char* lag = getenv("STANDIN_LAG_MS");
+    pthread_mutex_lock(&lock);
+    if (is == said) {
+        changed = 0;
+    } else if (lag == NULL || (changed != 0 && now - changed >= atoi(lag))) {
+        said = is;
+        changed = 0;
+    } else if (changed == 0) {
+        changed = now;
+    }
+    is = said;
+    pthread_mutex_unlock(&lock);
+    return is;
+}
 void ATrace_beginSection(const char* name) { SAY("begin %s", name); }
 void ATrace_endSection(void) { SAY("end"); }
 #endif

@@ -10,10 +10,22 @@
 #define SAY(...) (printf("CALL " __VA_ARGS__), putchar('\n'), fflush(stdout))
 
 uint64_t atrace_enabled_tags = 0x1001;
+// What it reads, and what it calls between reading and storing: both for tests to set.
+uint64_t standin_tags = 0x1001;
+void (*standin_within)(void) = 0;
+static bool is_enabled = true;
 
 void atrace_setup(void) {}
-void atrace_update_tags(void) { SAY("update_tags"); }
-void atrace_set_tracing_enabled(bool enabled) { atrace_enabled_tags = enabled ? 0x1001 : UINT64_C(1) << 63; }
+void atrace_update_tags(void) {
+    uint64_t tags = is_enabled ? standin_tags : UINT64_C(1) << 63;
+    if (standin_within) standin_within();
+    SAY("update_tags");
+    atrace_enabled_tags = tags;
+}
+void atrace_set_tracing_enabled(bool enabled) {
+    is_enabled = enabled;
+    atrace_update_tags();
+}
 
 void atrace_begin_body(const char* name) { SAY("B|%s", name); }
 void atrace_async_begin_body(const char* name, int32_t cookie) { SAY("S|%s|%d", name, cookie); }

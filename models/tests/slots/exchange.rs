@@ -6,7 +6,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use super::slots;
-use super::sync::AtomicU64;
+use super::sync::atomic::AtomicU64;
 
 struct Stack {
     free: slots::Free,

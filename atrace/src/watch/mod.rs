@@ -12,18 +12,20 @@
 //!
 //! A forked child has no watch, whatever its parent had, until it asks for one.
 
+mod telling;
+
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atrace_sys::AtomicRef;
-use atrace_sys::process::ProcessId;
+use atrace_sys::fork::PerProcess;
 use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
 
+use self::telling::{State, Telling};
 use crate::{AtraceTag, gate, sink};
 
 type Callback = Arc<dyn Fn(AtraceTag) + Send + Sync>;
@@ -44,14 +46,15 @@ impl Watch {
     /// A change to other tags will be told, so who begins with these misses none. For the process that began
     /// the watch.
     pub fn tags(&self) -> AtraceTag {
-        self.watchers.lock().told
+        self.watchers.telling.told()
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let _errno = process::ErrnoGuard::new();
-        if self.watchers.are_of_this_process() {
+        let present = self.watchers.kind().present.get();
+        if present.is_some_and(|present| std::ptr::eq(present, self.watchers)) {
             self.watchers.remove(self.id);
         }
     }
@@ -115,125 +118,83 @@ pub fn on_watching_thread() -> bool {
 pub(crate) fn tags_may_have_changed() {
     let _errno = process::ErrnoGuard::new();
     for kind in [&ORDINARY, &DETACHED] {
-        let watchers = kind.present.get();
-        if watchers.are_of_this_process() {
+        if let Some(watchers) = kind.present.get() {
             watchers.deliver();
         }
     }
 }
 
-/// One thread and those it serves; which may be another after a fork.
+/// One thread and those it serves; others in a forked child.
 struct Kind {
-    present: AtomicRef<Watchers>,
+    present: PerProcess<Watchers>,
     detached: bool,
 }
 
-static NOBODY: Watchers = Watchers::new(None, false);
-static ORDINARY: Kind = Kind { present: AtomicRef::new(&NOBODY), detached: false };
-static DETACHED: Kind = Kind { present: AtomicRef::new(&NOBODY), detached: true };
+static ORDINARY: Kind = Kind { present: PerProcess::new(), detached: false };
+static DETACHED: Kind = Kind { present: PerProcess::new(), detached: true };
 
 impl Kind {
     fn add(&self, callback: Callback) -> io::Result<Watch> {
         let _errno = process::ErrnoGuard::new();
-        let mut watchers = self.present.get();
-        while !watchers.are_of_this_process() {
-            // The parent's are left as they are: its thread may have held their lock at the fork.
-            let new: &'static Watchers =
-                Box::leak(Box::new(Watchers::new(Some(process::id()), self.detached)));
-            match self.present.replace(watchers, new) {
-                Ok(()) => watchers = new,
-                Err(faster) => watchers = faster,
-            }
-        }
-        watchers.add(callback)
+        self.present.get_or_make(|| Watchers::new(self.detached)).add(callback)
     }
 }
 
-#[derive(Debug)]
 struct Watchers {
-    process: Option<ProcessId>,
     detached: bool,
-    state: Mutex<State>,
+    /// The flag tells the thread to stop.
+    telling: Telling<AtraceTag, Callback, Arc<AtomicBool>>,
 }
 
-struct State {
-    callbacks: Vec<(u64, Callback)>,
-    next_id: u64,
-    /// The tags that the callbacks know of.
-    told: AtraceTag,
-    /// Somebody is calling back; who comes meanwhile leaves word in `again`.
-    delivering: bool,
-    again: bool,
-    /// Tells the running thread to stop.
-    stop: Option<Arc<AtomicBool>>,
-}
-
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for Watchers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("callbacks", &self.callbacks.len()).finish_non_exhaustive()
+        f.debug_struct("Watchers").field("detached", &self.detached).finish_non_exhaustive()
     }
 }
 
 impl Watchers {
-    const fn new(process: Option<ProcessId>, detached: bool) -> Self {
+    fn new(detached: bool) -> Self {
         let state = State {
             callbacks: Vec::new(),
             next_id: 0,
             told: AtraceTag::empty(),
-            delivering: false,
+            telling: false,
             again: false,
-            stop: None,
+            looking: None,
         };
-        Self { process, detached, state: Mutex::new(state) }
+        Self { detached, telling: Telling(Mutex::new(state)) }
     }
 
-    fn are_of_this_process(&self) -> bool {
-        self.process == Some(process::id())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kind(&self) -> &'static Kind {
+        if self.detached { &DETACHED } else { &ORDINARY }
     }
 
     fn add(&'static self, callback: Callback) -> io::Result<Watch> {
-        let tags = gate::tags();
-        let mut state = self.lock();
-        if state.callbacks.is_empty() {
-            state.told = tags;
-        }
-        let sink = sink::chosen();
-        if state.stop.is_none() && (sink.properties().is_some() || sink.is_waiting()) {
+        let start = || {
+            let sink = sink::chosen();
+            if sink.properties().is_none() && !sink.is_waiting() {
+                return Ok(None);
+            }
             let stop = Arc::new(AtomicBool::new(false));
             let stopped = Arc::clone(&stop);
-            let detached = self.detached;
             thread::spawn_quiet("atrace-watch", move || {
                 WATCHING.set(true);
                 let Some(properties) = properties_when_there(&stopped) else { return };
-                if detached {
+                if self.detached {
                     thread::leave_descriptors();
                 }
                 self.follow(properties, &stopped);
             })?;
-            state.stop = Some(stop);
-        }
-        let id = state.next_id;
-        state.next_id += 1;
-        state.callbacks.push((id, callback));
-        Ok(Watch { watchers: self, id })
+            Ok(Some(stop))
+        };
+        self.telling.add(callback, gate::tags(), start).map(|id| Watch { watchers: self, id })
     }
 
     fn remove(&self, id: u64) {
-        let mut state = self.lock();
-        let callback =
-            state.callbacks.iter().position(|(other, _)| *other == id).map(|at| state.callbacks.remove(at));
-        if state.callbacks.is_empty()
-            && let Some(stop) = state.stop.take()
-        {
+        let (callback, stop) = self.telling.remove(id);
+        if let Some(stop) = stop {
             stop.store(true, Ordering::Release);
-            drop(state);
             wake_until_gone(&stop);
-        } else {
-            drop(state);
         }
         drop(callback); // May be anything: not under the lock.
     }
@@ -243,7 +204,9 @@ impl Watchers {
         while !stop.load(Ordering::Acquire) {
             let (what, serial) = gate::watched(properties);
             self.deliver();
-            if properties.wait_unless(what, serial, None, stop).is_err() {
+            // What is not sure yet is asked again, also where no event comes and asks.
+            let timeout = (!gate::is_settled()).then_some(gate::ASKED_AGAIN_AFTER);
+            if properties.wait_unless(what, serial, timeout, stop).is_err() {
                 // The system denies the wait, as a seccomp filter may: look instead.
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -252,33 +215,14 @@ impl Watchers {
 
     /// Calls back if the tags are not those told last.
     fn deliver(&self) {
-        let mut state = self.lock();
-        state.again = true;
-        if state.delivering {
-            return;
-        }
-        state.delivering = true;
-        while std::mem::take(&mut state.again) {
-            let tags = gate::tags();
-            if tags == state.told {
-                continue;
+        self.telling.tell(gate::tags, |callback, tags| {
+            // Reported by the panic hook; the other watches must not suffer for it. The callback may be
+            // dropped here, and so may panic twice; what it throws may do so once more.
+            let called = catch_unwind(AssertUnwindSafe(move || callback(tags)));
+            if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(called))) {
+                std::mem::forget(another);
             }
-            state.told = tags;
-            let callbacks: Vec<Callback> =
-                state.callbacks.iter().map(|(_, callback)| Arc::clone(callback)).collect();
-            drop(state);
-            for callback in callbacks {
-                // Reported by the panic hook; the other watches must not suffer for it. The callback may be
-                // dropped here, and so may panic twice; what it throws may do so once more.
-                let called = catch_unwind(AssertUnwindSafe(move || callback(tags)));
-                if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(called))) {
-                    std::mem::forget(another);
-                }
-            }
-            state = self.lock();
-            state.again = true; // What changed while they were called is found now.
-        }
-        state.delivering = false;
+        });
     }
 }
 

@@ -13,33 +13,45 @@
 //!   another rebuild follows.
 //! - *Somebody asked just before the switch, and stores the answer after the rebuild*: a callsite that is
 //!   first hit meanwhile, a `Dispatch` being made, a rebuild of somebody else's. An "off" stored late would
-//!   silence a callsite, or everything, while on. Nothing tells when such an asker is done. So the time of
-//!   the last question that did not come from our own rebuild is noted, and if it was shortly before a
-//!   switch, the rebuild is repeated at growing intervals over the following second.
+//!   silence a callsite, or everything, while on. Nothing tells when such an asker is done. So questions that did
+//!   not come from our own rebuild are [counted](questions), and where some were asked since the last switch that
+//!   was settled, the rebuild is repeated at pauses that double, from 1 ms to 8 s: an answer stored D after a
+//!   switch holds for no more than another D. (One stored more than 16 s after it holds until the next switch.)
 //! - *`log` stays off*: its maximum level is a word of its own, which `SubscriberInitExt::init` derives from
 //!   `tracing`'s once. Where it agreed with `tracing`'s before the rebuild, it is made to agree again.
 //! - *The program tells us within one of its own dispatches*, through `atrace_set_tracing_enabled`: a default
 //!   can't be set there. So only a watching thread rebuilds at once, anywhere else a thread is started for
 //!   it.
 //!
+//! Rebuilds take [turns](Turn): who comes during one has it done once more, and waits for nobody, as it may be a
+//! layer that switches while it is asked. A child of fork has the followers and dispatches of its parent, from a
+//! copy that is whole whatever a thread of the parent was doing, and locks of its own.
+//!
 //! There are two boards, one for each kind of watch. A thread without descriptors must not run foreign code,
 //! which may want to write to a file; a rebuild asks every layer, and may come to drop the last reference to
 //! a stack.
 
+mod questions;
+
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::thread::Thread;
+use std::time::Duration;
 
 use atrace::AtraceTag;
 use atrace::watch::{Watch, on_watching_thread, watch, watch_without_descriptors};
+use atrace_sys::fork::{PerProcess, Turn};
 use tracing_core::dispatcher::{self, WeakDispatch};
 use tracing_core::{Dispatch, Interest, LevelFilter, callsite};
 
-/// How long after a question its answer may still be on its way to a cache.
-const SETTLED_AFTER: Duration = Duration::from_secs(1);
+use self::questions::Questions;
+
+/// How long after a switch the first repetition of its rebuild is, and the longest pause between two.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LAST_PAUSE: Duration = Duration::from_millis(8192);
 
 const IDLE: u8 = 0;
 const SETTLING: u8 = 1;
@@ -53,52 +65,99 @@ thread_local! {
 
 /// Those who share a watch.
 pub(crate) struct Board {
-    state: Mutex<State>,
-    /// The tags that the watch told last.
-    tags: AtomicU64,
-    /// When somebody else than we asked last, in milliseconds from [`started`]; 0 for never.
-    asked: AtomicU64,
-    /// Whether a thread is repeating the rebuild: one of the values below.
-    settling: AtomicU8,
+    own: PerProcess<Own>,
+    questions: Questions,
     /// Some dispatch was registered here once.
     has_dispatch: AtomicBool,
     start: fn() -> io::Result<Watch>,
 }
 
+/// What each process has for itself.
+struct Own {
+    state: Mutex<State>,
+    /// The same twice, changed one after the other while `state` is locked: so at a fork one is whole.
+    rolls: [Mutex<Roll>; 2],
+    /// Whether a thread is repeating the rebuild: one of the values above.
+    settling: AtomicU8,
+}
+
+#[derive(Default)]
 struct State {
-    followers: usize,
     watch: Option<Watch>,
+    /// The last thread that repeated the rebuild.
+    settler: Option<Thread>,
+}
+
+/// What a child has from its parent.
+#[derive(Clone, Default)]
+struct Roll {
+    followers: usize,
     dispatches: Vec<WeakDispatch>,
 }
 
-/// For stacks, where layers of others are asked.
-pub(crate) static ORDINARY: Board = Board::new(|| watch(|tags| ORDINARY.switched(tags)));
-/// For subscribers that are alone.
-pub(crate) static DETACHED: Board = Board::new(|| watch_without_descriptors(|tags| DETACHED.switched(tags)));
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-impl Board {
-    const fn new(start: fn() -> io::Result<Watch>) -> Self {
+impl Own {
+    fn heir_of(parent: Option<&Self>) -> Self {
+        let whole = |roll: &Mutex<Roll>| match roll.try_lock() {
+            Ok(roll) => Some(roll.clone()),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().clone()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let roll = parent.and_then(|parent| parent.rolls.iter().find_map(whole)).unwrap_or_default();
         Self {
-            state: Mutex::new(State { followers: 0, watch: None, dispatches: Vec::new() }),
-            tags: AtomicU64::new(0),
-            asked: AtomicU64::new(0),
+            state: Mutex::default(),
+            rolls: [Mutex::new(roll.clone()), Mutex::new(roll)],
             settling: AtomicU8::new(IDLE),
-            has_dispatch: AtomicBool::new(false),
-            start,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Changes both copies; under the lock of `state`.
+    fn change(&self, _state: &mut State, change: impl Fn(&mut Roll)) {
+        self.rolls.iter().for_each(|roll| change(&mut lock(roll)));
+    }
+
+    /// Under the lock of `state`.
+    fn roll(&self, _state: &State) -> MutexGuard<'_, Roll> {
+        lock(&self.rolls[0])
+    }
+
+    /// The dispatches that are not dropped yet.
+    fn dispatches(&self) -> Vec<Dispatch> {
+        let state = lock(&self.state);
+        self.roll(&state).dispatches.iter().filter_map(WeakDispatch::upgrade).collect()
+    }
+}
+
+/// For stacks, where layers of others are asked.
+pub(crate) static ORDINARY: Board = Board::new(|| watch(|_| ORDINARY.switched()));
+/// For subscribers that are alone.
+pub(crate) static DETACHED: Board = Board::new(|| watch_without_descriptors(|_| DETACHED.switched()));
+
+impl Board {
+    const fn new(start: fn() -> io::Result<Watch>) -> Self {
+        let questions =
+            Questions { tags: AtomicU64::new(0), asked: AtomicU64::new(0), settled: AtomicU64::new(0) };
+        Self { own: PerProcess::new(), questions, has_dispatch: AtomicBool::new(false), start }
+    }
+
+    fn own(&self) -> &'static Own {
+        self.own.get_or_make(|| Own::heir_of(self.own.inherited()))
     }
 
     /// Adds a dispatch to those in whose name a rebuild may run.
     pub(crate) fn add_dispatch(&self, dispatch: &Dispatch) {
-        let mut state = self.lock();
-        let alive: Vec<_> = state.dispatches.iter().map(WeakDispatch::upgrade).collect();
-        let mut is_alive = alive.iter().map(Option::is_some);
-        state.dispatches.retain(|_| is_alive.next().unwrap_or(true));
-        state.dispatches.push(dispatch.downgrade());
+        let own = self.own();
+        let mut state = lock(&own.state);
+        let dispatches = own.roll(&state).dispatches.clone();
+        let alive: Vec<_> = dispatches.iter().map(WeakDispatch::upgrade).collect();
+        own.change(&mut state, |roll| {
+            let mut is_alive = alive.iter().map(Option::is_some);
+            roll.dispatches.retain(|_| is_alive.next().unwrap_or(true));
+            roll.dispatches.push(dispatch.downgrade());
+        });
         self.has_dispatch.store(true, Ordering::Release);
         drop(state);
         drop(alive); // Perhaps the last references: not under the lock.
@@ -106,30 +165,37 @@ impl Board {
 
     /// Adds one who wants to be told, and has the watch run.
     fn add_follower(&self) -> io::Result<()> {
-        let mut state = self.lock();
+        let own = self.own();
+        let mut state = lock(&own.state);
         if state.watch.is_none() {
             let watch = (self.start)()?;
             // A callback that comes meanwhile waits for the lock, and knows better.
-            self.tags.store(watch.tags().bits(), Ordering::Release);
+            self.questions.switch(watch.tags().bits());
             state.watch = Some(watch);
         }
-        state.followers += 1;
+        own.change(&mut state, |roll| roll.followers += 1);
         Ok(())
     }
 
     fn remove_follower(&self) {
-        let mut state = self.lock();
-        state.followers -= 1;
-        let watch = if state.followers == 0 { state.watch.take() } else { None };
+        let own = self.own();
+        let mut state = lock(&own.state);
+        own.change(&mut state, |roll| roll.followers -= 1);
+        let is_last = own.roll(&state).followers == 0;
+        let watch = if is_last { state.watch.take() } else { None };
         drop(state);
         drop(watch); // Waits for its thread a little.
     }
 
     /// What the watch calls.
-    fn switched(&'static self, tags: AtraceTag) {
+    fn switched(&'static self) {
         {
-            let _state = self.lock();
-            self.tags.store(tags.bits(), Ordering::Release);
+            let own = self.own();
+            let state = lock(&own.state);
+            // Not what the callback was called with: it may be that of a watch that was dropped while it ran,
+            // and the tags of another one, begun since, are newer.
+            let Some(watch) = &state.watch else { return };
+            self.questions.switch(watch.tags().bits());
         }
         if on_watching_thread() {
             return self.rebuild_and_settle();
@@ -141,112 +207,76 @@ impl Board {
     }
 
     fn rebuild_and_settle(&'static self) {
-        let asked = match self.asked.load(Ordering::Acquire) {
-            0 => None,
-            asked => now().checked_sub(Duration::from_millis(asked)),
-        };
         self.rebuild();
-        let soon = asked.is_some_and(|ago| ago < SETTLED_AFTER);
-        if !soon || self.settling.swap(AGAIN, Ordering::AcqRel) != IDLE {
+        if self.questions.open().is_none() {
+            return;
+        }
+        let own = self.own();
+        if own.settling.swap(AGAIN, Ordering::SeqCst) != IDLE {
+            if let Some(settler) = &lock(&own.state).settler {
+                settler.unpark();
+            }
             return;
         }
         // Even a thread without descriptors may start this one, which needs none either.
         let thread = std::thread::Builder::new().name("atrace-rebuild".to_owned());
-        if thread.spawn(|| self.settle()).is_err() {
-            self.settling.store(IDLE, Ordering::Release);
+        match thread.spawn(|| self.settle(own)) {
+            Ok(settler) => lock(&own.state).settler = Some(settler.thread().clone()),
+            Err(_) => own.settling.store(IDLE, Ordering::SeqCst),
         }
     }
 
-    fn settle(&self) {
+    fn settle(&self, own: &Own) {
         loop {
-            self.settling.store(SETTLING, Ordering::Release);
-            let mut pause = Duration::from_millis(1);
-            while pause < SETTLED_AFTER && self.settling.load(Ordering::Acquire) == SETTLING {
-                std::thread::sleep(pause);
+            own.settling.store(SETTLING, Ordering::SeqCst);
+            let Some(asked) = self.questions.open() else {
+                return own.settling.store(IDLE, Ordering::SeqCst);
+            };
+            let mut pause = FIRST_PAUSE;
+            while pause <= LAST_PAUSE && own.settling.load(Ordering::SeqCst) == SETTLING {
+                std::thread::park_timeout(pause);
                 self.rebuild();
                 pause *= 2;
             }
-            if self.settling.compare_exchange(SETTLING, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                return;
+            if own.settling.compare_exchange(SETTLING, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return self.questions.settle(asked);
             }
         }
     }
 
     /// Has every callsite asked again, in the name of one of our dispatches.
     fn rebuild(&self) {
-        let dispatches: Vec<_> = self.lock().dispatches.iter().map(WeakDispatch::upgrade).collect();
-        if let Some(dispatch) = dispatches.iter().flatten().next() {
-            let _turn = Turn::wait();
-            let before = LevelFilter::current();
-            // A layer of somebody else's that panics is reported by the panic hook; the next rebuild must
-            // find all in order.
-            let rebuild = || dispatcher::with_default(dispatch, callsite::rebuild_interest_cache);
-            let _ = catch_unwind(AssertUnwindSafe(rebuild));
-            follow_with_log(before, LevelFilter::current());
-        }
+        static TURN: Turn = Turn::new();
+        TURN.run(|| {
+            // What panics here is somebody else's, and reported by the panic hook; the next rebuild must find
+            // all in order.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                // Perhaps on behalf of the other board, too.
+                let dispatches = [self, &ORDINARY, &DETACHED].map(|board| board.own().dispatches());
+                let Some(dispatch) = dispatches.iter().flatten().next() else { return };
+                let before = LevelFilter::current();
+                REBUILDING.set(true);
+                let rebuild = || dispatcher::with_default(dispatch, callsite::rebuild_interest_cache);
+                let _ = catch_unwind(AssertUnwindSafe(rebuild));
+                REBUILDING.set(false);
+                follow_with_log(before, LevelFilter::current());
+            }));
+        });
     }
 
     fn after_fork(&'static self) -> io::Result<()> {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-        };
-        if state.followers == 0 {
+        let own = self.own();
+        let mut state = lock(&own.state);
+        if own.roll(&state).followers == 0 {
             return Ok(());
         }
         let watch = (self.start)()?;
-        self.tags.store(watch.tags().bits(), Ordering::Release);
+        self.questions.switch(watch.tags().bits());
         let before = state.watch.replace(watch);
         drop(state);
         drop(before);
-        self.settling.store(IDLE, Ordering::Release);
         self.rebuild_and_settle();
         Ok(())
-    }
-
-    fn note_question(&self) {
-        if !REBUILDING.get() {
-            let now = u64::try_from(now().as_millis()).unwrap_or(u64::MAX);
-            self.asked.store(now.max(1), Ordering::Release);
-        }
-    }
-}
-
-/// The time since the first question.
-fn now() -> Duration {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed()
-}
-
-/// One rebuild at a time, so that none stores what an earlier state of another subscriber was.
-struct Turn;
-
-/// The process that is rebuilding, 0 for none: a forked child must not wait for its parent's thread.
-static REBUILDER: AtomicU32 = AtomicU32::new(0);
-
-impl Turn {
-    fn wait() -> Self {
-        let this = std::process::id();
-        loop {
-            match REBUILDER.compare_exchange(0, this, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => {
-                    REBUILDING.set(true);
-                    return Self;
-                }
-                Err(other) if other == this => std::thread::sleep(Duration::from_micros(50)),
-                Err(parent) => {
-                    let _ = REBUILDER.compare_exchange(parent, 0, Ordering::Relaxed, Ordering::Relaxed);
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        REBUILDING.set(false);
-        REBUILDER.store(0, Ordering::Release);
     }
 }
 
@@ -290,7 +320,7 @@ pub(crate) struct Follower {
 
 impl std::fmt::Debug for Board {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Board").field("tags", &self.tags).finish_non_exhaustive()
+        f.debug_struct("Board").field("tags", &self.questions.tags).finish_non_exhaustive()
     }
 }
 
@@ -326,8 +356,7 @@ impl Follower {
 
     pub(crate) fn answer(&self) -> Answer {
         let Some(board) = self.board.get() else { return Answer::Ask };
-        board.note_question();
-        let tags = AtraceTag::from_bits_retain(board.tags.load(Ordering::Acquire));
+        let tags = AtraceTag::from_bits_retain(board.questions.ask(!REBUILDING.get()));
         if tags.intersects(self.tag & AtraceTag::ValidMask) { Answer::On } else { Answer::Off }
     }
 
@@ -372,8 +401,7 @@ impl Drop for Follower {
 ///
 /// # Errors
 ///
-/// When the thread can't be started, or another thread of the parent was just adding a subscriber at the fork
-/// (`WouldBlock`).
+/// When the thread can't be started.
 ///
 /// # Examples
 ///
@@ -386,4 +414,34 @@ impl Drop for Follower {
 pub fn after_fork() -> io::Result<()> {
     ORDINARY.after_fork()?;
     DETACHED.after_fork()
+}
+
+#[cfg(all(test, feature = "log"))]
+mod tests {
+    use super::*;
+
+    /// The level of `log` belongs to the process: one test for all of it.
+    #[test]
+    fn each_level_of_log_follows_its_own() {
+        let levels = [
+            (LevelFilter::OFF, log::LevelFilter::Off),
+            (LevelFilter::ERROR, log::LevelFilter::Error),
+            (LevelFilter::WARN, log::LevelFilter::Warn),
+            (LevelFilter::INFO, log::LevelFilter::Info),
+            (LevelFilter::DEBUG, log::LevelFilter::Debug),
+            (LevelFilter::TRACE, log::LevelFilter::Trace),
+        ];
+        for (before, as_log) in levels {
+            for (after, expected) in levels {
+                log::set_max_level(as_log);
+                follow_with_log(before, after);
+                assert_eq!(log::max_level(), expected);
+            }
+            for (_, other) in levels.into_iter().filter(|(_, other)| *other != as_log) {
+                log::set_max_level(other);
+                follow_with_log(before, LevelFilter::INFO);
+                assert_eq!(log::max_level(), other, "somebody else chose it");
+            }
+        }
+    }
 }

@@ -1,0 +1,109 @@
+//! What libandroid answers, until it can be believed.
+//!
+//! libandroid asks libcutils, and there the first thread that sees a new serial takes it *before* it reads the
+//! properties: to all others, ours among them, libcutils says what held before. So an answer counts only when
+//! one that was given more than [`APART`] earlier, for the same serial, was the same. Until then nothing is
+//! published and every event asks. (A thread of the program that stays between those two steps for longer has
+//! the old answer believed until the next switch.)
+
+use std::time::Duration;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// How far apart two answers must be that agree.
+pub(crate) const APART: Duration = Duration::from_millis(10);
+
+/// `serial, 32 bits | known, 1 | enabled, 1 | settled, 1 | milliseconds, 29 bits`
+///
+/// The first of the answers that were the same, and when it had been given.
+#[derive(Debug)]
+pub(crate) struct Answers(pub(crate) AtomicU64);
+
+const SERIAL_SHIFT: u32 = 32;
+const KNOWN: u64 = 1 << 31;
+const ENABLED: u64 = 1 << 30;
+const SETTLED: u64 = 1 << 29;
+const MILLISECONDS: u64 = SETTLED - 1;
+
+impl Answers {
+    /// Asks for this serial; returns the answer, and whether it is settled. `now` is a time that does not jump.
+    pub(crate) fn ask(
+        &self,
+        serial: u32,
+        now: impl Fn() -> Duration,
+        ask: impl FnOnce() -> bool,
+    ) -> (bool, bool) {
+        let milliseconds = |time: Duration| time.as_millis() as u64 & MILLISECONDS;
+        let begun = milliseconds(now());
+        let enabled = ask();
+        let answer = u64::from(serial) << SERIAL_SHIFT | KNOWN | if enabled { ENABLED } else { 0 };
+        let kept = self.0.load(Ordering::Relaxed);
+        if kept & !(SETTLED | MILLISECONDS) != answer {
+            self.0.store(answer | milliseconds(now()), Ordering::Relaxed);
+            return (enabled, false);
+        }
+        // Both are cut to whole milliseconds, and the clock may have gone around.
+        let apart = begun.wrapping_sub(kept) & MILLISECONDS;
+        let settled = kept & SETTLED != 0 || u128::from(apart) > APART.as_millis();
+        if settled && kept & SETTLED == 0 {
+            let _ = self.0.compare_exchange(kept, kept | SETTLED, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        (enabled, settled)
+    }
+
+    /// Nobody asked yet, or the last answer is settled.
+    pub(crate) fn are_settled(&self) -> bool {
+        let kept = self.0.load(Ordering::Relaxed);
+        kept & KNOWN == 0 || kept & SETTLED != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn two_answers_of_one_serial_must_agree_ten_milliseconds_apart() {
+        let answers = Answers(AtomicU64::new(0));
+        let clock = Cell::new(Duration::ZERO);
+        let ask = |milliseconds, serial, answer| {
+            clock.set(Duration::from_millis(milliseconds));
+            let asked = answers.ask(serial, || clock.get(), || answer);
+            assert_eq!(asked.0, answer);
+            assert_eq!(asked.1, answers.are_settled());
+            asked.1
+        };
+        assert!(answers.are_settled(), "nobody asked");
+        assert!(!ask(0, 2, false));
+        assert!(!ask(10, 2, false), "the first may have been given up to a millisecond later");
+        assert!(ask(11, 2, false));
+        assert!(ask(12, 2, false), "it stays so");
+        assert!(!ask(12, 4, false), "another serial");
+        assert!(!ask(20, 4, true), "another answer");
+        assert!(!ask(30, 4, true));
+        assert!(ask(31, 4, true));
+        assert!(!ask(50, 4, false), "it changed without a serial, as patterns do");
+        assert!(ask(61, 4, false));
+        // The clock goes around.
+        assert!(!ask((1 << 29) - 5, 6, true));
+        assert!(!ask((1 << 29) + 5, 6, true));
+        assert!(ask((1 << 29) + 6, 6, true));
+    }
+
+    /// The time an answer takes does not count: a slow one may be as old as its question.
+    #[test]
+    fn the_time_between_the_answers_counts() {
+        let answers = Answers(AtomicU64::new(0));
+        let clock = Cell::new(Duration::ZERO);
+        let slowly = || {
+            clock.set(clock.get() + Duration::from_millis(100));
+            true
+        };
+        assert_eq!(answers.ask(2, || clock.get(), slowly), (true, false));
+        assert_eq!(answers.ask(2, || clock.get(), slowly), (true, false));
+        clock.set(clock.get() + Duration::from_millis(11));
+        assert_eq!(answers.ask(2, || clock.get(), || true), (true, true));
+    }
+}

@@ -1,0 +1,230 @@
+//! The watch and the board: atrace/src/watch/telling.rs, atrace-subscriber/src/follow/questions.rs.
+
+mod common;
+use common::{leak, model, sync};
+
+#[path = "../../atrace-subscriber/src/follow/questions.rs"]
+mod questions;
+#[path = "../../atrace/src/watch/telling.rs"]
+mod telling;
+
+use loom::thread;
+use questions::Questions;
+use sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sync::{Arc, Mutex};
+use telling::{State, Telling};
+
+const OFF: u64 = 0;
+const ON: u64 = 1;
+
+fn telling<C: Clone>() -> Telling<u64, C, ()> {
+    Telling(Mutex::new(State {
+        callbacks: Vec::new(),
+        next_id: 0,
+        told: OFF,
+        telling: false,
+        again: false,
+        looking: None,
+    }))
+}
+
+fn questions() -> Questions {
+    Questions { tags: AtomicU64::new(OFF), asked: AtomicU64::new(0), settled: AtomicU64::new(0) }
+}
+
+struct Watching {
+    tags: AtomicU64,
+    telling: Telling<u64, Arc<Told>, ()>,
+}
+
+struct Told {
+    is_told: AtomicBool,
+    last: AtomicU64,
+}
+
+fn look() -> Result<Option<()>, ()> {
+    Ok(Some(()))
+}
+
+fn the_last_change_is_told(tell: fn(&Watching)) {
+    model(3, move || {
+        let told = Arc::new(Told { is_told: AtomicBool::new(false), last: AtomicU64::new(0) });
+        let watching = leak(Watching { tags: AtomicU64::new(0), telling: telling() });
+        watching.telling.add(Arc::clone(&told), 0, look).unwrap();
+        let other = thread::spawn(move || {
+            watching.tags.fetch_add(1, Ordering::AcqRel);
+            tell(watching);
+        });
+        watching.tags.fetch_add(1, Ordering::AcqRel);
+        tell(watching);
+        other.join().unwrap();
+        assert_eq!(told.last.load(Ordering::Relaxed), 2, "the last change was not told");
+        watching.telling.remove(0);
+    });
+}
+
+fn call(told: Arc<Told>, tags: u64) {
+    assert!(!told.is_told.swap(true, Ordering::Relaxed), "two at once");
+    assert!(told.last.load(Ordering::Relaxed) < tags, "told twice, or out of order");
+    told.last.store(tags, Ordering::Relaxed);
+    told.is_told.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn changes_are_told_in_order_and_the_last_always() {
+    the_last_change_is_told(|it| it.telling.tell(|| it.tags.load(Ordering::Acquire), call));
+}
+
+#[test]
+#[should_panic(expected = "the last change was not told")]
+fn who_leaves_no_word_is_not_heard() {
+    the_last_change_is_told(|it| {
+        let mut state = it.telling.0.lock().unwrap();
+        if state.telling {
+            return;
+        }
+        state.telling = true;
+        let tags = it.tags.load(Ordering::Acquire);
+        if tags != state.told {
+            state.told = tags;
+            let told = Arc::clone(&state.callbacks[0].1);
+            drop(state);
+            call(told, tags);
+            state = it.telling.0.lock().unwrap();
+        }
+        state.telling = false;
+    });
+}
+
+/// Those who share a watch, and what one callsite keeps.
+struct Board {
+    tags: AtomicU64,
+    telling: Telling<u64, (), ()>,
+    /// The number of the present watch.
+    watch: Mutex<Option<u64>>,
+    questions: Questions,
+}
+
+impl Board {
+    fn new() -> &'static Self {
+        leak(Self {
+            tags: AtomicU64::new(OFF),
+            telling: telling(),
+            watch: Mutex::new(None),
+            questions: questions(),
+        })
+    }
+
+    fn begin(&self) {
+        let mut watch = self.watch.lock().unwrap();
+        let id = self.telling.add((), self.tags.load(Ordering::Acquire), look).unwrap();
+        self.questions.switch(self.telling.told());
+        *watch = Some(id);
+    }
+
+    fn end(&self) {
+        let watch = self.watch.lock().unwrap().take();
+        self.telling.remove(watch.unwrap());
+    }
+
+    /// What the watch's thread does.
+    fn look(&self, switched: fn(&Self, u64)) {
+        self.telling.tell(|| self.tags.load(Ordering::Acquire), |(), tags| switched(self, tags));
+    }
+}
+
+/// A watch is dropped while its callback runs, and another one begun.
+fn the_tags_are_those_told_last(switched: fn(&Board, u64)) {
+    model(3, move || {
+        let board = Board::new();
+        board.begin();
+        board.tags.store(ON, Ordering::Release);
+        let thread_of_the_first = thread::spawn(move || board.look(switched));
+        board.end();
+        board.tags.store(OFF, Ordering::Release);
+        board.begin();
+        thread_of_the_first.join().unwrap();
+        board.look(switched);
+        assert_eq!(board.questions.ask(false), OFF, "overwritten");
+        board.end();
+    });
+}
+
+#[test]
+fn a_dropped_watch_overwrites_nothing() {
+    the_tags_are_those_told_last(|board, _| {
+        let watch = board.watch.lock().unwrap();
+        if watch.is_some() {
+            board.questions.switch(board.telling.told());
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "overwritten")]
+fn a_dropped_watch_overwrote_what_is_newer() {
+    the_tags_are_those_told_last(|board, tags| {
+        let _watch = board.watch.lock().unwrap();
+        board.questions.switch(tags);
+    });
+}
+
+/// A callsite that asks while it is switched, and stores the answer whenever it likes.
+fn an_old_answer_is_known_of(
+    ask: fn(&Questions) -> u64,
+    switch: fn(&Questions),
+    is_open: fn(&Questions) -> bool,
+) {
+    model(3, move || {
+        let questions = leak(questions());
+        let kept = leak(AtomicU64::new(OFF));
+        let asker = thread::spawn(move || kept.store(ask(questions), Ordering::SeqCst));
+        switch(questions);
+        // The rebuild.
+        kept.store(questions.ask(false), Ordering::SeqCst);
+        let is_repeated = is_open(questions);
+        asker.join().unwrap();
+        assert!(is_repeated || kept.load(Ordering::SeqCst) == ON, "silenced");
+    });
+}
+
+#[test]
+fn of_a_question_and_a_switch_one_sees_the_other() {
+    an_old_answer_is_known_of(
+        |questions| questions.ask(true),
+        |questions| questions.switch(ON),
+        |questions| questions.open().is_some(),
+    );
+}
+
+#[test]
+#[should_panic(expected = "silenced")]
+fn with_release_and_acquire_neither_saw_the_other() {
+    an_old_answer_is_known_of(
+        |questions| {
+            questions.asked.store(1, Ordering::Release);
+            questions.tags.load(Ordering::Acquire)
+        },
+        |questions| questions.tags.store(ON, Ordering::Release),
+        |questions| questions.asked.load(Ordering::Acquire) != 0,
+    );
+}
+
+/// What was settled stays so, and a later question is open again.
+#[test]
+fn a_question_after_those_settled_is_open() {
+    model(3, || {
+        let questions = leak(questions());
+        questions.ask(true);
+        let asked = questions.open().unwrap();
+        let asker = thread::spawn(move || questions.ask(true));
+        questions.settle(asked);
+        let before = questions.open();
+        asker.join().unwrap();
+        assert!(before.is_none_or(|asked| asked == 2));
+        assert_eq!(questions.open(), Some(2));
+        questions.settle(2);
+        questions.settle(1);
+        assert_eq!(questions.open(), None);
+    });
+}
