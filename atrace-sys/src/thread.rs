@@ -21,7 +21,12 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let thread = Builder::new().name(name.to_owned()).spawn(body);
+    // A thread has the descriptors of its maker.
+    let has_left = LEFT.get();
+    let thread = Builder::new().name(name.to_owned()).spawn(move || {
+        LEFT.set(has_left);
+        body();
+    });
     // SAFETY: `before` holds this thread's mask, see above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     thread

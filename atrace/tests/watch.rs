@@ -214,7 +214,8 @@ fn a_callback_may_do_what_it_likes() {
             }))
             .unwrap();
             let switched = control().enable_tags(CAMERA).unwrap();
-            until("it calls itself", || rounds.load(Ordering::SeqCst) >= 4);
+            // The last one, too, has left its watch here.
+            until("it calls itself", || more.lock().unwrap().len() == 4);
             drop(switched);
             drop(watch);
             // Not under its lock: their ends may call back.
