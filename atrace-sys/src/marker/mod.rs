@@ -20,8 +20,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use self::open::{Opened, close, identity_of, inherit_checked, open_checked};
 pub(crate) use self::open::on_tracefs;
+use self::open::{Opened, close, identity_of, inherit_checked, open_checked};
 #[cfg(target_os = "linux")]
 pub(crate) use self::open::{duplicate_high, soft_limit};
 use crate::process;
