@@ -131,6 +131,8 @@ impl Entry {
 
 struct Entered {
     len: Cell<usize>,
+    /// How many entries there are.
+    room: Cell<usize>,
     /// A part on the heap is being made.
     makes: Cell<bool>,
     entries: [Entry; DEPTH],
@@ -202,13 +204,18 @@ impl Drop for Entered {
 
 impl Entered {
     const fn new() -> Self {
-        Self { len: Cell::new(0), makes: Cell::new(false), entries: [const { Entry::new() }; DEPTH] }
+        Self {
+            len: Cell::new(0),
+            room: Cell::new(DEPTH),
+            makes: Cell::new(false),
+            entries: [const { Entry::new() }; DEPTH],
+        }
     }
 
     /// Calls `look` with all entries; without those on the heap where a thread's end has taken them away.
     fn look<T>(&self, look: impl Fn(Entries<'_>) -> T) -> T {
         let here = Entries { here: &self.entries, deeper: None };
-        if self.len.get() <= DEPTH || self.makes.get() {
+        if self.room.get() == DEPTH || self.makes.get() {
             return look(here);
         }
         let deeper = DEEPER.try_with(|deeper| look(Entries { deeper: Some(deeper), ..here }));
@@ -224,12 +231,16 @@ impl Entered {
         let len = self.len.get();
         self.len.set(len + 1);
         compiler_fence(Ordering::SeqCst);
-        if self.look(|entries| entries.get(len).is_none()) {
+        if len >= self.room.get() {
+            // So that no handler is the first who uses what registers a destructor, either.
             self.makes.set(true);
             compiler_fence(Ordering::SeqCst);
             let (part, _) = place(len);
             let make = || (0..DEPTH << part).map(|_| Entry::new()).collect();
-            let _ = DEEPER.try_with(|Deeper(parts)| parts.get(part).map(|part| part.get_or_init(make).len()));
+            let made = DEEPER.try_with(|Deeper(parts)| Some(parts.get(part)?.get_or_init(make).len()));
+            if let Ok(Some(made)) = made {
+                self.room.set(2 * made);
+            }
             compiler_fence(Ordering::SeqCst);
             self.makes.set(false);
         }
