@@ -206,15 +206,13 @@ fn bad_patterns_are_refused_and_change_nothing() {
         }
         // Numbers of others, damaged.
         let store = atrace_sys::properties::Properties::open().unwrap();
-        for number in ["-3", "many", "99999999999999"] {
+        for number in ["-3", "many", "99999999999999", "2147483647"] {
             store.set("debug.atrace.app_number", number).unwrap();
             let switched = control().enable("*").unwrap();
             assert!(is_on(), "{number}");
             drop(switched);
             assert!(!is_on());
         }
-        store.set("debug.atrace.app_number", "2147483647").unwrap();
-        assert!(control().enable("*").unwrap_err().to_string().contains("1024"));
     });
     Place::file().run(&name);
 }
