@@ -34,9 +34,6 @@ pub mod errand;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod fork;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-#[path = "fork_elsewhere.rs"]
-pub mod fork;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[path = "fork/elsewhere.rs"]
 pub mod fork;
 #[cfg(any(target_os = "linux", target_os = "android"))]

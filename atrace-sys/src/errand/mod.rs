@@ -112,6 +112,7 @@ impl Errand {
         }
         // SAFETY: a number; the result is checked.
         let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        #[allow(clippy::useless_conversion, reason = "the result has 32 bits on some systems, 64 on others")]
         let handle = i32::try_from(handle).ok().filter(|fd| *fd >= 0);
         // SAFETY: just made, and nobody else's.
         let handle = handle.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
