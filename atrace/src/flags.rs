@@ -55,14 +55,19 @@ impl std::fmt::Write for AppKey {
 
 /// Returns the tags that are enabled, `get` reading a property.
 pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
-    let flags = match get(FLAGS) {
-        Some(value) if !value.as_bytes().is_empty() => parse_flags(value.as_bytes()),
-        _ => Some(0),
-    };
-    let Some(flags) = flags else { return AtraceTag::empty() };
+    let Some(flags) = flags(&get) else { return AtraceTag::empty() };
     let mut tags = AtraceTag::from_bits_retain(flags);
     tags.set(AtraceTag::App, app_matches(&get));
     (tags | AtraceTag::Always) & AtraceTag::ValidMask
+}
+
+/// A call: its value is on a stack that may be a signal handler's.
+#[inline(never)]
+fn flags(get: &impl Fn(&str) -> Option<Value>) -> Option<u64> {
+    match get(FLAGS) {
+        Some(value) if !value.as_bytes().is_empty() => parse_flags(value.as_bytes()),
+        _ => Some(0),
+    }
 }
 
 /// Returns how many app patterns the properties name.

@@ -71,6 +71,15 @@ impl Gate {
         mut watch: impl FnMut() -> Watched,
         find: impl FnOnce(&Watched) -> (Option<u64>, T),
     ) -> (T, bool) {
+        // In three steps: what the first and the last need is not on the stack, perhaps a signal handler's, of the second.
+        let (claim, watched) = self.begin(&mut watch);
+        let (bits, answer) = find(&watched);
+        let is_published = bits.is_some_and(|bits| self.publish(nothing, claim, &watched, bits));
+        (answer, is_published)
+    }
+
+    #[inline(never)]
+    fn begin(&self, watch: &mut dyn FnMut() -> Watched) -> (u64, Watched) {
         let mut claim = self.claim();
         let mut watched = watch();
         if let Watched { word: Some(word), is_property: true, .. } = watched
@@ -83,15 +92,18 @@ impl Gate {
             }
             watched = watch();
         }
-        let (bits, answer) = find(&watched);
-        let (Some(word), Some(bits)) = (watched.word, bits) else { return (answer, false) };
+        (claim, watched)
+    }
+
+    #[inline(never)]
+    fn publish(&self, nothing: &'static AtomicU32, claim: u64, watched: &Watched, bits: u64) -> bool {
+        let Some(word) = watched.word else { return false };
         if !watched.is_property && !std::ptr::eq(nothing, word) {
             // First: a serial that is not that of the local word has every event come here, too.
             let _ = self.serial.replace(nothing, word);
         }
         let found = u64::from(watched.serial) << SERIAL_SHIFT | bits;
         // Not where another thread claimed it since: what that one finds is as new.
-        let published = self.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed);
-        (answer, published.is_ok())
+        self.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }

@@ -354,7 +354,9 @@ fn unlink(directory: impl AsFd, name: &OsStr) -> io::Result<()> {
 }
 
 fn kind(data: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(data.st_mode & SFlag::S_IFMT.bits())
+    #[allow(clippy::unnecessary_cast, reason = "wider than the constants on 32-bit Android")]
+    let mode = data.st_mode as nix::libc::mode_t;
+    SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits())
 }
 
 /// A number that nobody can have expected.
