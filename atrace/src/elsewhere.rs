@@ -109,13 +109,9 @@ pub(crate) mod sink {
 
     use std::fmt;
 
-    use super::Infallible;
     use super::gate::Glance;
     use super::message::{Kind, NameWriter};
     use crate::AtraceTag;
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct ProcessId(Infallible);
 
     #[derive(Debug)]
     pub(crate) struct Sink(());
@@ -135,10 +131,6 @@ pub(crate) mod sink {
         &NOWHERE
     }
 
-    pub(crate) fn process_id() -> ProcessId {
-        unreachable!("asked only for an event that was written")
-    }
-
     pub(crate) fn emit(
         glance: Glance,
         tag: AtraceTag,
@@ -146,8 +138,9 @@ pub(crate) mod sink {
         _track: Option<&str>,
         _name: Option<impl FnOnce(&mut NameWriter<'_>)>,
         _number: Number,
-    ) -> Option<ProcessId> {
-        glance.enabled(tag).and(None)
+    ) -> bool {
+        let _ = (glance, tag);
+        false
     }
 
     pub(crate) fn write(
@@ -156,8 +149,8 @@ pub(crate) mod sink {
         _track: Option<&str>,
         _name: Option<impl FnOnce(&mut NameWriter<'_>)>,
         _number: Number,
-    ) -> Option<ProcessId> {
-        None
+    ) -> bool {
+        false
     }
 
     /// Where this process' events go.

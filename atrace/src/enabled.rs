@@ -120,6 +120,6 @@ impl Enabled {
     /// Begins a slice, as [`Slice::begin_with`].
     #[inline(always)]
     pub fn begin_with(self, name: impl FnOnce(&mut NameWriter<'_>)) -> Slice {
-        Slice::by(sink::write(self.sink, Kind::Begin, None, Some(name), Number::None))
+        Slice::written(sink::write(self.sink, Kind::Begin, None, Some(name), Number::None))
     }
 }

@@ -6,10 +6,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use atrace_sys::fork::{Generation, generation};
+
 use crate::AtraceTag;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
-use crate::sink::{self, Number, ProcessId, emit};
+use crate::sink::{self, Number, emit};
 
 /// Opens the marker and reads the properties now rather than at the first event.
 ///
@@ -256,7 +258,7 @@ named_event! {
 pub struct Slice {
     /// The process that wrote the begin. A forked child holds copies of its parent's slices, which are not
     /// its own to end.
-    by: Option<ProcessId>,
+    by: Option<Generation>,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -268,28 +270,27 @@ impl Slice {
     }
 
     #[inline(always)]
-    pub(crate) fn by(by: Option<ProcessId>) -> Self {
-        Self { by, _not_send: PhantomData }
+    pub(crate) fn written(is_written: bool) -> Self {
+        Self { by: is_written.then(generation), _not_send: PhantomData }
     }
 
     /// Begins a slice, as [`atrace_begin`].
     #[inline(always)]
     pub fn begin(tag: AtraceTag, name: &str) -> Self {
         #[inline(never)]
-        fn on(glance: Glance, tag: AtraceTag, name: &str) -> Option<ProcessId> {
+        fn on(glance: Glance, tag: AtraceTag, name: &str) -> Slice {
             let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
-            emit(glance, tag, Kind::Begin, None, name, Number::None)
+            Slice::written(emit(glance, tag, Kind::Begin, None, name, Number::None))
         }
-        let by = gate::glance(tag).and_then(|glance| on(glance, tag, name));
-        Self { by, _not_send: PhantomData }
+        gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }
 
     /// Begins a slice, as [`atrace_begin_with`].
     #[inline(always)]
     pub fn begin_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> Self {
-        let by = gate::glance(tag)
-            .and_then(|glance| emit(glance, tag, Kind::Begin, None, Some(name), Number::None));
-        Self { by, _not_send: PhantomData }
+        gate::glance(tag).map_or(Self::none(), |glance| {
+            Self::written(emit(glance, tag, Kind::Begin, None, Some(name), Number::None))
+        })
     }
 
     /// Tells whether the begin was written.
@@ -308,8 +309,8 @@ impl Slice {
 }
 
 #[inline(never)]
-fn end_slice(by: ProcessId) {
-    if by == sink::process_id() {
+fn end_slice(by: Generation) {
+    if by == generation() {
         sink::write(sink::present(), Kind::End, None, NO_NAME, Number::None);
     }
 }
@@ -320,7 +321,7 @@ fn end_slice(by: ProcessId) {
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {
-    by: Option<ProcessId>,
+    by: Option<Generation>,
 }
 
 impl TrackSlice {
@@ -340,6 +341,7 @@ impl TrackSlice {
     ) -> Self {
         let by = gate::glance(tag).and_then(|glance| {
             emit(glance, tag, Kind::TrackBegin, Some(track_name), Some(name), Number::Cookie(cookie))
+                .then(generation)
         });
         Self { by }
     }
@@ -355,7 +357,7 @@ impl TrackSlice {
     #[inline]
     pub fn end(self, track_name: &str, cookie: i32) {
         if let Some(by) = self.by
-            && by == sink::process_id()
+            && by == generation()
         {
             sink::write(sink::present(), Kind::TrackEnd, Some(track_name), NO_NAME, Number::Cookie(cookie));
         }

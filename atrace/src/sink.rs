@@ -19,8 +19,6 @@ use atrace_sys::process::{self, ErrnoGuard, Undisturbed};
 use atrace_sys::properties::{Error as PropertiesError, ErrorKind, Properties};
 use atrace_sys::state::Text;
 
-pub(crate) use atrace_sys::process::{ProcessId, id as process_id};
-
 use crate::AtraceTag;
 use crate::gate::answers::Answers;
 use crate::gate::told::Told;
@@ -409,7 +407,7 @@ impl Number {
     }
 }
 
-/// Writes an event whose tag was seen enabled; tells by whom it was written, None if it was not.
+/// Writes an event whose tag was seen enabled; tells whether it was written.
 #[inline(always)]
 pub(crate) fn emit(
     glance: Glance,
@@ -418,9 +416,8 @@ pub(crate) fn emit(
     track: Option<&str>,
     name: Option<impl FnOnce(&mut NameWriter<'_>)>,
     number: Number,
-) -> Option<ProcessId> {
-    let sink = glance.enabled(tag)?;
-    write(sink, kind, track, name, number)
+) -> bool {
+    glance.enabled(tag).is_some_and(|sink| write(sink, kind, track, name, number))
 }
 
 /// Writes an event, whatever is enabled. (Inlined as [`Message`] is: the properties are read with no message on the
@@ -433,15 +430,14 @@ pub(crate) fn write(
     track: Option<&str>,
     name: Option<impl FnOnce(&mut NameWriter<'_>)>,
     number: Number,
-) -> Option<ProcessId> {
-    let id = process_id();
+) -> bool {
     let mut message = Message::new();
-    let texts = message.encode(kind, id, track, name, number.value());
+    let texts = message.encode(kind, process::id(), track, name, number.value());
     match sink {
-        Sink::Marker(sink) => sink.marker.write(message.bytes()).then_some(id),
-        Sink::Cutils(sink) => call_library(sink, kind, &mut message, texts, number).then_some(id),
-        Sink::Ndk(sink) => call_ndk(&sink.library, kind, &mut message, texts, number).then_some(id),
-        Sink::Unchosen | Sink::Off(_) => None,
+        Sink::Marker(sink) => sink.marker.write(message.bytes()),
+        Sink::Cutils(sink) => call_library(sink, kind, &mut message, texts, number),
+        Sink::Ndk(sink) => call_ndk(&sink.library, kind, &mut message, texts, number),
+        Sink::Unchosen | Sink::Off(_) => false,
     }
 }
 
