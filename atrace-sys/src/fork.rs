@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 pub use self::turn::Turn;
 pub use self::value::PerProcess;
-use crate::process::{ErrnoGuard, ProcessId, present_id};
+use crate::errno::ErrnoGuard;
 
 /// A process among those that come from each other by forking: a child's generation differs from that of every
 /// ancestor, also where it has the same number.
@@ -38,46 +38,66 @@ impl Generation {
 
 /// What a process knows of itself; zeros in a child that was not asked yet.
 struct Own {
-    id: AtomicU64,
+    /// A word of somebody else's: see [`kept`].
+    kept: AtomicU64,
     generation: AtomicU64,
 }
 
-/// Used until [`learn`] has a page, and where there can be none.
-static UNWIPED: Own = Own { id: AtomicU64::new(0), generation: AtomicU64::new(0) };
+/// Used until [`place`] has a page, and where there can be none.
+static UNWIPED: Own = Own { kept: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicPtr<Own> = AtomicPtr::new((&raw const UNWIPED).cast_mut());
 /// The last generation that this process or an ancestor of it had.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 #[inline(always)]
 fn own() -> &'static Own {
-    // SAFETY: OWN points to UNWIPED or to the page that `learn` made, which is never unmapped.
+    // SAFETY: OWN points to UNWIPED or to the page that `place` made, which is never unmapped.
     unsafe { &*OWN.load(Ordering::Acquire) }
 }
 
 /// Returns the generation of the calling process, also right after a fork. Costs two loads.
 #[inline(always)]
 pub fn generation() -> Generation {
-    match NonZeroU64::new(own().generation.load(Ordering::Relaxed)) {
-        Some(known) => Generation(known),
-        None => learn().1,
-    }
+    NonZeroU64::new(own().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
-/// The id of the calling process: see [`process::id`](crate::process::id).
+/// Returns what `make` makes, made once in each process; it always makes the same. Costs two loads.
+///
+/// There is room for one such word: that of [`process::id`](crate::process::id).
 #[inline(always)]
-pub(crate) fn id() -> ProcessId {
-    match NonZeroU64::new(own().id.load(Ordering::Relaxed)) {
-        Some(known) => ProcessId::from_word(known),
-        None => learn().0,
-    }
+pub(crate) fn kept(make: fn() -> NonZeroU64) -> NonZeroU64 {
+    NonZeroU64::new(own().kept.load(Ordering::Relaxed)).unwrap_or_else(|| keep(make))
 }
 
-/// Finds out both, and keeps them where a child finds zeros.
 #[cold]
 #[inline(never)]
-fn learn() -> (ProcessId, Generation) {
+fn keep(make: fn() -> NonZeroU64) -> NonZeroU64 {
     let _errno = ErrnoGuard::new();
-    let id = ProcessId::new(present_id());
+    let made = make();
+    let (own, is_cleared) = place();
+    if is_cleared {
+        own.kept.store(made.get(), Ordering::Relaxed);
+    } // Else nothing would clear it in a child: it is made each time.
+    made
+}
+
+/// Takes a generation, unless another thread of this process did.
+#[cold]
+#[inline(never)]
+fn learn_generation() -> Generation {
+    let _errno = ErrnoGuard::new();
+    let (own, _) = place();
+    let new = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    // It is counted from 1, and 2^64 forks take longer than any process lives.
+    let new = NonZeroU64::new(new).unwrap_or(NonZeroU64::MIN);
+    match own.generation.compare_exchange(0, new.get(), Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => Generation(new),
+        Err(present) => Generation(NonZeroU64::new(present).unwrap_or(new)),
+    }
+}
+
+/// Where words are kept, in a page if that can be had; and whether they are zeros in a child.
+fn place() -> (&'static Own, bool) {
     let unwiped = (&raw const UNWIPED).cast_mut();
     let mut place = OWN.load(Ordering::Acquire);
     if place == unwiped {
@@ -91,22 +111,7 @@ fn learn() -> (ProcessId, Generation) {
     }
     let is_cleared = place != unwiped || clear_at_fork();
     // SAFETY: `place` is UNWIPED or a live page of ours, see `own`.
-    let own = unsafe { &*place };
-    if is_cleared {
-        own.id.store(id.word().get(), Ordering::Relaxed);
-    } // Else nothing would clear it in a child: the kernel is asked each time.
-    (id, Generation(learn_generation(own)))
-}
-
-/// Takes a generation, unless another thread of this process did.
-fn learn_generation(own: &Own) -> NonZeroU64 {
-    let new = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    // It is counted from 1, and 2^64 forks take longer than any process lives.
-    let new = NonZeroU64::new(new).unwrap_or(NonZeroU64::MIN);
-    match own.generation.compare_exchange(0, new.get(), Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => new,
-        Err(present) => NonZeroU64::new(present).unwrap_or(new),
-    }
+    (unsafe { &*place }, is_cleared)
 }
 
 fn page_size() -> usize {
@@ -151,7 +156,7 @@ fn unmap(page: *mut Own) {
 fn clear_at_fork() -> bool {
     static REGISTERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     extern "C" fn clear() {
-        UNWIPED.id.store(0, Ordering::Relaxed);
+        UNWIPED.kept.store(0, Ordering::Relaxed);
         UNWIPED.generation.store(0, Ordering::Relaxed);
     }
     if cfg!(miri) || REGISTERED.load(Ordering::Acquire) {

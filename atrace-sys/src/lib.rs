@@ -32,6 +32,8 @@ pub mod cutils;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod errand;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+mod errno;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod fork;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[path = "fork/elsewhere.rs"]

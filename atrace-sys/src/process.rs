@@ -7,6 +7,8 @@ use std::ffi::CStr;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+pub use crate::errno::ErrnoGuard;
+pub(crate) use crate::errno::errno;
 use crate::fork;
 
 /// The process id as it stands in a message: its decimal digits and a closing `|`, in memory order, then zeros.
@@ -47,12 +49,12 @@ impl ProcessId {
 
     /// An id from the word that [`word`](Self::word) returned.
     #[inline(always)]
-    pub(crate) const fn from_word(word: NonZeroU64) -> Self {
+    const fn from_word(word: NonZeroU64) -> Self {
         Self(word)
     }
 
     /// The eight bytes as a number, in memory order.
-    pub(crate) const fn word(self) -> NonZeroU64 {
+    const fn word(self) -> NonZeroU64 {
         self.0
     }
 
@@ -81,11 +83,11 @@ impl ProcessId {
 /// trace before it executes a program.
 #[inline(always)]
 pub fn id() -> ProcessId {
-    fork::id()
+    ProcessId::from_word(fork::kept(|| ProcessId::new(present_id()).word()))
 }
 
 /// Asks the kernel: bionic keeps the id itself, and a child of a bare `clone` finds its parent's there.
-pub(crate) fn present_id() -> u32 {
+fn present_id() -> u32 {
     #[cfg(all(target_os = "android", not(miri)))]
     // SAFETY: no preconditions.
     if let Ok(id) = u32::try_from(unsafe { libc::syscall(libc::SYS_getpid) }) {
@@ -229,59 +231,6 @@ pub fn matches(pattern: &CStr, text: &CStr) -> bool {
     unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), libc::FNM_NOESCAPE) == 0 }
 }
 
-/// The calling thread's errno.
-pub(crate) fn errno() -> i32 {
-    // SAFETY: the location is valid for the calling thread.
-    unsafe { *errno_location() }
-}
-
-fn errno_location() -> *mut i32 {
-    // SAFETY: both functions have no preconditions.
-    #[cfg(target_os = "android")]
-    unsafe {
-        libc::__errno()
-    }
-    // SAFETY: as above.
-    #[cfg(not(target_os = "android"))]
-    unsafe {
-        libc::__errno_location()
-    }
-}
-
-/// Keeps the calling thread's errno as it is now: puts it back when dropped.
-#[derive(Debug)]
-#[must_use = "errno is put back when this is dropped"]
-pub struct ErrnoGuard {
-    // A raw pointer, so this is neither Send nor Sync: another thread has another errno.
-    location: *mut i32,
-    saved: i32,
-}
-
-impl ErrnoGuard {
-    /// Notes the calling thread's errno.
-    #[inline]
-    pub fn new() -> Self {
-        let location = errno_location();
-        // SAFETY: valid for the calling thread while it lives.
-        Self { location, saved: unsafe { *location } }
-    }
-}
-
-impl Default for ErrnoGuard {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Drop for ErrnoGuard {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: the location is valid for the calling thread, which is the one that made this (it is not
-        // Send).
-        unsafe { *self.location = self.saved };
-    }
-}
-
 /// An [`ErrnoGuard`] that also keeps `pthread_cancel` away from the calling thread.
 ///
 /// Opening and reading files are cancellation points: the thread would end in the middle, and the unwinding
@@ -394,18 +343,6 @@ mod tests {
             assert_eq!(id.bytes()[id.len_with_bar() - 1], b'|');
             assert!(id.bytes()[id.len_with_bar()..].iter().all(|&byte| byte == 0));
         }
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "no files")]
-    fn errno_is_put_back() {
-        // SAFETY: the calling thread's errno.
-        unsafe { *errno_location() = 77 };
-        let guard = ErrnoGuard::new();
-        assert_eq!(read_file(c"/nonexistent", &mut [0; 4]), 0);
-        assert_eq!(errno(), libc::ENOENT);
-        drop(guard);
-        assert_eq!(errno(), 77);
     }
 
     #[test]
