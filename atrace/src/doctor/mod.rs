@@ -14,8 +14,8 @@
 //!
 //! The page of another user's process is for root, who does not trust it: what the process, its files and its
 //! property store say is found out by a child that becomes its user and has a second for it, and comes back as bytes.
-//! Nothing that they name is opened for writing, and nothing is made. Texts are as
-//! [`shown`](crate::shown::shown), and what is advised is [quoted](crate::shown::quoted) for a shell.
+//! Nothing that they name is opened for writing, and nothing is made. Texts are
+//! [escaped](crate::shown::shown), and advice is [quoted](crate::shown::quoted) for a shell.
 
 mod event;
 mod facts;
