@@ -4,7 +4,7 @@
 //! short, a lock of theirs never be released, a path of theirs lead anywhere. An [`Errand`] does it with the rights of
 //! that user instead. The child has a copy of the memory of its maker and nothing else: no descriptor but the pipe,
 //! no capability, no terminal, no environment; it can't be traced and leaves no core. Whatever becomes of it, its maker
-//! hears of it within the time that it gives, and reads what it says as [bytes](words).
+//! hears of it within the time that it gives, and reads what it says as [bytes](Words).
 //!
 //! The child is forked and executes no program: there is none that every user may read, and one that was executed
 //! with a user's rights could be traced by them. What is done there allocates, which the C libraries allow in the
