@@ -708,7 +708,7 @@ mod tests {
                     let found = FOUND.take();
                     // The handler, what calls it, what it interrupted, and the test. By frame pointers some are hidden,
                     // but the test's callers are there.
-                    assert!(found.unwound.len() > here.unwound.len());
+                    assert!(found.unwound.len() > here.unwound.len(), "{found:x?} {here:x?}");
                     let callers = &here.either[here.either.len() - 6..];
                     let are_there = found.either.windows(callers.len()).any(|window| window == callers);
                     assert!(are_there, "{found:x?} {here:x?}");
