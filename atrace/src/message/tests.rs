@@ -167,6 +167,7 @@ fn integers_of_every_width_are_decimal() {
 
 /// What was thrown throws again as it is dropped, and what that throws panics as it is dropped: the second is not dropped.
 #[test]
+#[cfg_attr(miri, ignore = "what is thrown last is left where it is, on purpose")]
 fn what_is_thrown_may_throw_as_it_is_dropped() {
     struct Thrown {
         again: bool,
