@@ -431,8 +431,9 @@ pub(crate) fn write(
     name: Option<impl FnOnce(&mut NameWriter<'_>)>,
     number: Number,
 ) -> bool {
+    let id = process::id();
     let mut message = Message::new();
-    let texts = message.encode(kind, process::id(), track, name, number.value());
+    let texts = message.encode(kind, id, track, name, number.value());
     match sink {
         Sink::Marker(sink) => sink.marker.write(message.bytes()),
         Sink::Cutils(sink) => call_library(sink, kind, &mut message, texts, number),
