@@ -15,7 +15,7 @@
 //! - [`thread`]: a thread that its host does not notice;
 //! - [`AtomicRef`], [`OnceRef`]: a shared word in a place that can change, or is not known yet.
 //!
-//! On other systems there are only the last two, [`fork`] and the bindings' constants.
+//! On other systems there are only the last two, [`fork`], a plain [`thread`] and the bindings' constants.
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
 
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
@@ -60,6 +60,9 @@ mod returns;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod state;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+pub mod thread;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[path = "thread_elsewhere.rs"]
 pub mod thread;
 mod word;
 

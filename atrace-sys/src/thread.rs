@@ -2,19 +2,33 @@
 //! open by it.
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::io;
-use std::thread::{Builder, JoinHandle};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Starts a thread on which no signal of the process is delivered.
+/// How much stack such a thread has, as one of std's.
+const STACK: usize = 2 << 20;
+
+struct Start {
+    /// With a NUL.
+    name: Vec<u8>,
+    has_left: bool,
+    body: Box<dyn FnOnce() + Send>,
+}
+
+/// Starts a thread on which no signal of the process is delivered. Nobody waits for it. A panic in it ends it, once the
+/// panic hook has reported it.
 ///
-/// A program's signal handlers expect its own threads.
+/// A program's signal handlers expect its own threads. It is none of std's, where each thread takes a lock as it starts: a
+/// child forked meanwhile could start no more.
 ///
 /// # Errors
 ///
 /// When the system has no more threads.
-pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: both sets are writable; sigfillset initialises the first, pthread_sigmask the second. A thread
     // inherits the mask of its maker, so the mask is set around the start and put back.
     unsafe {
@@ -22,14 +36,39 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     // A thread has the descriptors of its maker.
-    let has_left = LEFT.get();
-    let thread = Builder::new().name(name.to_owned()).spawn(move || {
-        LEFT.set(has_left);
-        body();
-    });
+    let name = name.bytes().take(15).chain([0]).collect();
+    let start = Box::into_raw(Box::new(Start { name, has_left: LEFT.get(), body: Box::new(body) }));
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::zeroed();
+    let mut thread = MaybeUninit::<libc::pthread_t>::zeroed();
+    // SAFETY: the attributes are initialised first and destroyed last; `run` takes the box over if it is called.
+    let code = unsafe {
+        libc::pthread_attr_init(attributes.as_mut_ptr());
+        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+        let code = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        code
+    };
     // SAFETY: `before` holds this thread's mask, see above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    thread
+    if code == 0 {
+        return Ok(());
+    }
+    // SAFETY: made above, and no thread has it.
+    drop(unsafe { Box::from_raw(start) });
+    Err(io::Error::from_raw_os_error(code))
+}
+
+extern "C" fn run(start: *mut c_void) -> *mut c_void {
+    // SAFETY: the box that `spawn_quiet` gave to this thread alone.
+    let Start { name, has_left, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    // SAFETY: a text that ends with a NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    LEFT.set(has_left);
+    if let Err(thrown) = catch_unwind(AssertUnwindSafe(body)) {
+        std::mem::forget(thrown); // It may panic as it is dropped.
+    }
+    std::ptr::null_mut()
 }
 
 /// Gives the calling thread a descriptor table of its own, and empties it; tells whether that was done.

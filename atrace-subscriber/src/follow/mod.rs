@@ -44,6 +44,7 @@ use std::time::Duration;
 use atrace::AtraceTag;
 use atrace::watch::{Watch, on_watching_thread, watch, watch_without_descriptors};
 use atrace_sys::fork::{PerProcess, Turn};
+use atrace_sys::thread::spawn_quiet;
 use tracing_core::dispatcher::{self, WeakDispatch};
 use tracing_core::{Dispatch, Interest, LevelFilter, callsite};
 
@@ -200,8 +201,7 @@ impl Board {
         if on_watching_thread() {
             return self.rebuild_and_settle();
         }
-        let thread = std::thread::Builder::new().name("atrace-rebuild".to_owned());
-        if thread.spawn(|| self.rebuild_and_settle()).is_err() {
+        if spawn_quiet("atrace-rebuild", || self.rebuild_and_settle()).is_err() {
             self.rebuild_and_settle();
         }
     }
@@ -219,14 +219,13 @@ impl Board {
             return;
         }
         // Even a thread without descriptors may start this one, which needs none either.
-        let thread = std::thread::Builder::new().name("atrace-rebuild".to_owned());
-        match thread.spawn(|| self.settle(own)) {
-            Ok(settler) => lock(&own.state).settler = Some(settler.thread().clone()),
-            Err(_) => own.settling.store(IDLE, Ordering::SeqCst),
+        if spawn_quiet("atrace-rebuild", || self.settle(own)).is_err() {
+            own.settling.store(IDLE, Ordering::SeqCst);
         }
     }
 
     fn settle(&self, own: &Own) {
+        lock(&own.state).settler = Some(std::thread::current());
         loop {
             own.settling.store(SETTLING, Ordering::SeqCst);
             let Some(asked) = self.questions.open() else {
