@@ -124,12 +124,15 @@ impl Marker {
     ///
     /// Says for each place why not, and what would give access.
     pub fn open() -> Result<Self, MarkerError> {
-        let mut reasons = Vec::new();
+        let mut reasons = String::new();
         for path in MARKER_PATHS {
             match Self::open_path(path.to_owned()) {
                 Ok(marker) => return Ok(marker),
                 Err(reason) if reason.may_pass() => return Err(reason),
-                Err(reason) => reasons.push(reason.text),
+                Err(reason) => {
+                    reasons.push_str(&reason.text);
+                    reasons.push_str("; ");
+                }
             }
         }
         // SAFETY: no preconditions.
@@ -138,7 +141,8 @@ impl Marker {
         } else {
             "only root and its group may write there: run as root"
         };
-        error(format!("{}; {hint}", reasons.join("; ")))
+        reasons.push_str(hint);
+        error(reasons)
     }
 
     /// Opens what `ATRACE_MARKER` names: a path, or `fd:N:DEV:INO`, an inherited descriptor and the device
