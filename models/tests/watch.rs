@@ -1,11 +1,11 @@
-//! The watch and the board: atrace/src/watch/telling.rs, atrace-subscriber/src/follow/questions.rs.
+//! The watch and the board: atrace/src/watch/notifier.rs, atrace-subscriber/src/follow/questions.rs.
 
 mod common;
 use common::{leak, model, sync};
 
 #[path = "../../atrace-subscriber/src/follow/questions.rs"]
 mod questions;
-#[path = "../../atrace/src/watch/telling.rs"]
+#[path = "../../atrace/src/watch/notifier.rs"]
 mod telling;
 
 use loom::thread;

@@ -10,10 +10,8 @@
 //! which changes when the property appears.
 //!
 //! Nothing here waits or locks, so a child forked in between finds nothing locked. What is read from a library is
-//! published only once it is sure: see [`told`] for libcutils, [`answers`] for libandroid.
+//! published only once it is sure: see `sink/reload.rs` for libcutils, `sink/debounce.rs` for libandroid.
 
-pub(crate) mod answers;
-pub(crate) mod told;
 mod word;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -111,7 +109,7 @@ pub(crate) fn published() -> Option<(u32, AtraceTag)> {
 }
 
 /// How soon to ask again where it is not settled.
-pub(crate) const ASKED_AGAIN_AFTER: Duration = answers::APART;
+pub(crate) const ASKED_AGAIN_AFTER: Duration = crate::sink::debounce::APART;
 
 /// Whether what a library answered last is sure.
 pub(crate) fn is_settled() -> bool {

@@ -12,7 +12,7 @@
 //!
 //! A forked child has no watch, whatever its parent had, until it asks for one.
 
-mod telling;
+mod notifier;
 
 use std::cell::Cell;
 use std::io;
@@ -25,7 +25,7 @@ use atrace_sys::fork::PerProcess;
 use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
 
-use self::telling::{State, Telling};
+use self::notifier::{State, Telling};
 use crate::{AtraceTag, gate, sink};
 
 type Callback = Arc<dyn Fn(AtraceTag) + Send + Sync>;

@@ -3,6 +3,9 @@
 //! But where nothing could be opened for want of descriptors or memory, it is tried again ([`retry`]): at ever more
 //! events, and whenever somebody asks.
 
+pub(crate) mod debounce;
+mod reload;
+
 use std::error::Error as _;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -19,9 +22,9 @@ use atrace_sys::process::{self, ErrnoGuard, Undisturbed};
 use atrace_sys::properties::{Error as PropertiesError, ErrorKind, Properties};
 use atrace_sys::state::Text;
 
+use self::debounce::Answers;
+use self::reload::Told;
 use crate::AtraceTag;
-use crate::gate::answers::Answers;
-use crate::gate::told::Told;
 use crate::gate::{Glance, Watched};
 use crate::message::{Kind, Message, NameWriter, Texts};
 use crate::state;
@@ -568,7 +571,7 @@ pub fn sink() -> SinkInfo {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-#[path = "../tests/standins/mod.rs"]
+#[path = "../../tests/standins/mod.rs"]
 #[expect(unreachable_pub, reason = "a module of the integration tests")]
 mod standins;
 

@@ -1,9 +1,9 @@
-//! Having libcutils follow: atrace/src/gate/told.rs.
+//! Having libcutils follow: atrace/src/sink/reload.rs.
 
 mod common;
 use common::{leak, model, sync};
 
-#[path = "../../atrace/src/gate/told.rs"]
+#[path = "../../atrace/src/sink/reload.rs"]
 mod told;
 
 use loom::thread;
