@@ -9,9 +9,6 @@ fn main() {
     println!("cargo::rerun-if-changed=cutils");
 
     let system = variable("CARGO_CFG_TARGET_OS");
-    if system != "linux" && system != "android" {
-        return;
-    }
     let include = PathBuf::from(variable("DEP_CUTILS_INCLUDE"));
     println!("cargo::rerun-if-changed={}", include.display());
 

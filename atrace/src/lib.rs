@@ -122,24 +122,25 @@ mod tag;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod control;
-#[cfg(all(feature = "tracefs", any(target_os = "linux", target_os = "android")))]
-pub mod doctor;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod flags;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod gate;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod message;
-#[cfg(all(feature = "tracefs", any(target_os = "linux", target_os = "android")))]
-pub mod shown;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod sink;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod state;
-#[cfg(all(feature = "tracefs", any(target_os = "linux", target_os = "android")))]
-pub mod tracefs;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod watch;
+
+// For tests, benches and the command, on systems with tracefs.
+#[cfg(feature = "tracefs")]
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_tools.rs")]
+mod tools;
+#[cfg(feature = "tracefs")]
+pub use tools::*;
 
 /// What threads share; in the models, loom's.
 #[cfg(any(target_os = "linux", target_os = "android"))]

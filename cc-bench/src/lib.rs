@@ -32,7 +32,6 @@
 //! // build.rs
 //! println!("cargo::rustc-link-arg=-Wl,-rpath,{}", std::env::var("DEP_CC_BENCH_LIBDIR").unwrap());
 //! ```
-#![cfg(any(target_os = "linux", target_os = "android"))]
 
 pub mod coroutines;
 

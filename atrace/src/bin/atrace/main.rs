@@ -3,17 +3,9 @@
 //!
 //! Everything it changes it puts back, and each of its errors says what to do.
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_command.rs")]
 mod command;
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
 fn main() -> std::process::ExitCode {
     command::main()
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn main() -> std::process::ExitCode {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stderr(), "atrace: there is tracing on Linux and Android only");
-    std::process::ExitCode::FAILURE
 }
