@@ -5,25 +5,25 @@
 //! callsite, is never emptied (callsites live forever), and is searched without a lock: a few loads that are
 //! the same each time.
 //!
-//! A place is taken by one compare-and-swap of the metadata's address, and a further part of the table, made
+//! A bucket is taken by one compare-and-swap of the metadata's address, and a further part of the table, made
 //! beforehand, by one of its. So nobody ever waits for another thread, which in a forked child would not exist.
 
 use atrace_sys::OnceRef;
 use tracing_core::Metadata;
 
-/// Places in the first part, which is not on the heap.
+/// Buckets in the first part, which is not on the heap.
 const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
 /// Each further part is this much larger than the one before.
 const GROWTH: u32 = if cfg!(miri) { 1 } else { 3 };
 const PARTS: usize = 4;
-/// Places that are tried in one part.
+/// Buckets that are tried in one part.
 const TRIES: usize = 8;
 
-type Place = OnceRef<Metadata<'static>>;
+type Bucket = OnceRef<Metadata<'static>>;
 
-static FIRST_PART: [Place; FIRST] = [const { Place::new() }; FIRST];
+static FIRST_PART: [Bucket; FIRST] = [const { Bucket::new() }; FIRST];
 /// Made when a part before was too full.
-static FURTHER_PARTS: [OnceRef<Box<[Place]>>; PARTS] = [const { OnceRef::new() }; PARTS];
+static FURTHER_PARTS: [OnceRef<Box<[Bucket]>>; PARTS] = [const { OnceRef::new() }; PARTS];
 
 /// A callsite's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +53,14 @@ impl Callsite {
     fn search(metadata: &'static Metadata<'static>) -> Option<Self> {
         let mut base = 0;
         for part in 0..=PARTS {
-            let places = places(part, true)?;
-            for at in (0..TRIES).map(|n| (hash(metadata) + n) % places.len()) {
-                match places[at].set(metadata) {
+            let buckets = buckets(part, true)?;
+            for at in (0..TRIES).map(|n| (hash(metadata) + n) % buckets.len()) {
+                match buckets[at].set(metadata) {
                     Err(present) if !std::ptr::eq(present, metadata) => {}
                     _ => return u32::try_from(base + at).ok().map(Self),
                 }
             }
-            base += places.len();
+            base += buckets.len();
         }
         None
     }
@@ -70,7 +70,7 @@ impl Callsite {
     pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
         let number = self.0 as usize;
         match FIRST_PART.get(number) {
-            Some(place) => place.get(),
+            Some(bucket) => bucket.get(),
             None => Self::further(number - FIRST),
         }
     }
@@ -78,10 +78,10 @@ impl Callsite {
     #[cold]
     fn further(mut number: usize) -> Option<&'static Metadata<'static>> {
         for part in 1..=PARTS {
-            let places = places(part, false)?;
-            match places.get(number) {
+            let buckets = buckets(part, false)?;
+            match buckets.get(number) {
                 Some(place) => return place.get(),
-                None => number -= places.len(),
+                None => number -= buckets.len(),
             }
         }
         None
@@ -89,10 +89,10 @@ impl Callsite {
 }
 
 /// A part of the table; made if it is to be filled.
-fn places(part: usize, fill: bool) -> Option<&'static [Place]> {
+fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     let Some(further) = part.checked_sub(1) else { return Some(&FIRST_PART) };
     let cell = FURTHER_PARTS.get(further)?;
-    let make = || (0..FIRST << (GROWTH * part as u32)).map(|_| Place::new()).collect();
+    let make = || (0..FIRST << (GROWTH * part as u32)).map(|_| Bucket::new()).collect();
     Some(if fill { cell.get_or_make(make) } else { cell.get()? })
 }
 
@@ -104,15 +104,10 @@ fn hash(metadata: &'static Metadata<'static>) -> usize {
     ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
 }
 
+/// Metadata of a span without fields, of no callsite.
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use tracing_core::callsite::Identifier;
-    use tracing_core::field::FieldSet;
-    use tracing_core::{Interest, Kind, Level};
-
-    use super::*;
+pub(crate) fn metadata_of_a_test(name: &'static str, target: &'static str) -> &'static Metadata<'static> {
+    use tracing_core::{Interest, Kind, Level, callsite::Identifier, field::FieldSet};
 
     struct NoCallsite;
 
@@ -124,23 +119,21 @@ mod tests {
         }
     }
 
-    fn metadata() -> &'static Metadata<'static> {
-        let fields = FieldSet::new(&[], Identifier(&NoCallsite));
-        Box::leak(Box::new(Metadata::new(
-            "name",
-            "target",
-            Level::INFO,
-            None,
-            None,
-            None,
-            fields,
-            Kind::SPAN,
-        )))
-    }
+    let fields = FieldSet::new(&[], Identifier(&NoCallsite));
+    Box::leak(Box::new(Metadata::new(name, target, Level::INFO, None, None, None, fields, Kind::SPAN)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
 
     #[test]
     fn more_callsites_than_the_first_part_holds_are_numbered_once_and_found() {
-        let all: Vec<_> = (0..if cfg!(miri) { 3 } else { 5 } * FIRST).map(|_| metadata()).collect();
+        let all: Vec<_> = (0..if cfg!(miri) { 3 } else { 5 } * FIRST)
+            .map(|_| metadata_of_a_test("name", "target"))
+            .collect();
         let number = || all.iter().map(|metadata| Callsite::of(metadata).unwrap()).collect::<Vec<_>>();
         let numbers = std::thread::scope(|scope| {
             let threads = if cfg!(miri) { 2 } else { 4 };

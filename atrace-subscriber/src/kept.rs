@@ -15,6 +15,7 @@ use atrace::TrackSlice;
 use atrace_sys::OnceRef;
 
 use crate::callsites::Callsite;
+use crate::parts;
 use crate::slots::{Free, Life, Link, NONE_FREE, high, low, pair};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -58,10 +59,9 @@ static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS
 static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
 
-/// The chunk that slot `index` lies in, and its place there.
+/// The chunk that slot `index` lies in, and its index there.
 fn place(index: u32) -> (usize, usize) {
-    let chunk = (index as usize / FIRST_CHUNK + 1).ilog2() as usize;
-    (chunk, index as usize - FIRST_CHUNK * ((1 << chunk) - 1))
+    parts::locate(index as usize, FIRST_CHUNK)
 }
 
 fn slot(index: u32) -> Option<&'static Slot> {
@@ -77,7 +77,7 @@ fn make_slot(index: u32) -> Option<&'static Slot> {
 }
 
 fn take_unused() -> Option<u32> {
-    let most = u32::try_from(FIRST_CHUNK * ((1 << CHUNKS) - 1)).unwrap_or(u32::MAX);
+    let most = u32::try_from(parts::room(CHUNKS, FIRST_CHUNK)).unwrap_or(u32::MAX);
     let index = USED
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < most).then_some(used + 1))
         .ok()?;
@@ -210,17 +210,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_lie_in_chunks_that_double() {
-        let mut expected = 0..;
-        for chunk in 0..5 {
-            for at in 0..FIRST_CHUNK << chunk {
-                let index = expected.next().unwrap();
-                assert_eq!(place(index), (chunk, at), "{index}");
-            }
-        }
-    }
-
-    #[test]
     fn stale_spans_find_nothing_and_slots_are_used_again() {
         let callsite = Callsite::from_number(7);
         let first = Kept::new(callsite).unwrap();
@@ -276,7 +265,7 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(made.iter().all(|slot| *slot == made[0]), "{made:?}");
-        let most = u32::try_from(FIRST_CHUNK * ((1 << CHUNKS) - 1)).unwrap();
+        let most = u32::try_from(parts::room(CHUNKS, FIRST_CHUNK)).unwrap();
         assert!(slot(index).is_some() && make_slot(most).is_none());
     }
 

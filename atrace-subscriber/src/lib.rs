@@ -101,6 +101,7 @@ mod kept;
 mod layer;
 #[cfg(feature = "live")]
 pub mod live;
+mod parts;
 mod recorder;
 mod slots;
 mod span;

@@ -1,18 +1,27 @@
-//! What was alive at one moment.
+//! A dump: a copy of the spans that were alive at one moment, and how it is printed.
 
-use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
 use tracing_core::Metadata;
 
-use super::layer::Live;
 use super::rules::Rules;
-use super::store::Record;
+use super::spans::{self, LiveSpans};
 use super::symbols::{self, Frame};
+use super::table::Record;
 use super::thread::Thread;
+
+/// Returns what is alive now, of all [`LiveLayer`](super::LiveLayer)s of this process.
+///
+/// A span that two layers know is in it twice. A layer counts from when it becomes part of a dispatcher, or
+/// has a [handle](super::LiveLayer::handle).
+pub fn dump() -> Dump {
+    let layers: Vec<_> = spans::all().iter().filter_map(Weak::upgrade).collect();
+    Dump::of(&layers)
+}
 
 /// The spans that were alive when it was made: a copy, which holds nobody up.
 ///
@@ -29,12 +38,12 @@ pub struct Dump {
 }
 
 impl Dump {
-    pub(super) fn of(all: &[Arc<Live>]) -> Self {
+    pub(super) fn of(all: &[Arc<LiveSpans>]) -> Self {
         let mut dump =
             Self { at: Instant::now(), records: Vec::new(), addresses: Vec::new(), layers: Vec::new() };
-        for live in all {
-            live.store.copy(&mut dump.records, &mut dump.addresses);
-            dump.layers.push((dump.records.len(), Arc::clone(&live.rules)));
+        for layer in all {
+            layer.table.copy(&mut dump.records, &mut dump.addresses);
+            dump.layers.push((dump.records.len(), Arc::clone(&layer.rules)));
         }
         dump
     }
@@ -60,16 +69,16 @@ impl Dump {
     }
 
     /// The indices of one layer's spans as a tree: the roots, and the children of each, oldest first.
-    fn tree(&self, range: std::ops::Range<usize>) -> (Vec<usize>, HashMap<u64, Vec<usize>>) {
+    fn tree(&self, range: std::ops::Range<usize>) -> (Vec<usize>, FxHashMap<u64, Vec<usize>>) {
         let mut order: Vec<usize> = range.collect();
-        order.sort_by_key(|index| self.records[*index].made.at);
-        let ids: HashMap<u64, usize> =
-            order.iter().map(|index| (self.records[*index].made.id, *index)).collect();
+        order.sort_by_key(|index| self.records[*index].description.at);
+        let ids: FxHashMap<u64, usize> =
+            order.iter().map(|index| (self.records[*index].description.id, *index)).collect();
         let mut roots = Vec::new();
-        let mut children: HashMap<u64, Vec<usize>> = HashMap::new();
+        let mut children: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
         for index in order {
-            let made = &self.records[index].made;
-            match made.parent.filter(|parent| *parent != made.id && ids.contains_key(parent)) {
+            let span = &self.records[index].description;
+            match span.parent.filter(|parent| *parent != span.id && ids.contains_key(parent)) {
                 Some(parent) => children.entry(parent).or_default().push(index),
                 None => roots.push(index),
             }
@@ -89,17 +98,17 @@ pub struct Span<'a> {
 impl<'a> Span<'a> {
     /// Returns the number of its `tracing_core::span::Id`. Once it is closed, another may get that.
     pub fn id(&self) -> u64 {
-        self.record.made.id
+        self.record.description.id
     }
 
     /// Returns the id of the span that it was made within, or made a child of; None for a root.
     pub fn parent(&self) -> Option<u64> {
-        self.record.made.parent
+        self.record.description.parent
     }
 
     /// Returns what its callsite says of it: name, target, level, file and line.
     pub fn metadata(&self) -> &'static Metadata<'static> {
-        self.record.made.metadata
+        self.record.description.metadata
     }
 
     /// Returns its name.
@@ -115,12 +124,12 @@ impl<'a> Span<'a> {
     /// Returns its fields, with those recorded up to now, as they are in traces: `key = value, …`, strings in
     /// quotes. At most 1023 bytes.
     pub fn fields(&self) -> &'a str {
-        self.record.made.fields.as_deref().unwrap_or_default()
+        self.record.description.fields.as_deref().unwrap_or_default()
     }
 
     /// Returns for how long it had been alive.
     pub fn age(&self) -> Duration {
-        self.dump.at.saturating_duration_since(self.record.made.at)
+        self.dump.at.saturating_duration_since(self.record.description.at)
     }
 
     /// Returns the threads that were inside: none of a task that waits, one as a rule, several if they entered
@@ -155,7 +164,7 @@ impl<'a> Backtrace<'a> {
     /// Looks up those that nobody asked for yet, unless that was done when the span was made: microseconds each, and
     /// more for the first of a binary, whose debug information is read.
     pub fn frames(&self) -> Arc<[Arc<Frame>]> {
-        match &self.record.made.frames {
+        match &self.record.description.frames {
             Some(frames) => Arc::clone(frames),
             None => symbols::frames(self.addresses, self.rules),
         }
@@ -239,7 +248,7 @@ impl Dump {
         &self,
         f: &mut fmt::Formatter<'_>,
         roots: &[usize],
-        children: &HashMap<u64, Vec<usize>>,
+        children: &FxHashMap<u64, Vec<usize>>,
         mut written: impl FnMut(usize) -> bool,
     ) -> fmt::Result {
         // To be written, the next one last: what stands before, how deep, and whether siblings follow.
@@ -275,15 +284,13 @@ impl Dump {
 
 #[cfg(test)]
 mod tests {
-    use super::super::metadata_of_a_test;
-    use super::super::store::Made;
+    use super::super::description_of_a_test;
+    use super::super::table::Description;
     use super::*;
 
-    fn made(id: u64, parent: u64) -> Made {
-        let metadata = metadata_of_a_test();
-        let at = Instant::now();
-        let fields = Some(format!("id = {id}").into());
-        Made { id, parent: Some(parent).filter(|parent| *parent != 0), metadata, at, fields, frames: None }
+    fn described(id: u64, parent: u64) -> Description {
+        let parent = Some(parent).filter(|parent| *parent != 0);
+        Description { parent, fields: Some(format!("id = {id}").into()), ..description_of_a_test(id) }
     }
 
     /// Of layers, each of which has spans with these ids and parents, the oldest first; 0 is no parent.
@@ -292,8 +299,8 @@ mod tests {
             Dump { at: Instant::now(), records: Vec::new(), addresses: vec![0x10, 0x20], layers: Vec::new() };
         for (number, layer) in layers.iter().enumerate() {
             for (id, parent) in *layer {
-                let made = made(*id, *parent);
-                dump.records.push(Record { made, threads: Vec::new(), addresses: 0..0 });
+                let description = described(*id, *parent);
+                dump.records.push(Record { description, threads: Vec::new(), addresses: 0..0 });
             }
             let rules = Rules::new(number % 2 == 1, Vec::new());
             dump.layers.push((dump.records.len(), Arc::new(rules)));
@@ -380,7 +387,7 @@ mod tests {
         assert!(alternate.lines().count() == 4 && !alternate.contains("0x"), "{alternate}");
         // What was looked up when the span was made is not looked up again.
         let rules = Rules::new(false, Vec::new());
-        dump.records[2].made.frames = Some(symbols::look_up_afresh(&[0x30], &rules));
+        dump.records[2].description.frames = Some(symbols::look_up_afresh(&[0x30], &rules));
         assert_eq!(drawn(&dump)[5..], ["└─ span{id = 3}", "      0x30"]);
     }
 }

@@ -2,11 +2,9 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use atrace_sys::fork::{PerProcess, generation};
 use tracing_core::field::Visit;
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Subscriber};
@@ -15,22 +13,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::dump::Dump;
 use super::rules::Rules;
-use super::stack::{self, DEEPEST, Walk};
-use super::store::{Made, Store};
-use super::symbols;
+use super::spans::{LiveSpans, Symbols};
+use super::stack::{DEEPEST, Walk};
+use super::table::Description;
 use crate::fields::{FIELDS_MAX, SpanText, TRACK};
-
-/// When the functions of a backtrace are looked up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Symbols {
-    /// When someone asks for them, each address once.
-    #[default]
-    Lazy,
-    /// When the span is made, each time afresh: tens of microseconds, and an allocation for each name.
-    ///
-    /// For programs that unload libraries, where an address may later mean something else.
-    Eager,
-}
 
 /// Knows the spans that are alive, as a layer over a `Registry`.
 ///
@@ -60,40 +46,7 @@ pub struct LiveLayer {
     depth: usize,
     /// None until it matters.
     walk: Option<Walk>,
-    live: OnceLock<Arc<Live>>,
-}
-
-/// What layer and handles share.
-pub(super) struct Live {
-    pub(super) store: Store,
-    pub(super) rules: Arc<Rules>,
-    /// How the return addresses of a creation are found, if they are.
-    creation: Option<(Walk, Symbols)>,
-    depth: usize,
-    /// The process that has it among [`ALL`]: its generation.
-    listed_by: AtomicU64,
-}
-
-impl std::fmt::Debug for Live {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").field("creation", &self.creation).finish_non_exhaustive()
-    }
-}
-
-/// Those that spans were made of in this process, for [`dump`].
-static ALL: PerProcess<Mutex<Vec<Weak<Live>>>> = PerProcess::new();
-
-fn all() -> MutexGuard<'static, Vec<Weak<Live>>> {
-    ALL.get_or_make(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns what is alive now, of all [`LiveLayer`]s of this process.
-///
-/// A span that two layers know is in it twice. A layer counts from when it becomes part of a dispatcher, or
-/// has a [handle](LiveLayer::handle).
-pub fn dump() -> Dump {
-    let live: Vec<_> = all().iter().filter_map(Weak::upgrade).collect();
-    Dump::of(&live)
+    spans: OnceLock<Arc<LiveSpans>>,
 }
 
 impl Default for LiveLayer {
@@ -112,7 +65,7 @@ impl LiveLayer {
             hidden: Vec::new(),
             depth: 64,
             walk: None,
-            live: OnceLock::new(),
+            spans: OnceLock::new(),
         }
     }
 
@@ -170,101 +123,43 @@ impl LiveLayer {
 
     /// Returns what dumps the spans of this layer, now and once it is part of a subscriber.
     pub fn handle(&self) -> Handle {
-        Handle { live: Arc::clone(self.live()) }
+        Handle { spans: Arc::clone(self.spans()) }
     }
 
     /// Handles that were taken before are of a layer that never was.
     fn changed(mut self) -> Self {
-        self.live = OnceLock::new();
+        self.spans = OnceLock::new();
         self
     }
 
     #[inline]
-    fn live(&self) -> &Arc<Live> {
-        let live = self.live.get_or_init(|| {
-            let creation =
-                self.backtraces.then(|| (self.walk.unwrap_or_else(Walk::of_this_program), self.symbols));
-            let depth = if self.backtraces { self.depth } else { 0 };
-            Arc::new(Live {
-                store: Store::new(depth),
-                rules: Arc::new(Rules::new(self.sanitised, self.hidden.clone())),
-                creation,
-                depth,
-                listed_by: AtomicU64::new(0),
-            })
+    fn spans(&self) -> &Arc<LiveSpans> {
+        let spans = self.spans.get_or_init(|| {
+            let walk = || self.walk.unwrap_or_else(Walk::of_this_program);
+            let backtraces = self.backtraces.then(|| (walk(), self.symbols));
+            let rules = Rules::new(self.sanitised, self.hidden.clone());
+            Arc::new(LiveSpans::new(self.depth, rules, backtraces))
         });
-        if live.listed_by.load(Ordering::Relaxed) != generation().number() {
-            live.list();
-        }
-        live
+        spans.list();
+        spans
     }
 }
 
 /// Dumps the spans of one layer. Its clones are of the same layer.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    live: Arc<Live>,
+    spans: Arc<LiveSpans>,
 }
 
 impl Handle {
     /// Returns what is alive now.
     pub fn dump(&self) -> Dump {
-        Dump::of(std::slice::from_ref(&self.live))
+        Dump::of(std::slice::from_ref(&self.spans))
     }
 
     /// Returns how this layer finds the return addresses of creations; None if it keeps no backtraces.
     pub fn walk(&self) -> Option<Walk> {
-        self.live.creation.map(|(walk, _)| walk)
-    }
-}
-
-impl Live {
-    #[cold]
-    fn list(self: &Arc<Self>) {
-        let mut all = all();
-        if self.listed_by.swap(generation().number(), Ordering::Relaxed) != generation().number() {
-            all.retain(|other| other.strong_count() > 0);
-            all.push(Arc::downgrade(self));
-        }
-    }
-
-    #[inline]
-    fn insert(&self, mut made: Made) {
-        match self.creation {
-            None => {
-                self.store.insert(made, |_| Some(0));
-            }
-            Some((Walk::FramePointers, Symbols::Lazy)) => {
-                // Straight to where they are kept.
-                if let Some(made) = self.store.insert(made, stack::by_frame_pointers) {
-                    self.insert_unwound(made);
-                }
-            }
-            Some((walk, symbols)) => {
-                let mut addresses = [0; DEEPEST];
-                let found = stack::return_addresses(walk, &mut addresses[..self.depth]);
-                let addresses = &addresses[..found];
-                if symbols == Symbols::Eager {
-                    made.frames = Some(symbols::look_up_afresh(addresses, &self.rules));
-                }
-                self.insert_with(made, addresses);
-            }
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn insert_unwound(&self, made: Made) {
-        let mut addresses = [0; DEEPEST];
-        let found = stack::return_addresses(Walk::FramePointers, &mut addresses[..self.depth]);
-        self.insert_with(made, &addresses[..found]);
-    }
-
-    fn insert_with(&self, made: Made, addresses: &[usize]) {
-        self.store.insert(made, |room| {
-            room[..addresses.len()].copy_from_slice(addresses);
-            Some(addresses.len())
-        });
+        self.spans.backtraces.map(|(walk, _)| walk)
     }
 }
 
@@ -303,7 +198,7 @@ fn join(before: &str, new: &str) -> Arc<str> {
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
     fn on_register_dispatch(&self, _: &Dispatch) {
         // Whatever has to be found out is found out before the first span.
-        self.live();
+        self.spans();
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -313,7 +208,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
         } else {
             context.span(id).and_then(|span| span.parent()).map(|parent| parent.id().into_u64())
         };
-        self.live().insert(Made {
+        self.spans().insert(Description {
             id: id.into_u64(),
             parent,
             metadata: attributes.metadata(),
@@ -327,31 +222,31 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
         if values.is_empty() {
             return;
         }
-        let (store, id) = (&self.live().store, id.into_u64());
+        let (table, id) = (&self.spans().table, id.into_u64());
         let Some(new) = text(|visit| values.record(visit)) else { return };
         loop {
-            let before = store.fields(id);
+            let before = table.fields(id);
             let all = match &before {
                 Some(before) => join(before, &new),
                 None => Arc::clone(&new),
             };
             // Unless another thread recorded something meanwhile.
-            if store.set_fields(id, before.as_ref(), all) {
+            if table.set_fields(id, before.as_ref(), all) {
                 return;
             }
         }
     }
 
     fn on_enter(&self, id: &Id, _: Context<'_, S>) {
-        self.live().store.enter(id.into_u64());
+        self.spans().table.enter(id.into_u64());
     }
 
     fn on_exit(&self, id: &Id, _: Context<'_, S>) {
-        self.live().store.exit(id.into_u64());
+        self.spans().table.exit(id.into_u64());
     }
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
-        self.live().store.remove(id.into_u64());
+        self.spans().table.remove(id.into_u64());
     }
 }
 
@@ -361,7 +256,8 @@ mod tests {
     use tracing_core::dispatcher::with_default;
     use tracing_subscriber::prelude::*;
 
-    use super::super::metadata_of_a_test;
+    use super::super::dump::dump;
+    use super::super::spans::all;
     use super::*;
 
     /// One test: it counts what all of this process are.
@@ -394,44 +290,5 @@ mod tests {
         }
         assert_eq!(known(), 2);
         drop(dispatch);
-    }
-
-    #[test]
-    fn symbols_are_looked_up_when_it_was_asked_for() {
-        for (symbols, walk) in [
-            (Symbols::Lazy, Walk::Unwinding),
-            (Symbols::Lazy, Walk::FramePointers),
-            (Symbols::Eager, Walk::Unwinding),
-            (Symbols::Eager, Walk::FramePointers),
-        ] {
-            // In no dispatcher: the other test counts them.
-            let live = Live {
-                store: Store::new(8),
-                rules: Arc::new(Rules::new(false, Vec::new())),
-                creation: Some((walk, symbols)),
-                depth: 8,
-                listed_by: AtomicU64::new(0),
-            };
-            for id in 1..4 {
-                let metadata = metadata_of_a_test();
-                live.insert(Made {
-                    id,
-                    parent: None,
-                    metadata,
-                    at: Instant::now(),
-                    fields: None,
-                    frames: None,
-                });
-            }
-            let (mut records, mut addresses) = Default::default();
-            live.store.copy(&mut records, &mut addresses);
-            assert_eq!(records.len(), 3);
-            for record in records {
-                assert_eq!(record.addresses.len(), 8);
-                let frames = record.made.frames;
-                assert_eq!(frames.is_some(), symbols == Symbols::Eager);
-                assert!(frames.is_none_or(|frames| frames.len() >= 8));
-            }
-        }
     }
 }

@@ -64,51 +64,26 @@
 //! a filter for the whole stack, only what the filter lets through.
 
 mod dump;
-mod frames;
 mod layer;
 mod rules;
+mod spans;
 mod stack;
-mod store;
 mod symbols;
+mod table;
 mod thread;
 
-pub use dump::{Backtrace, Dump, Span};
-pub use layer::{Handle, LiveLayer, Symbols, dump};
+pub use dump::{Backtrace, Dump, Span, dump};
+pub use layer::{Handle, LiveLayer};
+pub use spans::Symbols;
 pub use stack::{Walk, return_addresses};
 pub use symbols::Frame;
 pub use thread::Thread;
 
-/// What a span with the target `t` says of itself.
+/// A span named `span` with the target `t`.
 #[cfg(test)]
-fn metadata_of_a_test() -> &'static tracing_core::Metadata<'static> {
-    use tracing_core::dispatcher::{Dispatch, with_default};
-    use tracing_core::span::{Attributes, Id, Record};
-    use tracing_core::{Event, Metadata, Subscriber};
-
-    /// Wants everything, and keeps nothing: for miri a registry takes long to make.
-    struct Everything;
-
-    impl Subscriber for Everything {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-        fn event(&self, _: &Event<'_>) {}
-
-        fn enter(&self, _: &Id) {}
-
-        fn exit(&self, _: &Id) {}
-    }
-
-    with_default(&Dispatch::new(Everything), || {
-        tracing::info_span!(target: "t", "span").metadata().expect("it is enabled")
-    })
+fn description_of_a_test(id: u64) -> table::Description {
+    static METADATA: std::sync::LazyLock<&tracing_core::Metadata<'_>> =
+        std::sync::LazyLock::new(|| crate::callsites::metadata_of_a_test("span", "t"));
+    let at = std::time::Instant::now();
+    table::Description { id, parent: None, metadata: *METADATA, at, fields: None, frames: None }
 }

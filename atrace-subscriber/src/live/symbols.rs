@@ -4,14 +4,13 @@
 //! address is looked up once, and each whole backtrace is put together once, for all dumps; as many are
 //! kept as a large program has, then everything is forgotten and begins anew.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use atrace_sys::fork::{PerProcess, generation};
+use rustc_hash::FxHashMap;
 
 use super::rules::Rules;
 
@@ -155,32 +154,27 @@ fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
     frames.into()
 }
 
-struct Known {
-    addresses: Box<[usize]>,
-    rules: u32,
-    frames: Frames,
-}
-
+/// What was looked up before.
 #[derive(Default)]
-struct Memory {
-    by_address: HashMap<usize, Box<[Arc<Frame>]>>,
-    /// By the hash of what they are known by; where two have the same, the last is.
-    backtraces: HashMap<u64, Known>,
+struct Cache {
+    by_address: FxHashMap<usize, Box<[Arc<Frame>]>>,
+    /// With the rules that each was put together by last.
+    by_backtrace: FxHashMap<Box<[usize]>, (u32, Frames)>,
 }
 
 /// A forked child begins with nothing, as a thread of its parent may have held what was there.
-static MEMORY: PerProcess<Mutex<Memory>> = PerProcess::new();
+static CACHE: PerProcess<Mutex<Cache>> = PerProcess::new();
 
 /// It was not to be had when it was last asked for.
 static STUCK: AtomicBool = AtomicBool::new(false);
 
 /// None where it is held for longer than it reasonably is: this may be a signal handler on the thread that holds it.
 /// Then nobody waits again until it was had.
-fn memory() -> Option<MutexGuard<'static, Memory>> {
+fn cache() -> Option<MutexGuard<'static, Cache>> {
     let mut tries = if STUCK.load(Ordering::Relaxed) { 1 } else { 100 };
     loop {
-        let memory = match MEMORY.get_or_make(Mutex::default).try_lock() {
-            Ok(memory) => memory,
+        let cache = match CACHE.get_or_make(Mutex::default).try_lock() {
+            Ok(cache) => cache,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 tries -= 1;
@@ -193,49 +187,37 @@ fn memory() -> Option<MutexGuard<'static, Memory>> {
             }
         };
         STUCK.store(false, Ordering::Relaxed);
-        return Some(memory);
+        return Some(cache);
     }
-}
-
-/// What is known under an equal one is compared.
-fn hash(addresses: &[usize], rules: u32) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (addresses, rules).hash(&mut hasher);
-    hasher.finish()
 }
 
 /// The frames of a backtrace, of those that the rules show.
 pub(super) fn frames(addresses: &[usize], rules: &Rules) -> Frames {
-    let hash = hash(addresses, rules.number);
-    if let Some(memory) = memory()
-        && let Some(known) = memory.backtraces.get(&hash)
-        && *known.addresses == *addresses
-        && known.rules == rules.number
-    {
-        return Arc::clone(&known.frames);
+    let known = cache().and_then(|cache| cache.by_backtrace.get(addresses).cloned());
+    if let Some((_, frames)) = known.filter(|(number, _)| *number == rules.number) {
+        return frames;
     }
     let mut all = Vec::new();
     for &address in addresses {
-        let known = memory().and_then(|memory| Some(memory.by_address.get(&address)?.to_vec()));
+        let known = cache().and_then(|cache| Some(cache.by_address.get(&address)?.to_vec()));
         let known = known.unwrap_or_else(|| {
             let frames = look_up(address);
-            if let Some(mut memory) = memory() {
-                if memory.by_address.len() >= ADDRESSES {
-                    memory.by_address.clear();
+            if let Some(mut cache) = cache() {
+                if cache.by_address.len() >= ADDRESSES {
+                    cache.by_address.clear();
                 }
-                memory.by_address.insert(address, frames.clone().into());
+                cache.by_address.insert(address, frames.clone().into());
             }
             frames
         });
         all.extend(known);
     }
     let frames = without_hidden(all, rules);
-    if let Some(mut memory) = memory() {
-        if memory.backtraces.len() >= BACKTRACES {
-            memory.backtraces.clear();
+    if let Some(mut cache) = cache() {
+        if cache.by_backtrace.len() >= BACKTRACES {
+            cache.by_backtrace.clear();
         }
-        let known = Known { addresses: addresses.into(), rules: rules.number, frames: Arc::clone(&frames) };
-        memory.backtraces.insert(hash, known);
+        cache.by_backtrace.insert(addresses.into(), (rules.number, Arc::clone(&frames)));
     }
     frames
 }
@@ -298,10 +280,10 @@ mod tests {
 
     /// One test for what all share: how much is remembered, and that nobody waits for whoever has it.
     #[test]
-    fn memory_is_bounded_and_not_waited_for() {
+    fn the_cache_is_bounded_and_not_waited_for() {
         let sizes = || {
-            let memory = memory().expect("nobody holds it");
-            (memory.by_address.len(), memory.backtraces.len())
+            let cache = cache().expect("nobody holds it");
+            (cache.by_address.len(), cache.by_backtrace.len())
         };
         let rules = plain();
         let once = frames(&[NOWHERE, NOWHERE + 1], &rules);
@@ -320,7 +302,7 @@ mod tests {
         }
         assert!(cfg!(miri) || most.0 + each > ADDRESSES && most.1 == BACKTRACES, "{most:?}");
 
-        let held = memory().expect("nobody holds it");
+        let held = cache().expect("nobody holds it");
         let (send, receive) = mpsc::channel();
         let looks = std::thread::spawn(move || {
             for at in 0..200 {
@@ -329,7 +311,7 @@ mod tests {
         });
         for _ in 0..200 {
             let found = receive.recv_timeout(Duration::from_secs(30));
-            assert_eq!(found, Ok(2), "it waits for whoever has the memory");
+            assert_eq!(found, Ok(2), "it waits for whoever has the cache");
         }
         assert!(STUCK.load(Ordering::Relaxed), "it is asked for, for long, each time");
         drop(held);

@@ -1,4 +1,4 @@
-//! What a dump says of the threads that are inside a span.
+//! The threads that are inside spans, as a dump shows them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -67,7 +67,7 @@ pub(super) fn this() -> Arc<Thread> {
     known.ok().flatten().unwrap_or_else(Thread::new)
 }
 
-/// The calling thread is at the store: whatever interrupts it (a signal handler, an allocator that traces) must
+/// The calling thread is at the table: whatever interrupts it (a signal handler, an allocator that traces) must
 /// not go there, where it would wait for itself.
 pub(super) struct Busy(());
 

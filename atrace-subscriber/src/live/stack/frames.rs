@@ -1,27 +1,27 @@
 //! Frames that are linked by frame pointers, and how far they are believed.
 //!
-//! Nothing is read here. Who walks says what words are at a place, and is asked of places alone that were
-//! checked: aligned, both words within the stack, above the stack pointer and above each frame before. So a walk
-//! goes up, reads no place twice, and ends.
+//! Nothing is read here: the caller's `read` says which words are at an address. It is asked only of addresses that
+//! were checked: aligned, both words within the stack, above the stack pointer and above each frame before. So a walk
+//! goes up, reads no address twice, and ends.
 
 /// What is known of a thread's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stack {
+pub(super) struct KnownStack {
     /// Where what may be read begins.
     pub(super) low: usize,
     /// Where it ends.
     pub(super) high: usize,
     /// At which frame a walk must end; none has the address 0.
-    pub(super) root: Frame,
+    pub(super) root: StackFrame,
 }
 
-impl Stack {
+impl KnownStack {
     /// Without anything that may be read.
-    pub(super) const NONE: Self = Self { low: 0, high: 0, root: Frame { at: 0, address: 0 } };
+    pub(super) const NONE: Self = Self { low: 0, high: 0, root: StackFrame { at: 0, address: 0 } };
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct StackFrame {
     pub(super) at: usize,
     /// What it returns to.
     pub(super) address: usize,
@@ -38,11 +38,11 @@ pub(super) struct Registers {
 
 /// The address of two words that may be read.
 #[derive(Debug)]
-pub(super) struct Place(usize);
+pub(super) struct FrameAddress(usize);
 
-impl Place {
+impl FrameAddress {
     #[inline(always)]
-    pub(super) fn address(&self) -> usize {
+    pub(super) fn get(&self) -> usize {
         self.0
     }
 }
@@ -64,10 +64,10 @@ struct Walker<R> {
     read: R,
 }
 
-impl<R: Fn(Place) -> (usize, usize)> Walker<R> {
+impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
     /// None if the stack pointer is not within the stack that the thread is known to have.
     #[inline(always)]
-    fn new(stack: &Stack, from: Registers, read: R) -> Option<Self> {
+    fn new(stack: &KnownStack, from: Registers, read: R) -> Option<Self> {
         let within = from.stack >= stack.low && from.stack < stack.high;
         let last = stack.high.checked_sub(FRAME)?;
         within.then_some(Self { at: from.frame, low: from.stack, last, read })
@@ -75,27 +75,27 @@ impl<R: Fn(Place) -> (usize, usize)> Walker<R> {
 
     /// The frame here, if it may be one; then goes to its caller's.
     #[inline(always)]
-    fn next(&mut self) -> Option<Frame> {
+    fn next(&mut self) -> Option<StackFrame> {
         let at = self.at;
         if at < self.low || at > self.last || !at.is_multiple_of(align_of::<usize>()) {
             return None;
         }
-        let (caller, address) = (self.read)(Place(at));
+        let (caller, address) = (self.read)(FrameAddress(at));
         (self.at, self.low) = (caller, at + FRAME);
-        Some(Frame { at, address })
+        Some(StackFrame { at, address })
     }
 }
 
 /// Writes the return addresses, and says how many, if the frames lead to the outermost; else nothing, and `into`
 /// holds anything.
 ///
-/// `read` returns the two words at a place: the caller's frame and the return address.
+/// `read` returns the two words at an address: the caller's frame and the return address.
 #[inline(always)]
 pub(super) fn follow(
-    stack: &Stack,
+    stack: &KnownStack,
     from: Registers,
     into: &mut [usize],
-    read: impl Fn(Place) -> (usize, usize),
+    read: impl Fn(FrameAddress) -> (usize, usize),
 ) -> Option<usize> {
     if stack.root.at == 0 {
         return None;
@@ -122,11 +122,11 @@ pub(super) fn follow(
 /// Follows frames as far as they agree with what the unwinder found; if that is all the way, the frame they end
 /// at is the thread's outermost.
 pub(super) fn outermost(
-    stack: &Stack,
+    stack: &KnownStack,
     from: Registers,
     unwound: &[usize],
-    read: impl Fn(Place) -> (usize, usize),
-) -> Option<Frame> {
+    read: impl Fn(FrameAddress) -> (usize, usize),
+) -> Option<StackFrame> {
     let mut walker = Walker::new(stack, from, read)?;
     let mut agreed = 0;
     let mut last = None;
@@ -175,32 +175,32 @@ mod tests {
             LOW + self.words.len() * WORD
         }
 
-        fn stack(&self, root: Frame) -> Stack {
-            Stack { low: LOW, high: self.high(), root }
+        fn stack(&self, root: StackFrame) -> KnownStack {
+            KnownStack { low: LOW, high: self.high(), root }
         }
 
-        fn read(&self, place: Place) -> (usize, usize) {
-            let at = place.address();
+        fn read(&self, at: FrameAddress) -> (usize, usize) {
+            let at = at.get();
             assert!(at.is_multiple_of(WORD) && at >= self.next.get() && at + FRAME <= self.high(), "{at:x}");
             self.next.set(at + FRAME);
             let index = (at - LOW) / WORD;
             (self.words[index], self.words[index + 1])
         }
 
-        fn follow(&self, stack: Stack, from: Registers, into: &mut [usize]) -> Option<usize> {
+        fn follow(&self, stack: KnownStack, from: Registers, into: &mut [usize]) -> Option<usize> {
             self.next.set(from.stack);
             follow(&stack, from, into, |place| self.read(place))
         }
 
-        fn outermost(&self, from: Registers, unwound: &[usize]) -> Option<Frame> {
+        fn outermost(&self, from: Registers, unwound: &[usize]) -> Option<StackFrame> {
             self.next.set(from.stack);
-            outermost(&self.stack(Frame::default()), from, unwound, |place| self.read(place))
+            outermost(&self.stack(StackFrame::default()), from, unwound, |place| self.read(place))
         }
     }
 
     /// The frame of that number in [`Memory::linked`], from 1, without data.
-    fn frame(number: usize) -> Frame {
-        Frame { at: LOW + (number - 1) * FRAME, address: 1000 + number }
+    fn frame(number: usize) -> StackFrame {
+        StackFrame { at: LOW + (number - 1) * FRAME, address: 1000 + number }
     }
 
     const FIRST: Registers = Registers { stack: LOW, frame: LOW };
@@ -209,7 +209,7 @@ mod tests {
     fn a_walk_ends_at_the_outermost_frame_or_counts_for_nothing() {
         let memory = Memory::linked(5, 0);
         let mut into = [0; 7];
-        assert_eq!(memory.follow(memory.stack(Frame::default()), FIRST, &mut into), None);
+        assert_eq!(memory.follow(memory.stack(StackFrame::default()), FIRST, &mut into), None);
         assert_eq!(into, [0; 7]);
         assert_eq!(memory.follow(memory.stack(frame(5)), FIRST, &mut into), Some(5));
         assert_eq!(into, [1001, 1002, 1003, 1004, 1005, 0, 0]);
@@ -223,8 +223,11 @@ mod tests {
             assert!(into[room..].iter().all(|address| *address == 0));
         }
         // At another frame, at what is no frame, at one that returns elsewhere by now.
-        let elsewhere =
-            [frame(6), Frame { at: LOW + WORD, address: 1001 }, Frame { address: 1004, ..frame(5) }];
+        let elsewhere = [
+            frame(6),
+            StackFrame { at: LOW + WORD, address: 1001 },
+            StackFrame { address: 1004, ..frame(5) },
+        ];
         for root in elsewhere {
             for room in 0..=7 {
                 assert_eq!(memory.follow(memory.stack(root), FIRST, &mut into[..room]), None, "{root:?}");
@@ -258,12 +261,12 @@ mod tests {
             assert_eq!(outermost(&whole, from, &[1001, 1002], |place| memory.read(place)), None);
         }
         // A stack whose end is known to be lower, or that begins higher.
-        assert_eq!(memory.follow(Stack { high: top - WORD, ..whole }, FIRST, &mut into), None);
-        assert_eq!(memory.follow(Stack { low: LOW + 1, ..whole }, FIRST, &mut into), None);
+        assert_eq!(memory.follow(KnownStack { high: top - WORD, ..whole }, FIRST, &mut into), None);
+        assert_eq!(memory.follow(KnownStack { low: LOW + 1, ..whole }, FIRST, &mut into), None);
         for (low, high) in [(LOW, LOW), (LOW, LOW + 1), (LOW, LOW + FRAME - 1), (0, WORD), (1, 1), (0, 0)] {
-            assert_eq!(memory.follow(Stack { low, high, ..whole }, FIRST, &mut into), None);
+            assert_eq!(memory.follow(KnownStack { low, high, ..whole }, FIRST, &mut into), None);
         }
-        let nowhere = Stack { low: 0, high: WORD, ..whole };
+        let nowhere = KnownStack { low: 0, high: WORD, ..whole };
         assert_eq!(memory.follow(nowhere, Registers { stack: 0, ..FIRST }, &mut into), None);
         // Below the stack pointer a signal handler may write at any time.
         let above = Registers { stack: LOW + 1, frame: LOW };
@@ -278,7 +281,7 @@ mod tests {
 
     #[test]
     fn frames_that_do_not_rise_end_a_walk() {
-        for (data, root) in [(0, frame(5)), (3, Frame { at: LOW + 23 * WORD, address: 1005 })] {
+        for (data, root) in [(0, frame(5)), (3, StackFrame { at: LOW + 23 * WORD, address: 1005 })] {
             let mut memory = Memory::linked(5, data);
             let from = Registers { stack: LOW, frame: LOW + data * WORD };
             let all = memory.stack(root);
@@ -300,7 +303,7 @@ mod tests {
     #[test]
     fn a_stack_that_goes_on_and_on_is_believed() {
         let memory = Memory::linked(FURTHER + 20, 0);
-        let root = memory.stack(Frame { at: 8, address: 8 });
+        let root = memory.stack(StackFrame { at: 8, address: 8 });
         let mut into = [0; 21];
         assert_eq!(memory.follow(root, FIRST, &mut into[..20]), Some(20));
         assert_eq!(into[19..], [1020, 0]);
@@ -360,7 +363,7 @@ mod tests {
             );
             let root = LOW + random(length) * WORD;
             let address = memory.words.get((root - LOW) / WORD + 1).copied().unwrap_or(0);
-            let stack = memory.stack(Frame { at: root, address });
+            let stack = memory.stack(StackFrame { at: root, address });
             let from = Registers { stack: LOW + random(12), frame: LOW + random(6) * WORD / 2 };
             let mut into = [0; 8];
             let into = &mut into[..random(9)];

@@ -1,0 +1,138 @@
+//! The spans of one layer, which it shares with its handles; and the list of all such, for `dump`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use atrace_sys::fork::{PerProcess, generation};
+
+use super::rules::Rules;
+use super::stack::{self, DEEPEST, Walk};
+use super::symbols;
+use super::table::{Description, SpanTable};
+
+/// When the functions of a backtrace are looked up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Symbols {
+    /// When someone asks for them, each address once.
+    #[default]
+    Lazy,
+    /// When the span is made, each time afresh: tens of microseconds, and an allocation for each name.
+    ///
+    /// For programs that unload libraries, where an address may later mean something else.
+    Eager,
+}
+
+/// The spans of a layer that are alive, and how they are shown.
+pub(super) struct LiveSpans {
+    pub(super) table: SpanTable,
+    pub(super) rules: Arc<Rules>,
+    /// How the return addresses of a creation are found, if they are.
+    pub(super) backtraces: Option<(Walk, Symbols)>,
+    /// The process that has it among [`ALL`]: its generation.
+    listed_by: AtomicU64,
+}
+
+impl std::fmt::Debug for LiveSpans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiveSpans").field("backtraces", &self.backtraces).finish_non_exhaustive()
+    }
+}
+
+/// Those that spans were made of in this process.
+static ALL: PerProcess<Mutex<Vec<Weak<LiveSpans>>>> = PerProcess::new();
+
+pub(super) fn all() -> MutexGuard<'static, Vec<Weak<LiveSpans>>> {
+    ALL.get_or_make(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LiveSpans {
+    pub(super) fn new(depth: usize, rules: Rules, backtraces: Option<(Walk, Symbols)>) -> Self {
+        let table = SpanTable::new(if backtraces.is_some() { depth } else { 0 });
+        Self { table, rules: Arc::new(rules), backtraces, listed_by: AtomicU64::new(0) }
+    }
+
+    /// Has the list of this process contain it.
+    #[inline]
+    pub(super) fn list(self: &Arc<Self>) {
+        if self.listed_by.load(Ordering::Relaxed) != generation().number() {
+            self.list_anew();
+        }
+    }
+
+    #[cold]
+    fn list_anew(self: &Arc<Self>) {
+        let mut all = all();
+        if self.listed_by.swap(generation().number(), Ordering::Relaxed) != generation().number() {
+            all.retain(|other| other.strong_count() > 0);
+            all.push(Arc::downgrade(self));
+        }
+    }
+
+    /// Adds a span, with the backtrace of the caller if they are kept.
+    #[inline]
+    pub(super) fn insert(&self, mut span: Description) {
+        match self.backtraces {
+            None => {
+                self.table.insert(span, |_| Some(0));
+            }
+            Some((Walk::FramePointers, Symbols::Lazy)) => {
+                // Straight to where they are kept.
+                if let Some(span) = self.table.insert(span, stack::by_frame_pointers) {
+                    self.insert_unwound(span);
+                }
+            }
+            Some((walk, symbols)) => {
+                let mut addresses = [0; DEEPEST];
+                let found = stack::return_addresses(walk, &mut addresses[..self.table.depth]);
+                let addresses = &addresses[..found];
+                if symbols == Symbols::Eager {
+                    span.frames = Some(symbols::look_up_afresh(addresses, &self.rules));
+                }
+                self.insert_with(span, addresses);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn insert_unwound(&self, span: Description) {
+        let mut addresses = [0; DEEPEST];
+        let found = stack::return_addresses(Walk::FramePointers, &mut addresses[..self.table.depth]);
+        self.insert_with(span, &addresses[..found]);
+    }
+
+    fn insert_with(&self, span: Description, addresses: &[usize]) {
+        self.table.insert(span, |room| {
+            room[..addresses.len()].copy_from_slice(addresses);
+            Some(addresses.len())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::description_of_a_test;
+    use super::*;
+
+    #[test]
+    fn symbols_are_looked_up_when_it_was_asked_for() {
+        for (symbols, walk) in [
+            (Symbols::Lazy, Walk::Unwinding),
+            (Symbols::Lazy, Walk::FramePointers),
+            (Symbols::Eager, Walk::Unwinding),
+            (Symbols::Eager, Walk::FramePointers),
+        ] {
+            let spans = LiveSpans::new(8, Rules::new(false, Vec::new()), Some((walk, symbols)));
+            (1..4).for_each(|id| spans.insert(description_of_a_test(id)));
+            let (mut records, mut addresses) = Default::default();
+            spans.table.copy(&mut records, &mut addresses);
+            assert_eq!(records.len(), 3);
+            for record in records {
+                assert_eq!(record.addresses.len(), 8);
+                let frames = record.description.frames;
+                assert_eq!(frames.is_some(), symbols == Symbols::Eager);
+                assert!(frames.is_none_or(|frames| frames.len() >= 8));
+            }
+        }
+    }
+}

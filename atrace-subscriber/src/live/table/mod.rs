@@ -1,0 +1,192 @@
+//! The table of the spans alive now, by their ids.
+//!
+//! - It has some dozen shards, each behind a lock that is held for some nanoseconds, or for as long as a dump takes to
+//!   copy that shard. An id's hash says which. Nothing of the program runs below a lock.
+//! - A shard's room stays: nothing is allocated once there was room for as many spans as are alive.
+//! - A span's return addresses lie in the room for the most that are kept: a walk writes them where they belong.
+//! - A forked child has shards of its own, as a thread of its parent may hold the parent's locks.
+
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use std::hash::BuildHasher as _;
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use atrace_sys::fork::{Generation, PerProcess, generation};
+use rustc_hash::FxBuildHasher;
+use tracing_core::Metadata;
+
+use self::shard::Shard;
+use super::symbols::Frames;
+use super::thread::{self, Busy, Thread};
+
+const SHARDS: usize = 32;
+
+/// What is known of a span when it is made.
+#[derive(Clone, Debug)]
+pub(super) struct Description {
+    pub(super) id: u64,
+    pub(super) parent: Option<u64>,
+    pub(super) metadata: &'static Metadata<'static>,
+    pub(super) at: Instant,
+    pub(super) fields: Option<Arc<str>>,
+    /// Of the backtrace, if its symbols were looked up already.
+    pub(super) frames: Option<Frames>,
+}
+
+/// A shard on cache lines of its own (processors fetch pairs of them).
+#[repr(align(128))]
+#[derive(Default)]
+struct Locked(Mutex<Shard>);
+
+impl Locked {
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Shards = Box<[Locked]>;
+
+fn shards() -> Shards {
+    (0..SHARDS).map(|_| Locked::default()).collect()
+}
+
+/// Which shard an id is in: by those bits of the hash that depend on all of the id and are not what a shard's own map
+/// goes by.
+#[inline]
+fn shard_of(id: u64) -> usize {
+    (FxBuildHasher.hash_one(id) >> 21) as usize % SHARDS
+}
+
+pub(super) struct SpanTable {
+    made_by: Generation,
+    /// Of the process that made the table.
+    first: Shards,
+    of_child: PerProcess<Shards>,
+    /// The most return addresses that are kept of a span.
+    pub(super) depth: usize,
+    /// How many spans, and how many return addresses, the last dump had: the next will not have many more.
+    expected: [AtomicUsize; 2],
+}
+
+/// What a dump takes from the table.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) description: Description,
+    pub(super) threads: Vec<Arc<Thread>>,
+    /// Which of the addresses are its own.
+    pub(super) addresses: std::ops::Range<usize>,
+}
+
+impl SpanTable {
+    pub(super) fn new(depth: usize) -> Self {
+        Self {
+            made_by: generation(),
+            first: shards(),
+            of_child: PerProcess::new(),
+            depth,
+            expected: Default::default(),
+        }
+    }
+
+    /// The shards of this process.
+    #[inline]
+    fn shards(&self) -> &Shards {
+        if generation() == self.made_by { &self.first } else { self.of_child.get_or_make(shards) }
+    }
+
+    #[inline]
+    fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
+        self.shards()[shard_of(id)].lock()
+    }
+
+    /// Adds a span. `walk` writes its return addresses to where they are kept, and says how many; or None if it
+    /// can't: then the span is not added, and returned.
+    pub(super) fn insert(
+        &self,
+        span: Description,
+        walk: impl FnOnce(&mut [usize]) -> Option<usize>,
+    ) -> Option<Description> {
+        let _busy = Busy::new()?;
+        let mut shard = self.shard(span.id);
+        let inserted = shard.insert(span, self.depth, walk);
+        drop(shard);
+        inserted.err()
+    }
+
+    /// Returns the fields of a span.
+    pub(super) fn fields(&self, id: u64) -> Option<Arc<str>> {
+        let _busy = Busy::new()?;
+        self.shard(id).find(id)?.description.fields.clone()
+    }
+
+    /// Replaces the fields of a span, if they are still `before`; tells whether they were.
+    pub(super) fn set_fields(&self, id: u64, before: Option<&Arc<str>>, fields: Arc<str>) -> bool {
+        let Some(_busy) = Busy::new() else { return true };
+        let mut shard = self.shard(id);
+        let Some(slot) = shard.find(id) else { return true };
+        let now = &mut slot.description.fields;
+        let same = before.map(Arc::as_ptr) == now.as_ref().map(Arc::as_ptr);
+        let _gone = if same { now.replace(fields) } else { None };
+        drop(shard);
+        same
+    }
+
+    pub(super) fn enter(&self, id: u64) {
+        let Some(_busy) = Busy::new() else { return };
+        let thread = thread::this();
+        if let Some(slot) = self.shard(id).find(id) {
+            slot.threads.enter(thread);
+        }
+    }
+
+    pub(super) fn exit(&self, id: u64) {
+        let Some(_busy) = Busy::new() else { return };
+        let thread = thread::this();
+        let mut shard = self.shard(id);
+        let _gone = shard.find(id).map(|slot| slot.threads.exit(&thread));
+        drop(shard);
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        let Some(_busy) = Busy::new() else { return };
+        let mut shard = self.shard(id);
+        let _gone = shard.remove(id);
+        drop(shard);
+    }
+
+    /// Copies what is alive to the end of both.
+    pub(super) fn copy(&self, records: &mut Vec<Record>, addresses: &mut Vec<usize>) {
+        let Some(_busy) = Busy::new() else { return };
+        let [spans, frames] = [0, 1].map(|at| self.expected[at].load(Ordering::Relaxed));
+        let before = [records.len(), addresses.len()];
+        records.reserve(spans + spans / 8);
+        addresses.reserve(frames + frames / 8);
+        for shard in self.shards() {
+            for (slot, its_addresses) in shard.lock().iter(self.depth) {
+                let first = addresses.len();
+                addresses.extend_from_slice(its_addresses);
+                records.push(Record {
+                    description: slot.description.clone(),
+                    threads: slot.threads.distinct(),
+                    addresses: first..addresses.len(),
+                });
+            }
+        }
+        self.expected[0].store(records.len() - before[0], Ordering::Relaxed);
+        self.expected[1].store(addresses.len() - before[1], Ordering::Relaxed);
+    }
+}
+
+/// A thread of the parent's may have been changing its shards at the fork: a child leaves them as they are.
+impl Drop for SpanTable {
+    fn drop(&mut self) {
+        if generation() != self.made_by {
+            mem::forget(mem::take(&mut self.first));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A part of the table, behind its lock: slots that are used again, found by the ids of their spans.
+
+use std::mem;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use super::Description;
+use crate::live::thread::Thread;
+
+/// A span that is alive.
+pub(super) struct Slot {
+    pub(super) description: Description,
+    pub(super) threads: ThreadsInside,
+    /// How many return addresses it has.
+    addresses: usize,
+}
+
+/// The threads inside a span, each as often as it entered: hardly ever more than one.
+#[derive(Default)]
+pub(super) struct ThreadsInside {
+    one: Option<Arc<Thread>>,
+    others: Vec<Arc<Thread>>,
+}
+
+impl ThreadsInside {
+    pub(super) fn enter(&mut self, thread: Arc<Thread>) {
+        match &self.one {
+            None => self.one = Some(thread),
+            Some(_) => self.others.push(thread),
+        }
+    }
+
+    /// Returns what is to be dropped once the lock is not held.
+    pub(super) fn exit(&mut self, thread: &Arc<Thread>) -> Option<Arc<Thread>> {
+        if let Some(at) = self.others.iter().rposition(|other| Arc::ptr_eq(other, thread)) {
+            return Some(self.others.swap_remove(at));
+        }
+        let is_first = self.one.as_ref().is_some_and(|one| Arc::ptr_eq(one, thread));
+        if is_first { mem::replace(&mut self.one, self.others.pop()) } else { None }
+    }
+
+    /// Each of them once.
+    pub(super) fn distinct(&self) -> Vec<Arc<Thread>> {
+        let mut threads: Vec<Arc<Thread>> = Vec::new();
+        for thread in self.one.iter().chain(&self.others) {
+            if !threads.iter().any(|other| Arc::ptr_eq(other, thread)) {
+                threads.push(Arc::clone(thread));
+            }
+        }
+        threads
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Shard {
+    indices: FxHashMap<u64, usize>,
+    slots: Slab<Slot>,
+    /// Those of each slot, in room for `depth` of them.
+    addresses: Vec<usize>,
+}
+
+impl Shard {
+    /// Adds a span with the return addresses that `walk` writes, or returns it if `walk` can't say how many. Otherwise
+    /// returns the span that had its id, to be dropped once the lock is not held.
+    pub(super) fn insert(
+        &mut self,
+        description: Description,
+        depth: usize,
+        walk: impl FnOnce(&mut [usize]) -> Option<usize>,
+    ) -> Result<Option<Slot>, Description> {
+        let slot = self.slots.vacant_entry();
+        let (id, index) = (description.id, slot.key());
+        let (start, end) = (index * depth, index * depth + depth);
+        if self.addresses.len() < end {
+            self.addresses.resize(end, 0);
+        }
+        let Some(addresses) = walk(&mut self.addresses[start..end]) else { return Err(description) };
+        slot.insert(Slot { description, threads: ThreadsInside::default(), addresses });
+        // One that was closed without our hearing of it, as an id is not given twice.
+        let before = self.indices.insert(id, index);
+        Ok(before.map(|index| self.slots.remove(index)))
+    }
+
+    pub(super) fn find(&mut self, id: u64) -> Option<&mut Slot> {
+        self.slots.get_mut(*self.indices.get(&id)?)
+    }
+
+    /// Returns the span, to be dropped once the lock is not held.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Slot> {
+        self.indices.remove(&id).map(|index| self.slots.remove(index))
+    }
+
+    /// All that are alive, with their return addresses.
+    pub(super) fn iter(&self, depth: usize) -> impl Iterator<Item = (&Slot, &[usize])> {
+        self.slots.iter().map(move |(index, slot)| (slot, &self.addresses[index * depth..][..slot.addresses]))
+    }
+
+    /// For how many there is room.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.slots.capacity()
+    }
+}

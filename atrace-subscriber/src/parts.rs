@@ -1,0 +1,29 @@
+//! Tables that grow by parts, each as large as all before it, and so never move what they have.
+
+/// The part that index `at` lies in and its index there, of a table whose first part has `first`.
+pub(crate) const fn locate(at: usize, first: usize) -> (usize, usize) {
+    let part = (at / first + 1).ilog2() as usize;
+    (part, at - first * ((1 << part) - 1))
+}
+
+/// How many lie in the first `parts` parts.
+pub(crate) const fn room(parts: usize, first: usize) -> usize {
+    first * ((1 << parts) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_indices_are_somewhere_in_order() {
+        let mut next = 0;
+        for part in 0..5 {
+            assert_eq!(room(part, 16), next);
+            for at in 0..16 << part {
+                assert_eq!(locate(next, 16), (part, at));
+                next += 1;
+            }
+        }
+    }
+}
