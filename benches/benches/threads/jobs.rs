@@ -4,7 +4,6 @@ use std::future::Future;
 use std::hint::black_box;
 use std::net::SocketAddr;
 
-use atrace_benches::harness::http::{self, Exchange};
 use atrace_benches::measure::workload::Wrong;
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
 use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
@@ -13,6 +12,8 @@ use p256::elliptic_curve::sec1::ToSec1Point as _;
 use p256::{PublicKey, SecretKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tracing::{Span, info, info_span};
+
+use super::http::{self, Exchange};
 
 pub(crate) trait Work: Copy + Send + 'static {
     type Output: Send + 'static;

@@ -25,7 +25,6 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use atrace_benches::harness::args::Args;
-use atrace_benches::harness::http::{self, Server};
 use atrace_benches::harness::supervise;
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::profile::{Sampler, Started, State};
@@ -34,10 +33,12 @@ use atrace_benches::measure::workload::{self, Bar, Bare, Case, Company, Results,
 use atrace_benches::stats::Interval;
 
 mod clients;
+mod http;
 mod jobs;
 mod operations;
 
 use self::clients::{CLIENTS, roles};
+use self::http::Server;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

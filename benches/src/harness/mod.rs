@@ -1,9 +1,7 @@
-//! Where a measuring process lives: its command line, its sink, who cleans up behind it however it ends, and someone to
-//! talk to.
+//! Where a measuring process lives: its command line, its sink, and who cleans up behind it however it ends.
 
 pub mod args;
 mod exit;
-pub mod http;
 pub mod supervise;
 pub(crate) mod terminal;
 

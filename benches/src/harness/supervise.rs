@@ -39,7 +39,6 @@ use signal_hook::iterator::Signals;
 
 use crate::harness::args::Args;
 use crate::harness::terminal::{complain, fail, say};
-use crate::measure::paired::Config;
 use crate::row::environment;
 use crate::row::{Sink, env_path};
 
@@ -78,12 +77,6 @@ impl Session {
     #[must_use]
     pub fn args(&self) -> &Args {
         &self.args
-    }
-
-    /// Returns how long to measure.
-    #[must_use]
-    pub fn config(&self) -> Config {
-        Config::of(&self.args)
     }
 
     /// Returns where messages go, for the rows.
