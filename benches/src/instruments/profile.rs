@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use rustix::thread::gettid;
 
-use crate::stats::shuffle::Shuffle;
-
 /// What a thread is found doing. The kernel knows more states; the others are for moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
@@ -159,11 +157,11 @@ impl Sampler {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("sampler".into()).spawn(move || {
             let mut samples = Samples { fewest: u64::MAX, ..Samples::default() };
-            let mut random = Shuffle::new(0xA7ACE);
+            let mut random = fastrand::Rng::with_seed(0xA7ACE);
             let mut stat = String::new();
             loop {
                 // From half of it to one and a half.
-                let pause = every.mul_f64(0.5 + f64::from(random.next() as u32) / f64::from(u32::MAX));
+                let pause = every.mul_f64(0.5 + random.f64());
                 match stopped.recv_timeout(pause) {
                     Err(RecvTimeoutError::Timeout) => look(&mut samples, &role, &mut stat)?,
                     _ => break,

@@ -29,7 +29,6 @@ use crate::harness::args::Args;
 use crate::instruments::clock::timer_floor;
 use crate::instruments::cpu::Pin;
 use crate::measure::measured::{Measured, Stopped};
-use crate::stats::shuffle::Shuffle;
 use crate::stats::{self, Interval};
 
 /// How long, how often, and how sure.
@@ -238,7 +237,7 @@ impl<'a> Paired<'a> {
             floor,
         };
         let mut order: Vec<usize> = (0..self.cases.len()).collect();
-        let mut random = Shuffle::new(self.config.seed);
+        let mut random = fastrand::Rng::with_seed(self.config.seed);
         let mut next_check = self.config.min_rounds;
         let mut round = vec![0.0; self.cases.len()];
         for rounds in 1.. {

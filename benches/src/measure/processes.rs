@@ -10,10 +10,10 @@
 //!
 //! ```no_run
 //! # use std::process::ExitCode;
-//! # use atrace_benches::{harness::supervise::Session, measure::{paired::Paired, processes::{self, Alternating}}, row};
+//! # use atrace_benches::{harness::supervise::Session, measure::{paired::{Config, Paired}, processes::{self, Alternating}}, row};
 //! fn main_child(session: Session) -> ExitCode {
 //!     if let Some(mode) = &session.args().mode {
-//!         let mut paired = Paired::new(session.config());
+//!         let mut paired = Paired::new(Config::of(session.args()));
 //!         paired.case(format!("rust/{mode}_event"), |n| { /* … */ });
 //!         processes::report(&paired.run().rows(session.sink()));
 //!         return ExitCode::SUCCESS;
@@ -32,7 +32,6 @@ use std::process::{Command, Stdio};
 
 use crate::harness::supervise::CHILD;
 use crate::row::{Row, Versus};
-use crate::stats::shuffle::Shuffle;
 use crate::stats::{self, Interval};
 
 /// What a line of stdout begins with that carries rows.
@@ -107,7 +106,7 @@ impl Alternating {
         let mut rounds: Vec<BTreeMap<String, Row>> = Vec::new();
         let mut order = self.modes.clone();
         let mut ids: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        let mut random = Shuffle::new(0xA7ACE);
+        let mut random = fastrand::Rng::with_seed(0xA7ACE);
         for _ in 0..self.rounds {
             random.shuffle(&mut order);
             let mut round = BTreeMap::new();

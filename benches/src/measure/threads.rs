@@ -14,7 +14,6 @@ use std::time::Duration;
 use crate::instruments::clock::thread_cpu;
 use crate::measure::paired::{Config, nanos};
 use crate::row::{Row, Sink, Versus};
-use crate::stats::shuffle::Shuffle;
 use crate::stats::{self, Interval};
 
 /// How often a case ran with several numbers of threads, and what it cost.
@@ -42,7 +41,7 @@ pub fn scale<F: FnMut(u64)>(threads: &[usize], config: &Config, make: impl Fn(us
     let rounds = if config.once { 1 } else { (config.min_rounds / 4).max(12) };
     let mut scaling = Scaling { threads: threads.to_vec(), rounds: vec![Vec::new(); threads.len()] };
     let mut order: Vec<usize> = (0..threads.len()).collect();
-    let mut random = Shuffle::new(config.seed);
+    let mut random = fastrand::Rng::with_seed(config.seed);
     for _ in 0..rounds {
         random.shuffle(&mut order);
         for &i in &order {

@@ -5,9 +5,7 @@
 //! sample lies below the true median is a fair coin, so the number that do is binomial, and the
 //! ranks are those that a fair coin leaves outside with at most 5 % probability.
 
-pub(crate) mod shuffle;
-
-use self::shuffle::Shuffle;
+use fastrand::Rng;
 
 /// The confidence of every interval.
 pub const CONFIDENCE: f64 = 0.95;
@@ -68,13 +66,12 @@ impl Interval {
             return None;
         }
         let median = middle(&mut all.clone())?;
-        let mut random = Shuffle::new(0xC105);
+        let mut random = Rng::with_seed(0xC105);
         let mut drawn = Vec::with_capacity(all.len());
         let mut draw = || {
             drawn.clear();
             for _ in 0..clusters.len() {
-                let any = usize::try_from(random.next() % clusters.len() as u64).unwrap_or(0);
-                drawn.extend_from_slice(clusters[any]);
+                drawn.extend_from_slice(clusters[random.usize(..clusters.len())]);
             }
             middle(&mut drawn)
         };
@@ -242,13 +239,13 @@ mod tests {
 
     #[test]
     fn the_interval_holds_the_median_nineteen_times_in_twenty() {
-        let mut random = Shuffle::new(7);
+        let mut random = Rng::with_seed(7);
         let mut held = 0;
         for _ in 0..2000 {
             // Skewed, with outliers, as rounds are; the median of u² is a quarter.
             let samples: Vec<f64> = (0..25)
                 .map(|_| {
-                    let u = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+                    let u = random.f64();
                     u * u
                 })
                 .collect();
@@ -288,8 +285,8 @@ mod tests {
 
     #[test]
     fn the_interval_of_clusters_holds_the_median_though_samples_of_one_are_alike() {
-        let mut random = Shuffle::new(11);
-        let mut unit = move || (random.next() >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
+        let mut random = Rng::with_seed(11);
+        let mut unit = move || random.f64() - 0.5;
         let (mut held, mut naively) = (0, 0);
         for _ in 0..300 {
             let cluster = |_| {

@@ -111,6 +111,8 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
+
 pub use self::bars::Bar;
 pub use self::case::{Case, Done, Wrong};
 pub use self::instrument::{Bare, Traced, Tracing};
@@ -126,7 +128,6 @@ use crate::harness::{
 };
 use crate::instruments::clock::timer_floor;
 use crate::row;
-use crate::stats::shuffle::Shuffle;
 
 /// A program whose tracing is measured.
 pub trait Workload {
@@ -347,7 +348,7 @@ const ROUNDS: f64 = 0.2;
 /// Runs all generations.
 fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -> io::Result<Extent> {
     let started = Instant::now();
-    let mut random = Shuffle::new(0xA7ACE);
+    let mut random = Rng::with_seed(0xA7ACE);
     let mut extent = Extent::default();
     // Of every case, what the first generation found out.
     let mut paces = Vec::new();
@@ -418,7 +419,7 @@ fn start<W: Workload>(
     modes: &[Mode],
     generation: usize,
     company: &Company,
-    random: &mut Shuffle,
+    random: &mut Rng,
 ) -> io::Result<Vec<Process>> {
     let mut order: Vec<usize> = (0..modes.len()).collect();
     random.shuffle(&mut order);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
+use fastrand::Rng;
 use serde::Serialize;
 
 use super::Workload;
@@ -17,7 +18,6 @@ use super::mode::Mode;
 use crate::harness::supervise::Session;
 use crate::instruments::alloc;
 use crate::instruments::cpu::{self, Pin};
-use crate::stats::shuffle::Shuffle;
 
 /// Does what it is asked until nobody asks any more.
 pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()> {
@@ -94,20 +94,19 @@ struct Worker<'a> {
 /// allocates in turn uses the same hole for good. With other holes for each slice a process is not one sample of
 /// that but hundreds, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
 struct Held {
-    random: Shuffle,
+    random: Rng,
     blocks: Vec<Vec<u8>>,
 }
 
 impl Held {
     fn new() -> Self {
-        Self { random: Shuffle::new(std::process::id().into()), blocks: Vec::new() }
+        Self { random: Rng::with_seed(std::process::id().into()), blocks: Vec::new() }
     }
 
     fn shake(&mut self) {
         self.blocks.clear();
-        for _ in 0..self.random.next() % 256 {
-            let size = 16 + self.random.next() % 1024;
-            self.blocks.push(Vec::with_capacity(usize::try_from(size).unwrap_or(16)));
+        for _ in 0..self.random.usize(..256) {
+            self.blocks.push(Vec::with_capacity(self.random.usize(16..1040)));
         }
         // Leaves holes.
         self.random.shuffle(&mut self.blocks);
