@@ -1,13 +1,13 @@
-//! The layer, for stacks.
+//! The layer for stacks over a registry, and what every layer of this crate has alike.
 
-use atrace::{AtraceTag, Glance, Slice, glance};
+use atrace::AtraceTag;
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
-use tracing_subscriber::registry::{LookupSpan, SpanRef};
+use tracing_subscriber::registry::{Extensions, ExtensionsMut, LookupSpan};
 
 use crate::callsites::Callsite;
-use crate::entered::{self, Owner};
+use crate::entered::Owner;
 use crate::follow::ORDINARY;
 use crate::kept;
 use crate::recorder::Recorder;
@@ -109,125 +109,94 @@ impl AtraceLayer {
     options!();
 }
 
+/// Defines how a layer hands spans and events to its recorder. What depends on the type of the stack is as little as can be.
+macro_rules! record_as_layer {
+    () => {
+        fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+            if let Some(span) = self.recorder.new_span(attributes) {
+                match context.span(id) {
+                    Some(in_registry) => {
+                        $crate::layer::keep(&mut in_registry.extensions_mut(), self.recorder.owner, span);
+                    }
+                    None => {
+                        span.release();
+                    }
+                }
+            }
+        }
+
+        fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+            let Some(in_registry) = context.span(id) else { return };
+            let kept = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
+            if let Some(span) = kept {
+                self.recorder.record(span, values);
+            }
+        }
+
+        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+            self.recorder.event(event);
+        }
+
+        fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+            let mut span = None;
+            if self.recorder.may_be_enabled()
+                && let Some(in_registry) = context.span(id)
+            {
+                let metadata = in_registry.metadata();
+                if self.recorder.may_keep(metadata) {
+                    span = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
+                }
+                span = span.or_else(|| Callsite::of(metadata).map(Span::plain));
+            }
+            self.recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE));
+        }
+
+        fn on_exit(&self, id: &Id, _: Context<'_, S>) {
+            self.recorder.exit(id.into_u64());
+        }
+    };
+}
+pub(crate) use record_as_layer;
+
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceLayer {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
         kept::prepare();
         ORDINARY.add_dispatch(dispatch);
     }
 
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        self.recorder.layer_new_span(attributes, id, &context);
-    }
-
-    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        self.recorder.layer_record(id, values, &context);
-    }
-
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        self.recorder.event(event);
-    }
-
-    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        self.recorder.layer_enter(id, &context);
-    }
-
-    fn on_exit(&self, id: &Id, _: Context<'_, S>) {
-        self.recorder.exit(id.into_u64());
-    }
+    record_as_layer!();
 }
 
-/// What the registry keeps for us with a span: slots, by the layers that they are for. They go when the span
-/// does.
-struct Held {
+/// What the registry has of a span for us: what is kept of it, by the layers that keep it. It goes when the span does.
+struct KeptSpans {
     first: (Owner, Span),
     others: Vec<(Owner, Span)>,
 }
 
-impl Held {
-    fn of(&self, owner: Owner) -> Option<Span> {
-        std::iter::once(&self.first)
-            .chain(&self.others)
-            .find(|(other, _)| *other == owner)
-            .map(|(_, span)| *span)
+impl KeptSpans {
+    fn all(&self) -> impl Iterator<Item = (Owner, Span)> {
+        std::iter::once(&self.first).chain(&self.others).copied()
     }
 }
 
-impl Drop for Held {
+impl Drop for KeptSpans {
     fn drop(&mut self) {
-        for (_, span) in std::iter::once(&self.first).chain(&self.others) {
-            if let Some(kept) = span.in_slot() {
-                kept.release();
-            }
+        for (_, span) in self.all() {
+            span.release();
         }
     }
 }
 
-/// The part of a recorder that looks spans up in a registry.
-pub(crate) trait LayerSpans {
-    fn layer_new_span<S>(&self, attributes: &Attributes<'_>, id: &Id, context: &Context<'_, S>)
-    where
-        S: Subscriber + for<'a> LookupSpan<'a>;
-
-    fn layer_record<S>(&self, id: &Id, values: &Record<'_>, context: &Context<'_, S>)
-    where
-        S: Subscriber + for<'a> LookupSpan<'a>;
-
-    fn layer_enter<S>(&self, id: &Id, context: &Context<'_, S>)
-    where
-        S: Subscriber + for<'a> LookupSpan<'a>;
-}
-
-impl LayerSpans for Recorder {
-    fn layer_new_span<S>(&self, attributes: &Attributes<'_>, id: &Id, context: &Context<'_, S>)
-    where
-        S: Subscriber + for<'a> LookupSpan<'a>,
-    {
-        let Some(span) = self.new_span(attributes) else { return };
-        let Some(in_registry) = context.span(id) else {
-            if let Some(kept) = span.in_slot() {
-                kept.release();
-            }
-            return;
-        };
-        let mut extensions = in_registry.extensions_mut();
-        match extensions.get_mut::<Held>() {
-            Some(held) => held.others.push((self.owner, span)),
-            None => extensions.insert(Held { first: (self.owner, span), others: Vec::new() }),
-        }
-    }
-
-    fn layer_record<S>(&self, id: &Id, values: &Record<'_>, context: &Context<'_, S>)
-    where
-        S: Subscriber + for<'a> LookupSpan<'a>,
-    {
-        if let Some(span) = context.span(id).and_then(|span| held(&span, self.owner)) {
-            self.record(span, values);
-        }
-    }
-
-    fn layer_enter<S>(&self, id: &Id, context: &Context<'_, S>)
-    where
-        S: Subscriber + for<'a> LookupSpan<'a>,
-    {
-        let mut span = Span::NONE;
-        let mut slice = Slice::none();
-        if let Some(enabled) = glance(self.tag).and_then(Glance::enabled) {
-            span = context.span(id).and_then(|span| self.find(&span)).unwrap_or(Span::NONE);
-            slice = span.begin(enabled);
-        }
-        entered::enter(self.owner, id.into_u64(), span, self.tag, slice);
+#[inline(never)]
+pub(crate) fn keep(extensions: &mut ExtensionsMut<'_>, owner: Owner, span: Span) {
+    match extensions.get_mut::<KeptSpans>() {
+        Some(kept) => kept.others.push((owner, span)),
+        None => extensions.insert(KeptSpans { first: (owner, span), others: Vec::new() }),
     }
 }
 
-impl Recorder {
-    /// The span as it is shown: with what is kept of it, or by its callsite.
-    fn find<'a, S: LookupSpan<'a>>(&self, span: &SpanRef<'a, S>) -> Option<Span> {
-        let metadata = span.metadata();
-        let held = if self.may_keep(metadata) { held(span, self.owner) } else { None };
-        held.or_else(|| Callsite::of(metadata).map(Span::plain))
-    }
-}
-
-fn held<'a, S: LookupSpan<'a>>(span: &SpanRef<'a, S>, owner: Owner) -> Option<Span> {
-    span.extensions().get::<Held>().and_then(|held| held.of(owner))
+#[inline(never)]
+pub(crate) fn kept(extensions: &Extensions<'_>, owner: Owner) -> Option<Span> {
+    let kept = extensions.get::<KeptSpans>()?;
+    kept.all().find(|(of, _)| *of == owner).map(|(_, span)| span)
 }

@@ -62,6 +62,11 @@ impl Span {
         callsite.metadata()
     }
 
+    /// Takes a holder of what is kept away, if anything is; tells whether that closes the span.
+    pub(crate) fn release(self) -> bool {
+        self.in_slot().is_some_and(Kept::release)
+    }
+
     /// Tells whether both are of one callsite.
     pub(crate) fn has_name_of(self, other: Self) -> bool {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))

@@ -10,7 +10,7 @@ use crate::callsites::Callsite;
 use crate::entered;
 use crate::follow::{DETACHED, Follower, ORDINARY};
 use crate::kept;
-use crate::layer::{LayerSpans, options};
+use crate::layer::{options, record_as_layer};
 use crate::recorder::Recorder;
 use crate::span::Span;
 
@@ -176,7 +176,7 @@ impl Subscriber for AtraceSubscriber {
     /// Tells whether the span is closed by that; of a span that nothing is kept of nobody knows.
     #[inline]
     fn try_close(&self, id: Id) -> bool {
-        span(&id).in_slot().is_some_and(kept::Kept::release)
+        span(&id).release()
     }
 
     fn current_span(&self) -> Current {
@@ -207,23 +207,5 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceSubscriber {
         self.filter.as_ref().and_then(Follower::max_level_hint)
     }
 
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        self.recorder.layer_new_span(attributes, id, &context);
-    }
-
-    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        self.recorder.layer_record(id, values, &context);
-    }
-
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        self.recorder.event(event);
-    }
-
-    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        self.recorder.layer_enter(id, &context);
-    }
-
-    fn on_exit(&self, id: &Id, _: Context<'_, S>) {
-        self.recorder.exit(id.into_u64());
-    }
+    record_as_layer!();
 }

@@ -1,4 +1,4 @@
-//! The watch and the board: atrace/src/watch/notifier.rs, atrace-subscriber/src/follow/questions.rs.
+//! The watch and the questions: atrace/src/watch/notifier.rs, atrace-subscriber/src/follow/questions.rs.
 
 mod common;
 use common::{leak, model, sync};
@@ -97,7 +97,7 @@ fn who_leaves_no_word_is_not_heard() {
 }
 
 /// Those who share a watch, and what one callsite keeps.
-struct Board {
+struct Rebuilder {
     tags: AtomicU64,
     telling: Telling<u64, (), ()>,
     /// The number of the present watch.
@@ -105,7 +105,7 @@ struct Board {
     questions: Questions,
 }
 
-impl Board {
+impl Rebuilder {
     fn new() -> &'static Self {
         leak(Self {
             tags: AtomicU64::new(OFF),
@@ -134,28 +134,28 @@ impl Board {
 }
 
 /// A watch is dropped while its callback runs, and another one begun.
-fn the_tags_are_those_told_last(switched: fn(&Board, u64)) {
+fn the_tags_are_those_told_last(switched: fn(&Rebuilder, u64)) {
     model(3, move || {
-        let board = Board::new();
-        board.begin();
-        board.tags.store(ON, Ordering::Release);
-        let thread_of_the_first = thread::spawn(move || board.look(switched));
-        board.end();
-        board.tags.store(OFF, Ordering::Release);
-        board.begin();
+        let rebuilder = Rebuilder::new();
+        rebuilder.begin();
+        rebuilder.tags.store(ON, Ordering::Release);
+        let thread_of_the_first = thread::spawn(move || rebuilder.look(switched));
+        rebuilder.end();
+        rebuilder.tags.store(OFF, Ordering::Release);
+        rebuilder.begin();
         thread_of_the_first.join().unwrap();
-        board.look(switched);
-        assert_eq!(board.questions.ask(false), OFF, "overwritten");
-        board.end();
+        rebuilder.look(switched);
+        assert_eq!(rebuilder.questions.ask(false), OFF, "overwritten");
+        rebuilder.end();
     });
 }
 
 #[test]
 fn a_dropped_watch_overwrites_nothing() {
-    the_tags_are_those_told_last(|board, _| {
-        let watch = board.watch.lock().unwrap();
+    the_tags_are_those_told_last(|rebuilder, _| {
+        let watch = rebuilder.watch.lock().unwrap();
         if watch.is_some() {
-            board.questions.switch(board.telling.told());
+            rebuilder.questions.switch(rebuilder.telling.told());
         }
     });
 }
@@ -163,9 +163,9 @@ fn a_dropped_watch_overwrites_nothing() {
 #[test]
 #[should_panic(expected = "overwritten")]
 fn a_dropped_watch_overwrote_what_is_newer() {
-    the_tags_are_those_told_last(|board, tags| {
-        let _watch = board.watch.lock().unwrap();
-        board.questions.switch(tags);
+    the_tags_are_those_told_last(|rebuilder, tags| {
+        let _watch = rebuilder.watch.lock().unwrap();
+        rebuilder.questions.switch(tags);
     });
 }
 

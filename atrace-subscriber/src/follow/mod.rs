@@ -1,35 +1,22 @@
 //! Filter mode: what `tracing` caches about a callsite follows the switch.
 //!
-//! While a subscriber says `Interest::never` and `LevelFilter::OFF`, a callsite costs what it costs without
-//! any subscriber: one load and a comparison. But what is cached must be asked again when tracing is
-//! switched, and nothing in `tracing` notices. A [`watch`](atrace::watch) does: it calls back, and the caches
-//! are rebuilt. What can go wrong on the way, and what is done about it:
+//! While a subscriber says `Interest::never` and `LevelFilter::OFF`, a callsite costs one load and a comparison. But
+//! what is cached must be asked again when tracing is switched. A [`watch`](atrace::watch) calls a [`Rebuilder`] then,
+//! which has the caches rebuilt:
 //!
-//! - *A rebuild on another thread asks the wrong subscriber.* Where only one exists, `tracing` asks the
-//!   default of the rebuilding thread, which for a scoped subscriber is none. So the rebuild runs with one of
-//!   ours as that thread's default.
-//! - *The tags change back before anyone looks.* Answers come from the tags that the watch told last, not
-//!   from those of the moment: so they are the same throughout a rebuild, and after every change that counts
-//!   another rebuild follows.
-//! - *Somebody asked just before the switch, and stores the answer after the rebuild*: a callsite that is
-//!   first hit meanwhile, a `Dispatch` being made, a rebuild of somebody else's. An "off" stored late would
-//!   silence a callsite, or everything, while on. Nothing tells when such an asker is done. So questions that did
-//!   not come from our own rebuild are [counted](questions), and where some were asked since the last switch that
-//!   was settled, the rebuild is repeated at pauses that double, from 1 ms to 8 s: an answer stored D after a
-//!   switch holds for no more than another D. (One stored more than 16 s after it holds until the next switch.)
-//! - *`log` stays off*: its maximum level is a word of its own, which `SubscriberInitExt::init` derives from
-//!   `tracing`'s once. Where it agreed with `tracing`'s before the rebuild, it is made to agree again.
-//! - *The program tells us within one of its own dispatches*, through `atrace_set_tracing_enabled`: a default
-//!   can't be set there. So only a watching thread rebuilds at once, anywhere else a thread is started for
-//!   it.
+//! - in the name of one of our dispatches: where only one exists, `tracing` asks the default of the rebuilding thread;
+//! - with answers from the tags that the watch told last, so that they are the same throughout a rebuild;
+//! - again and again, at pauses that double, while somebody who asked before the switch may still store an old answer:
+//!   such questions are [counted](questions), and nothing tells when they are done;
+//! - and the maximum level of `log` with them, where it agreed with `tracing`'s before;
+//! - on a thread that watches or one started for it: within a dispatcher of the program no default can be set.
 //!
-//! Rebuilds take [turns](Turn): who comes during one has it done once more, and waits for nobody, as it may be a
-//! layer that switches while it is asked. A child of fork has the followers and dispatches of its parent, from a
-//! copy that is whole whatever a thread of the parent was doing, and locks of its own.
+//! Rebuilds take [turns](Turn), and nobody waits for one: a layer may switch while it is asked. A child of fork has the
+//! followers and dispatches of its parent, from a copy that is whole whatever a thread of the parent was doing, and
+//! locks of its here.
 //!
-//! There are two boards, one for each kind of watch. A thread without descriptors must not run foreign code,
-//! which may want to write to a file; a rebuild asks every layer, and may come to drop the last reference to
-//! a stack.
+//! There are two rebuilders, one for each kind of watch. A thread without descriptors must not run foreign code, which
+//! may want to write to a file; a rebuild asks every layer, and may come to drop the last reference to a stack.
 
 mod questions;
 
@@ -64,9 +51,9 @@ thread_local! {
     static REBUILDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Those who share a watch.
-pub(crate) struct Board {
-    own: PerProcess<Own>,
+/// Rebuilds what `tracing` caches at each switch, for the followers that share a watch.
+pub(crate) struct Rebuilder {
+    here: PerProcess<OfProcess>,
     questions: Questions,
     /// Some dispatch was registered here once.
     has_dispatch: AtomicBool,
@@ -74,16 +61,16 @@ pub(crate) struct Board {
 }
 
 /// What each process has for itself.
-struct Own {
-    state: Mutex<State>,
-    /// The same twice, changed one after the other while `state` is locked: so at a fork one is whole.
-    rolls: [Mutex<Roll>; 2],
+struct OfProcess {
+    threads: Mutex<Threads>,
+    /// The same twice, changed one after the other while `threads` is locked: so at a fork one is whole.
+    members: [Mutex<Members>; 2],
     /// Whether a thread is repeating the rebuild: one of the values above.
     settling: AtomicU8,
 }
 
 #[derive(Default)]
-struct State {
+struct Threads {
     watch: Option<Watch>,
     /// The last thread that repeated the rebuild.
     settler: Option<Thread>,
@@ -91,7 +78,7 @@ struct State {
 
 /// What a child has from its parent.
 #[derive(Clone, Default)]
-struct Roll {
+struct Members {
     followers: usize,
     dispatches: Vec<WeakDispatch>,
 }
@@ -100,102 +87,102 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Own {
+impl OfProcess {
     fn heir_of(parent: Option<&Self>) -> Self {
-        let whole = |roll: &Mutex<Roll>| match roll.try_lock() {
-            Ok(roll) => Some(roll.clone()),
+        let whole = |members: &Mutex<Members>| match members.try_lock() {
+            Ok(members) => Some(members.clone()),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().clone()),
             Err(TryLockError::WouldBlock) => None,
         };
-        let roll = parent.and_then(|parent| parent.rolls.iter().find_map(whole)).unwrap_or_default();
+        let members = parent.and_then(|parent| parent.members.iter().find_map(whole)).unwrap_or_default();
         Self {
-            state: Mutex::default(),
-            rolls: [Mutex::new(roll.clone()), Mutex::new(roll)],
+            threads: Mutex::default(),
+            members: [Mutex::new(members.clone()), Mutex::new(members)],
             settling: AtomicU8::new(IDLE),
         }
     }
 
-    /// Changes both copies; under the lock of `state`.
-    fn change(&self, _state: &mut State, change: impl Fn(&mut Roll)) {
-        self.rolls.iter().for_each(|roll| change(&mut lock(roll)));
+    /// Changes both copies; under the lock of `threads`.
+    fn change(&self, _locked: &mut Threads, change: impl Fn(&mut Members)) {
+        self.members.iter().for_each(|members| change(&mut lock(members)));
     }
 
-    /// Under the lock of `state`.
-    fn roll(&self, _state: &State) -> MutexGuard<'_, Roll> {
-        lock(&self.rolls[0])
+    /// Under the lock of `threads`.
+    fn members(&self, _locked: &Threads) -> MutexGuard<'_, Members> {
+        lock(&self.members[0])
     }
 
     /// The dispatches that are not dropped yet.
     fn dispatches(&self) -> Vec<Dispatch> {
-        let state = lock(&self.state);
-        self.roll(&state).dispatches.iter().filter_map(WeakDispatch::upgrade).collect()
+        let threads = lock(&self.threads);
+        self.members(&threads).dispatches.iter().filter_map(WeakDispatch::upgrade).collect()
     }
 }
 
 /// For stacks, where layers of others are asked.
-pub(crate) static ORDINARY: Board = Board::new(|| watch(|_| ORDINARY.switched()));
+pub(crate) static ORDINARY: Rebuilder = Rebuilder::new(|| watch(|_| ORDINARY.switched()));
 /// For subscribers that are alone.
-pub(crate) static DETACHED: Board = Board::new(|| watch_without_descriptors(|_| DETACHED.switched()));
+pub(crate) static DETACHED: Rebuilder = Rebuilder::new(|| watch_without_descriptors(|_| DETACHED.switched()));
 
-impl Board {
+impl Rebuilder {
     const fn new(start: fn() -> io::Result<Watch>) -> Self {
         let questions =
             Questions { tags: AtomicU64::new(0), asked: AtomicU64::new(0), settled: AtomicU64::new(0) };
-        Self { own: PerProcess::new(), questions, has_dispatch: AtomicBool::new(false), start }
+        Self { here: PerProcess::new(), questions, has_dispatch: AtomicBool::new(false), start }
     }
 
-    fn own(&self) -> &'static Own {
-        self.own.get_or_make(|| Own::heir_of(self.own.inherited()))
+    fn here(&self) -> &'static OfProcess {
+        self.here.get_or_make(|| OfProcess::heir_of(self.here.inherited()))
     }
 
     /// Adds a dispatch to those in whose name a rebuild may run.
     pub(crate) fn add_dispatch(&self, dispatch: &Dispatch) {
-        let own = self.own();
-        let mut state = lock(&own.state);
-        let dispatches = own.roll(&state).dispatches.clone();
+        let here = self.here();
+        let mut threads = lock(&here.threads);
+        let dispatches = here.members(&threads).dispatches.clone();
         let alive: Vec<_> = dispatches.iter().map(WeakDispatch::upgrade).collect();
-        own.change(&mut state, |roll| {
+        here.change(&mut threads, |members| {
             let mut is_alive = alive.iter().map(Option::is_some);
-            roll.dispatches.retain(|_| is_alive.next().unwrap_or(true));
-            roll.dispatches.push(dispatch.downgrade());
+            members.dispatches.retain(|_| is_alive.next().unwrap_or(true));
+            members.dispatches.push(dispatch.downgrade());
         });
         self.has_dispatch.store(true, Ordering::Release);
-        drop(state);
+        drop(threads);
         drop(alive); // Perhaps the last references: not under the lock.
     }
 
     /// Adds one who wants to be told, and has the watch run.
     fn add_follower(&self) -> io::Result<()> {
-        let own = self.own();
-        let mut state = lock(&own.state);
-        if state.watch.is_none() {
+        let here = self.here();
+        let mut threads = lock(&here.threads);
+        if threads.watch.is_none() {
             let watch = (self.start)()?;
             // A callback that comes meanwhile waits for the lock, and knows better.
             self.questions.switch(watch.tags().bits());
-            state.watch = Some(watch);
+            threads.watch = Some(watch);
         }
-        own.change(&mut state, |roll| roll.followers += 1);
+        here.change(&mut threads, |members| members.followers += 1);
         Ok(())
     }
 
     fn remove_follower(&self) {
-        let own = self.own();
-        let mut state = lock(&own.state);
-        own.change(&mut state, |roll| roll.followers -= 1);
-        let is_last = own.roll(&state).followers == 0;
-        let watch = if is_last { state.watch.take() } else { None };
-        drop(state);
+        let here = self.here();
+        let mut threads = lock(&here.threads);
+        here.change(&mut threads, |members| members.followers -= 1);
+        let is_last = here.members(&threads).followers == 0;
+        let watch = if is_last { threads.watch.take() } else { None };
+        drop(threads);
         drop(watch); // Waits for its thread a little.
     }
 
     /// What the watch calls.
     fn switched(&'static self) {
         {
-            let own = self.own();
-            let state = lock(&own.state);
+            let here = self.here();
+            let threads = lock(&here.threads);
             // Not what the callback was called with: it may be that of a watch that was dropped while it ran,
             // and the tags of another one, begun since, are newer.
-            let Some(watch) = &state.watch else { return };
+            let Some(watch) = &threads.watch else { return };
             self.questions.switch(watch.tags().bits());
         }
         if on_watching_thread() {
@@ -211,33 +198,33 @@ impl Board {
         if self.questions.open().is_none() {
             return;
         }
-        let own = self.own();
-        if own.settling.swap(AGAIN, Ordering::SeqCst) != IDLE {
-            if let Some(settler) = &lock(&own.state).settler {
+        let here = self.here();
+        if here.settling.swap(AGAIN, Ordering::SeqCst) != IDLE {
+            if let Some(settler) = &lock(&here.threads).settler {
                 settler.unpark();
             }
             return;
         }
         // Even a thread without descriptors may start this one, which needs none either.
-        if spawn_quiet("atrace-rebuild", || self.settle(own)).is_err() {
-            own.settling.store(IDLE, Ordering::SeqCst);
+        if spawn_quiet("atrace-rebuild", || self.settle(here)).is_err() {
+            here.settling.store(IDLE, Ordering::SeqCst);
         }
     }
 
-    fn settle(&self, own: &Own) {
-        lock(&own.state).settler = Some(std::thread::current());
+    fn settle(&self, here: &OfProcess) {
+        lock(&here.threads).settler = Some(std::thread::current());
         loop {
-            own.settling.store(SETTLING, Ordering::SeqCst);
+            here.settling.store(SETTLING, Ordering::SeqCst);
             let Some(asked) = self.questions.open() else {
-                return own.settling.store(IDLE, Ordering::SeqCst);
+                return here.settling.store(IDLE, Ordering::SeqCst);
             };
             let mut pause = FIRST_PAUSE;
-            while pause <= LAST_PAUSE && own.settling.load(Ordering::SeqCst) == SETTLING {
+            while pause <= LAST_PAUSE && here.settling.load(Ordering::SeqCst) == SETTLING {
                 std::thread::park_timeout(pause);
                 self.rebuild();
                 pause *= 2;
             }
-            if own.settling.compare_exchange(SETTLING, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            if here.settling.compare_exchange(SETTLING, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 return self.questions.settle(asked);
             }
         }
@@ -250,8 +237,8 @@ impl Board {
             // What panics here is somebody else's, and reported by the panic hook; the next rebuild must find
             // all in order.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                // Perhaps on behalf of the other board, too.
-                let dispatches = [self, &ORDINARY, &DETACHED].map(|board| board.own().dispatches());
+                // Perhaps on behalf of the other rebuilder, too.
+                let dispatches = [self, &ORDINARY, &DETACHED].map(|rebuilder| rebuilder.here().dispatches());
                 let Some(dispatch) = dispatches.iter().flatten().next() else { return };
                 let before = LevelFilter::current();
                 REBUILDING.set(true);
@@ -264,15 +251,15 @@ impl Board {
     }
 
     fn after_fork(&'static self) -> io::Result<()> {
-        let own = self.own();
-        let mut state = lock(&own.state);
-        if own.roll(&state).followers == 0 {
+        let here = self.here();
+        let mut threads = lock(&here.threads);
+        if here.members(&threads).followers == 0 {
             return Ok(());
         }
         let watch = (self.start)()?;
         self.questions.switch(watch.tags().bits());
-        let before = state.watch.replace(watch);
-        drop(state);
+        let before = threads.watch.replace(watch);
+        drop(threads);
         drop(before);
         self.rebuild_and_settle();
         Ok(())
@@ -314,18 +301,18 @@ pub(crate) enum Answer {
 pub(crate) struct Follower {
     tag: AtraceTag,
     watches: bool,
-    board: OnceLock<&'static Board>,
+    rebuilder: OnceLock<&'static Rebuilder>,
 }
 
-impl std::fmt::Debug for Board {
+impl std::fmt::Debug for Rebuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Board").field("tags", &self.questions.tags).finish_non_exhaustive()
+        f.debug_struct("Rebuilder").field("tags", &self.questions.tags).finish_non_exhaustive()
     }
 }
 
 impl Follower {
     pub(crate) const fn new(tag: AtraceTag) -> Self {
-        Self { tag, watches: true, board: OnceLock::new() }
+        Self { tag, watches: true, rebuilder: OnceLock::new() }
     }
 
     pub(crate) fn without_watch(mut self) -> Self {
@@ -337,25 +324,25 @@ impl Follower {
         self.tag
     }
 
-    /// Follows the switch from now on, once the board knows a dispatch. Where no thread can be started, every
+    /// Follows the switch from now on, once the rebuilder knows a dispatch. Where no thread can be started, every
     /// event is asked.
-    pub(crate) fn follow(&self, board: &'static Board) {
+    pub(crate) fn follow(&self, rebuilder: &'static Rebuilder) {
         if self.watches
-            && board.has_dispatch.load(Ordering::Acquire)
-            && self.board.get().is_none()
-            && board.add_follower().is_ok()
+            && rebuilder.has_dispatch.load(Ordering::Acquire)
+            && self.rebuilder.get().is_none()
+            && rebuilder.add_follower().is_ok()
         {
-            if self.board.set(board).is_ok() {
+            if self.rebuilder.set(rebuilder).is_ok() {
                 atrace::__note_filter(true);
             } else {
-                board.remove_follower(); // Another thread was faster.
+                rebuilder.remove_follower(); // Another thread was faster.
             }
         }
     }
 
     pub(crate) fn answer(&self) -> Answer {
-        let Some(board) = self.board.get() else { return Answer::Ask };
-        let tags = AtraceTag::from_bits_retain(board.questions.ask(!REBUILDING.get()));
+        let Some(rebuilder) = self.rebuilder.get() else { return Answer::Ask };
+        let tags = AtraceTag::from_bits_retain(rebuilder.questions.ask(!REBUILDING.get()));
         if tags.intersects(self.tag & AtraceTag::ValidMask) { Answer::On } else { Answer::Off }
     }
 
@@ -380,8 +367,8 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        if let Some(board) = self.board.get() {
-            board.remove_follower();
+        if let Some(rebuilder) = self.rebuilder.get() {
+            rebuilder.remove_follower();
             atrace::__note_filter(false);
         }
     }
