@@ -7,10 +7,9 @@ use std::convert::Infallible;
 pub(crate) mod gate {
     use super::Infallible;
     use crate::AtraceTag;
-    use crate::sink::Sink;
 
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Glance(Infallible);
+    pub(crate) struct Glance(pub(super) Infallible);
 
     #[inline(always)]
     pub(crate) fn glance(_: AtraceTag) -> Option<Glance> {
@@ -30,11 +29,15 @@ pub(crate) mod gate {
             None
         }
     }
+}
 
-    impl Glance {
-        pub(crate) fn enabled(self, _: AtraceTag) -> Option<&'static Sink> {
-            match self.0 {}
-        }
+pub(crate) mod refresh {
+    use super::gate::Glance;
+    use super::sink::Sink;
+    use crate::AtraceTag;
+
+    pub(crate) fn enabled(glance: Glance, _: AtraceTag) -> Option<&'static Sink> {
+        match glance.0 {}
     }
 
     pub(crate) fn tags() -> AtraceTag {
@@ -54,16 +57,18 @@ pub(crate) mod message {
     use super::Infallible;
 
     #[derive(Clone, Copy)]
+    #[allow(dead_code, reason = "nothing is written, so nothing reads the numbers")]
     pub(crate) enum Kind {
         Begin,
         End,
-        AsyncBegin,
-        AsyncEnd,
-        TrackBegin,
-        TrackEnd,
+        AsyncBegin(i32),
+        AsyncEnd(i32),
+        TrackBegin(i32),
+        TrackEnd(i32),
         Instant,
         TrackInstant,
-        Counter,
+        Int(i32),
+        Int64(i64),
     }
 
     /// Writes the name of an event straight into its message.
@@ -109,48 +114,35 @@ pub(crate) mod sink {
 
     use std::fmt;
 
-    use super::gate::Glance;
     use super::message::{Kind, NameWriter};
-    use crate::AtraceTag;
 
     #[derive(Debug)]
     pub(crate) struct Sink(());
 
-    static NOWHERE: Sink = Sink(());
-
-    #[derive(Clone, Copy)]
-    #[allow(dead_code, reason = "nothing is written, so nothing reads them")]
-    pub(crate) enum Number {
-        None,
-        Cookie(i32),
-        Int(i32),
-        Int64(i64),
+    impl Sink {
+        pub(crate) fn write(
+            &self,
+            _kind: Kind,
+            _track: Option<&str>,
+            _name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+        ) -> bool {
+            false
+        }
     }
 
-    pub(crate) fn present() -> &'static Sink {
-        &NOWHERE
-    }
+    pub(crate) mod choice {
+        use super::{Sink, SinkInfo};
 
-    pub(crate) fn emit(
-        glance: Glance,
-        tag: AtraceTag,
-        _kind: Kind,
-        _track: Option<&str>,
-        _name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-        _number: Number,
-    ) -> bool {
-        let _ = (glance, tag);
-        false
-    }
+        static NOWHERE: Sink = Sink(());
 
-    pub(crate) fn write(
-        _sink: &'static Sink,
-        _kind: Kind,
-        _track: Option<&str>,
-        _name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-        _number: Number,
-    ) -> bool {
-        false
+        pub(crate) fn present() -> &'static Sink {
+            &NOWHERE
+        }
+
+        /// Tells where this process' events go.
+        pub fn sink() -> SinkInfo {
+            SinkInfo(())
+        }
     }
 
     /// Where this process' events go.
@@ -181,11 +173,6 @@ pub(crate) mod sink {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("nowhere: this system has no ATrace")
         }
-    }
-
-    /// Tells where this process' events go.
-    pub fn sink() -> SinkInfo {
-        SinkInfo(())
     }
 }
 

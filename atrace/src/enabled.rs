@@ -1,9 +1,8 @@
 //! Asking once for several events, for tracers built on this crate.
 
-use crate::gate;
 use crate::message::{Kind, NameWriter};
-use crate::sink::{self, Number, Sink};
-use crate::{AtraceTag, Slice};
+use crate::sink::Sink;
+use crate::{AtraceTag, Slice, gate, refresh};
 
 /// What a look at the gate found: the tags may be enabled.
 ///
@@ -91,7 +90,7 @@ impl Glance {
     /// Tells for sure whether one of the tags is enabled.
     #[inline]
     pub fn enabled(self) -> Option<Enabled> {
-        self.found.enabled(self.tag).map(|sink| Enabled { sink })
+        refresh::enabled(self.found, self.tag).map(|sink| Enabled { sink })
     }
 }
 
@@ -107,19 +106,19 @@ impl Enabled {
     /// Writes an instant, as [`atrace_instant_with`](crate::atrace_instant_with).
     #[inline(always)]
     pub fn instant_with(self, name: impl FnOnce(&mut NameWriter<'_>)) {
-        sink::write(self.sink, Kind::Instant, None, Some(name), Number::None);
+        self.sink.write(Kind::Instant, None, Some(name));
     }
 
     /// Sets a counter, as [`atrace_int64`](crate::atrace_int64).
     #[inline(never)]
     pub fn int64(self, name: &str, value: i64) {
         let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
-        sink::write(self.sink, Kind::Counter, None, name, Number::Int64(value));
+        self.sink.write(Kind::Int64(value), None, name);
     }
 
     /// Begins a slice, as [`Slice::begin_with`].
     #[inline(always)]
     pub fn begin_with(self, name: impl FnOnce(&mut NameWriter<'_>)) -> Slice {
-        Slice::written(sink::write(self.sink, Kind::Begin, None, Some(name), Number::None))
+        Slice::written(self.sink.write(Kind::Begin, None, Some(name)))
     }
 }

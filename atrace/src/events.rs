@@ -1,7 +1,7 @@
 //! The events: slices, async slices, instants and counters.
 //!
-//! Each function looks at the gate, inlined; only when that does not say "off" is anything called. The called
-//! half is handed what the gate saw, so that nothing is asked twice.
+//! The way of each: its function looks at the gate, inlined, and calls nothing where the gate says "off". Else it hands
+//! what the gate saw to [`emit`], which makes sure and has the sink write it (`sink/mod.rs`).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +11,8 @@ use atrace_sys::fork::{Generation, generation};
 use crate::AtraceTag;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
-use crate::sink::{self, Number, emit};
+use crate::refresh;
+use crate::sink::choice;
 
 /// Opens the marker and reads the properties now rather than at the first event.
 ///
@@ -24,7 +25,7 @@ pub fn atrace_init() {
 /// Returns the tags enabled in this process, or [`AtraceTag::NotReady`] while
 /// [`atrace_set_tracing_enabled`]`(false)` holds.
 pub fn atrace_get_enabled_tags() -> AtraceTag {
-    gate::tags()
+    refresh::tags()
 }
 
 /// Tells whether one of the tags is enabled: ask before work that only a trace needs.
@@ -45,7 +46,7 @@ pub fn atrace_get_enabled_tags() -> AtraceTag {
 pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
     match gate::glance(tag) {
         None => false,
-        Some(glance) => glance.enabled(tag).is_some(),
+        Some(glance) => refresh::enabled(glance, tag).is_some(),
     }
 }
 
@@ -53,7 +54,7 @@ pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
 ///
 /// Zygote disables itself so; a child forked meanwhile inherits the state.
 pub fn atrace_set_tracing_enabled(enabled: bool) {
-    gate::set_enabled(enabled);
+    refresh::set_enabled(enabled);
     crate::watch::tags_may_have_changed();
 }
 
@@ -62,8 +63,20 @@ pub fn atrace_set_tracing_enabled(enabled: bool) {
 /// Needed only after a change of `debug.atrace.app_*` that was not followed by setting
 /// `debug.atrace.tags.enableflags` (as in libcutils, that one alone is watched), and when the process was renamed.
 pub fn atrace_update_tags() {
-    gate::update();
+    refresh::update();
     crate::watch::tags_may_have_changed();
+}
+
+/// Writes an event if its tag, which was seen at the gate, is enabled; tells whether it was written.
+#[inline(always)]
+fn emit(
+    glance: Glance,
+    tag: AtraceTag,
+    kind: Kind,
+    track: Option<&str>,
+    name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+) -> bool {
+    refresh::enabled(glance, tag).is_some_and(|sink| sink.write(kind, track, name))
 }
 
 /// Defines the three forms of an event with a name: `&str`, `format_args!`, closure.
@@ -71,7 +84,7 @@ macro_rules! named_event {
     (
         $(#[$doc:meta])*
         $name:ident, $name_fmt:ident, $name_with:ident, $alias:literal,
-        $kind:expr, ($($track:ident)?), ($($number:ident: $type:ty => $of:expr)?)
+        $kind:expr, ($($track:ident)?), ($($number:ident: $type:ty)?)
     ) => {
         $(#[$doc])*
         #[doc(alias = $alias)]
@@ -79,11 +92,8 @@ macro_rules! named_event {
         pub fn $name(tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
             #[inline(never)]
             fn on(glance: Glance, tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
-                emit(
-                    glance, tag, $kind, named_event!(@track $($track)?),
-                    Some(|writer: &mut NameWriter<'_>| writer.push_str(name)),
-                    named_event!(@number $($number => $of)?),
-                );
+                let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
+                emit(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), name);
             }
             if let Some(glance) = gate::glance(tag) {
                 on(glance, tag, $($track,)? name $(, $number)?);
@@ -97,11 +107,8 @@ macro_rules! named_event {
         pub fn $name_fmt(tag: AtraceTag, $($track: &str,)? name: fmt::Arguments<'_> $(, $number: $type)?) {
             #[inline(never)]
             fn on(glance: Glance, tag: AtraceTag, $($track: &str,)? name: fmt::Arguments<'_> $(, $number: $type)?) {
-                emit(
-                    glance, tag, $kind, named_event!(@track $($track)?),
-                    Some(|writer: &mut NameWriter<'_>| writer.push_fmt(name)),
-                    named_event!(@number $($number => $of)?),
-                );
+                let name = Some(|writer: &mut NameWriter<'_>| writer.push_fmt(name));
+                emit(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), name);
             }
             if let Some(glance) = gate::glance(tag) {
                 on(glance, tag, $($track,)? name $(, $number)?);
@@ -116,17 +123,15 @@ macro_rules! named_event {
             tag: AtraceTag, $($track: &str,)? name: impl FnOnce(&mut NameWriter<'_>) $(, $number: $type)?
         ) {
             if let Some(glance) = gate::glance(tag) {
-                emit(
-                    glance, tag, $kind, named_event!(@track $($track)?), Some(name),
-                    named_event!(@number $($number => $of)?),
-                );
+                let kind = named_event!(@kind $kind $(, $number)?);
+                emit(glance, tag, kind, named_event!(@track $($track)?), Some(name));
             }
         }
     };
     (@track) => { None };
     (@track $track:ident) => { Some($track) };
-    (@number) => { Number::None };
-    (@number $number:ident => $of:expr) => { $of($number) };
+    (@kind $kind:expr) => { $kind };
+    (@kind $kind:expr, $number:ident) => { $kind($number) };
 }
 
 named_event! {
@@ -157,7 +162,7 @@ named_event! {
 pub fn atrace_end(tag: AtraceTag) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag) {
-        emit(glance, tag, Kind::End, None, NO_NAME, Number::None);
+        emit(glance, tag, Kind::End, None, NO_NAME);
     }
     if let Some(glance) = gate::glance(tag) {
         on(glance, tag);
@@ -172,7 +177,7 @@ named_event! {
     /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. Async slices of one name that
     /// are open at once need different cookies within the process, or the reader makes one slice of them.
     atrace_async_begin, atrace_async_begin_fmt, atrace_async_begin_with, "atrace_async_begin_body",
-    Kind::AsyncBegin, (), (cookie: i32 => Number::Cookie)
+    Kind::AsyncBegin, (), (cookie: i32)
 }
 
 named_event! {
@@ -180,7 +185,7 @@ named_event! {
     ///
     /// Writes `F|pid|name|cookie`.
     atrace_async_end, atrace_async_end_fmt, atrace_async_end_with, "atrace_async_end_body",
-    Kind::AsyncEnd, (), (cookie: i32 => Number::Cookie)
+    Kind::AsyncEnd, (), (cookie: i32)
 }
 
 named_event! {
@@ -191,7 +196,7 @@ named_event! {
     /// row; on a track they share one.
     atrace_async_for_track_begin, atrace_async_for_track_begin_fmt, atrace_async_for_track_begin_with,
     "atrace_async_for_track_begin_body",
-    Kind::TrackBegin, (track_name), (cookie: i32 => Number::Cookie)
+    Kind::TrackBegin, (track_name), (cookie: i32)
 }
 
 /// Ends the async slice on this track with this cookie.
@@ -202,7 +207,7 @@ named_event! {
 pub fn atrace_async_for_track_end(tag: AtraceTag, track_name: &str, cookie: i32) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag, track_name: &str, cookie: i32) {
-        emit(glance, tag, Kind::TrackEnd, Some(track_name), NO_NAME, Number::Cookie(cookie));
+        emit(glance, tag, Kind::TrackEnd(cookie), Some(track_name), NO_NAME);
     }
     if let Some(glance) = gate::glance(tag) {
         on(glance, tag, track_name, cookie);
@@ -231,7 +236,7 @@ named_event! {
     ///
     /// Writes `C|pid|name|value`.
     atrace_int, atrace_int_fmt, atrace_int_with, "atrace_int_body",
-    Kind::Counter, (), (value: i32 => Number::Int)
+    Kind::Int, (), (value: i32)
 }
 
 named_event! {
@@ -239,7 +244,7 @@ named_event! {
     ///
     /// Writes `C|pid|name|value`. Perfetto keeps counters as doubles: beyond 2^53 the last digits go.
     atrace_int64, atrace_int64_fmt, atrace_int64_with, "atrace_int64_body",
-    Kind::Counter, (), (value: i64 => Number::Int64)
+    Kind::Int64, (), (value: i64)
 }
 
 /// A slice of the calling thread that knows whether its begin was written.
@@ -280,7 +285,7 @@ impl Slice {
         #[inline(never)]
         fn on(glance: Glance, tag: AtraceTag, name: &str) -> Slice {
             let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
-            Slice::written(emit(glance, tag, Kind::Begin, None, name, Number::None))
+            Slice::written(emit(glance, tag, Kind::Begin, None, name))
         }
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }
@@ -288,9 +293,8 @@ impl Slice {
     /// Begins a slice, as [`atrace_begin_with`].
     #[inline(always)]
     pub fn begin_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> Self {
-        gate::glance(tag).map_or(Self::none(), |glance| {
-            Self::written(emit(glance, tag, Kind::Begin, None, Some(name), Number::None))
-        })
+        gate::glance(tag)
+            .map_or(Self::none(), |glance| Self::written(emit(glance, tag, Kind::Begin, None, Some(name))))
     }
 
     /// Tells whether the begin was written.
@@ -311,7 +315,7 @@ impl Slice {
 #[inline(never)]
 fn end_slice(by: Generation) {
     if by == generation() {
-        sink::write(sink::present(), Kind::End, None, NO_NAME, Number::None);
+        choice::present().write(Kind::End, None, NO_NAME);
     }
 }
 
@@ -340,8 +344,7 @@ impl TrackSlice {
         cookie: i32,
     ) -> Self {
         let by = gate::glance(tag).and_then(|glance| {
-            emit(glance, tag, Kind::TrackBegin, Some(track_name), Some(name), Number::Cookie(cookie))
-                .then(generation)
+            emit(glance, tag, Kind::TrackBegin(cookie), Some(track_name), Some(name)).then(generation)
         });
         Self { by }
     }
@@ -359,7 +362,7 @@ impl TrackSlice {
         if let Some(by) = self.by
             && by == generation()
         {
-            sink::write(sink::present(), Kind::TrackEnd, Some(track_name), NO_NAME, Number::Cookie(cookie));
+            choice::present().write(Kind::TrackEnd(cookie), Some(track_name), NO_NAME);
         }
     }
 }

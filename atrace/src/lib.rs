@@ -129,6 +129,8 @@ mod gate;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod message;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+mod refresh;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 mod sink;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod state;
@@ -154,13 +156,14 @@ mod elsewhere;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use elsewhere::{control, watch};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-use elsewhere::{gate, message, sink};
+use elsewhere::{gate, message, refresh, sink};
 
 pub use enabled::{Enabled, Glance, PreparedTag, glance};
 pub use events::*;
 pub use message::NameWriter;
 pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_fmt, begin_scoped_event_with};
-pub use sink::{SinkInfo, SinkKind, sink};
+pub use sink::choice::sink;
+pub use sink::{SinkInfo, SinkKind};
 pub use tag::AtraceTag;
 
 #[doc(hidden)]

@@ -1,7 +1,7 @@
-//! What this process says of its tracing, for the doctor, in another process, to read.
+//! The state page: what this process says of its tracing, for the doctor, in another process, to read.
 //!
-//! A text of lines `key value`, published where something changed that is not on an event's way: the
-//! properties were read again, events could not be written, a filter came or went. Its keys:
+//! It is text, a line `key value` each, published when the properties were read again, events could not be written, or
+//! a filter came or went; never by an event. Its keys:
 //!
 //! | key | value |
 //! |---|---|
@@ -22,22 +22,23 @@ use atrace_sys::process;
 use atrace_sys::state::{self, Text};
 
 use crate::AtraceTag;
-use crate::{gate, sink};
+use crate::gate;
+use crate::sink::choice;
 
-/// The serial and the tags that the gate published last, for while it finds out anew. `NotReady` does not fit: it
+/// The serial and the tags that were published last, for while the gate is claimed. `NotReady` does not fit: it
 /// has a bit of its own.
-static READ: AtomicU64 = AtomicU64::new(0);
+static LAST: AtomicU64 = AtomicU64::new(0);
 const PARKED: u64 = 1 << 31;
 
-fn read(serial: u32, tags: AtraceTag) -> u64 {
+fn packed(serial: u32, tags: AtraceTag) -> u64 {
     let parked = if tags.contains(AtraceTag::NotReady) { PARKED } else { 0 };
     u64::from(serial) << 32 | parked | (tags.bits() & AtraceTag::ValidMask.bits())
 }
 
-/// These tags are enabled, where the gate publishes nothing.
-pub(crate) fn note(tags: AtraceTag) {
-    let read = read(0, tags);
-    if READ.swap(read, Ordering::Relaxed) != read {
+/// Publishes that these tags are enabled, where the gate is not told so, if they were not published last.
+pub(crate) fn publish_unsure(tags: AtraceTag) {
+    let tags = packed(0, tags);
+    if LAST.swap(tags, Ordering::Relaxed) != tags {
         publish();
     }
 }
@@ -75,16 +76,16 @@ fn describe(text: &mut Text<'_>) {
     text.line("pid", str::from_utf8(&digits[..id.len_with_bar() - 1]).unwrap_or("?"));
     // Not handed over by who read the properties: of two, the slower one would overwrite what is newer.
     if let Some((serial, tags)) = gate::published() {
-        READ.store(read(serial, tags), Ordering::Relaxed);
+        LAST.store(packed(serial, tags), Ordering::Relaxed);
     }
-    let read = READ.load(Ordering::Relaxed);
-    text.line("serial", read >> 32);
+    let last = LAST.load(Ordering::Relaxed);
+    text.line("serial", last >> 32);
     let tags =
-        if read & PARKED != 0 { AtraceTag::NotReady.bits() } else { read & AtraceTag::ValidMask.bits() };
+        if last & PARKED != 0 { AtraceTag::NotReady.bits() } else { last & AtraceTag::ValidMask.bits() };
     text.line("tags", format_args!("{tags:#x}"));
     let filters = FILTERS.load(Ordering::Relaxed);
     if filters > 0 {
         text.line("filters", filters);
     }
-    sink::present().describe(text);
+    choice::present().describe(text);
 }

@@ -13,7 +13,7 @@ use loom::thread;
 use sync::AtomicRef;
 use sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use turn::Turn;
-use word::{CLAIMED, Gate, SERIAL_SHIFT, Watched};
+use word::{CLAIMED, Gate, SERIAL_SHIFT, Serial};
 
 const OFF: u64 = 0;
 const ON: u64 = 1;
@@ -62,14 +62,12 @@ impl World {
         self.area.fetch_add(1, Ordering::Release);
     }
 
-    fn watched(&self) -> Watched {
+    fn serial(&self) -> Serial {
         match self.property.load(Ordering::Acquire) {
-            0 => Watched {
-                word: Some(self.area),
-                serial: self.area.load(Ordering::Acquire),
-                is_property: false,
-            },
-            serial => Watched { word: Some(self.property), serial, is_property: true },
+            0 => {
+                Serial { word: Some(self.area), value: self.area.load(Ordering::Acquire), is_property: false }
+            }
+            value => Serial { word: Some(self.property), value, is_property: true },
         }
     }
 
@@ -78,11 +76,11 @@ impl World {
     }
 
     fn read(&self) -> (u64, bool) {
-        let find = |_: &Watched| {
+        let find = |_: &Serial| {
             let found = self.found();
             (Some(found), found)
         };
-        self.gate.read(self.nothing, || self.watched(), find)
+        self.gate.read(self.nothing, || self.serial(), find)
     }
 
     /// What an event does.
@@ -96,10 +94,10 @@ impl World {
     fn read_as_it_was(&self) {
         let claim = u64::from(self.gate.claims.fetch_add(1, Ordering::Relaxed)) << SERIAL_SHIFT | CLAIMED;
         self.gate.local.swap(claim, Ordering::AcqRel);
-        let watched = self.watched();
+        let serial = self.serial();
         let found = self.found();
-        self.gate.serial.set(watched.word.unwrap());
-        let found = u64::from(watched.serial) << SERIAL_SHIFT | found;
+        self.gate.serial.set(serial.word.unwrap());
+        let found = u64::from(serial.value) << SERIAL_SHIFT | found;
         let _ = self.gate.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed);
     }
 
@@ -108,7 +106,7 @@ impl World {
         let found = std::cell::Cell::new(0);
         let watch = || {
             found.set(self.found());
-            self.watched()
+            self.serial()
         };
         self.gate.read(self.nothing, watch, |_| (Some(found.get()), ()));
     }
@@ -204,9 +202,9 @@ fn a_claim_that_was_overtaken_publishes_nothing() {
 #[should_panic(expected = "overwritten")]
 fn without_claims_the_slower_reader_wins() {
     the_slower_reader_does_not_overwrite(|world| {
-        let watched = world.watched();
+        let serial = world.serial();
         let found = world.found();
-        world.gate.local.store(u64::from(watched.serial) << SERIAL_SHIFT | found, Ordering::Release);
+        world.gate.local.store(u64::from(serial.value) << SERIAL_SHIFT | found, Ordering::Release);
     });
 }
 
@@ -243,16 +241,16 @@ fn the_state_is_read_off_the_gate() {
 #[should_panic(expected = "said of a healthy gate")]
 fn a_reader_that_says_what_it_read_says_what_held_before() {
     the_state_says_what_holds(|world| {
-        let serial = std::cell::Cell::new(0);
+        let read = std::cell::Cell::new(0);
         let watch = || {
-            let watched = world.watched();
-            serial.set(watched.serial);
-            watched
+            let serial = world.serial();
+            read.set(serial.value);
+            serial
         };
         let (found, _) = world.gate.read(world.nothing, watch, |_| {
             let found = world.found();
             (Some(found), found)
         });
-        world.said.store(u64::from(serial.get()) << SERIAL_SHIFT | found, Ordering::Relaxed);
+        world.said.store(u64::from(read.get()) << SERIAL_SHIFT | found, Ordering::Relaxed);
     });
 }

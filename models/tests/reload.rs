@@ -1,18 +1,18 @@
-//! Having libcutils follow: atrace/src/sink/reload.rs.
+//! Having libcutils reload its tags: atrace/src/sink/reload.rs.
 
 mod common;
 use common::{leak, model, sync};
 
 #[path = "../../atrace/src/sink/reload.rs"]
-mod told;
+mod reload;
 
 use loom::thread;
+use reload::Reload;
 use sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use told::Told;
 
 struct Library {
-    told: Told,
-    told_as_it_was: AtomicU32,
+    reload: Reload,
+    reloaded_as_it_was: AtomicU32,
     serial: AtomicU32,
     value: AtomicU64,
     mask: AtomicU64,
@@ -21,8 +21,8 @@ struct Library {
 impl Library {
     fn new() -> &'static Self {
         leak(Self {
-            told: Told(AtomicU64::new(0)),
-            told_as_it_was: AtomicU32::new(0),
+            reload: Reload(AtomicU64::new(0)),
+            reloaded_as_it_was: AtomicU32::new(0),
             serial: AtomicU32::new(2),
             value: AtomicU64::new(1),
             mask: AtomicU64::new(0),
@@ -48,17 +48,17 @@ impl Library {
 
     /// The tags, if they are sure.
     fn tags(&self) -> Option<u64> {
-        self.told.follow(1, || self.now(), || self.update_tags())?;
+        self.reload.follow(1, || self.now(), || self.update_tags())?;
         Some(self.mask.load(Ordering::Relaxed))
     }
 
     fn tags_as_they_were(&self) -> Option<u64> {
         let follow = |serial| {
-            if self.told_as_it_was.load(Ordering::Acquire) == serial {
+            if self.reloaded_as_it_was.load(Ordering::Acquire) == serial {
                 return false;
             }
             self.update_tags();
-            self.told_as_it_was.store(serial, Ordering::Release);
+            self.reloaded_as_it_was.store(serial, Ordering::Release);
             true
         };
         let mut serial = self.now().0;
@@ -76,7 +76,7 @@ impl Library {
     }
 }
 
-fn told_is_told(tags: fn(&Library) -> Option<u64>) {
+fn the_mask_is_current(tags: fn(&Library) -> Option<u64>) {
     model(2, move || {
         let library = Library::new();
         let event = thread::spawn(move || tags(library));
@@ -88,14 +88,14 @@ fn told_is_told(tags: fn(&Library) -> Option<u64>) {
 }
 
 #[test]
-fn the_mask_is_that_of_the_serial_told() {
-    told_is_told(Library::tags);
+fn the_mask_is_that_of_the_serial_followed() {
+    the_mask_is_current(Library::tags);
 }
 
 #[test]
 #[should_panic(expected = "the mask is old")]
 fn a_thread_that_was_slow_left_the_mask_old() {
-    told_is_told(Library::tags_as_they_were);
+    the_mask_is_current(Library::tags_as_they_were);
 }
 
 /// Other functions have the library read, too.
@@ -103,7 +103,7 @@ fn a_thread_that_was_slow_left_the_mask_old() {
 fn what_no_serial_tells_is_followed_up() {
     model(3, || {
         let library = Library::new();
-        let other = thread::spawn(move || library.told.forget(1, || library.update_tags()));
+        let other = thread::spawn(move || library.reload.force(1, || library.update_tags()));
         library.switch();
         library.tags();
         other.join().unwrap();
@@ -113,16 +113,16 @@ fn what_no_serial_tells_is_followed_up() {
 
 /// A child has not the thread of its parent that was reading.
 #[test]
-fn a_child_is_told() {
+fn a_child_is_current() {
     model(3, || {
         let library = Library::new();
         library.switch();
-        library.told.forget(1, || {
-            let child = library.told.follow(2, || library.now(), || library.update_tags());
+        library.reload.force(1, || {
+            let child = library.reload.follow(2, || library.now(), || library.update_tags());
             assert_eq!(child, Some(4));
-            assert!(library.told.is_told());
+            assert!(library.reload.is_current());
         });
-        assert!(library.told.is_told(), "the thread that forked changes nothing of the child's");
+        assert!(library.reload.is_current(), "the thread that forked changes nothing of the child's");
         assert_eq!(library.mask.load(Ordering::Relaxed), 2);
     });
 }

@@ -34,12 +34,11 @@ fn repeated((times, text): (u16, &str)) -> String {
 
 fuzz_target!(|input: Input<'_>| {
     let event = reference::Event {
-        kind: reference::KINDS[usize::from(input.kind) % reference::KINDS.len()],
+        kind: reference::KINDS[usize::from(input.kind) % reference::KINDS.len()](input.number),
         // The numbers that Linux gives.
         pid: input.pid % 4_194_304 + 1,
         track: repeated(input.track),
         name: repeated(input.name) + input.rest,
-        number: input.number,
     };
     event.check();
 });

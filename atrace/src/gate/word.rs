@@ -32,12 +32,12 @@ pub(crate) struct Gate {
     pub(crate) claims: AtomicU32,
 }
 
-/// The word whose value tells that what was found holds no longer, and its value before that was found.
+/// A serial: its word, which changes when what was found no longer holds, and its value before that was found.
 #[derive(Clone, Copy)]
-pub(crate) struct Watched {
+pub(crate) struct Serial {
     /// None where it can't be loaded: then the claim stays, and every event finds out for itself.
     pub(crate) word: Option<&'static AtomicU32>,
-    pub(crate) serial: u32,
+    pub(crate) value: u32,
     /// It is that of the flags property, not of something that says when to look for it.
     pub(crate) is_property: bool,
 }
@@ -62,27 +62,27 @@ impl Gate {
         claim
     }
 
-    /// Has `watch` tell the serial and then `find` what is enabled: the bits to be published, if they may be, and
-    /// the answer. Returns the answer, and whether it was published. `nothing` is what `serial` refers to at
+    /// Has `serial` read the serial and then `find` what is enabled: the bits to be published, if they may be, and
+    /// the answer. Returns the answer, and whether it was published. `nothing` is the serial's word at
     /// first.
     pub(crate) fn read<T>(
         &self,
         nothing: &'static AtomicU32,
-        mut watch: impl FnMut() -> Watched,
-        find: impl FnOnce(&Watched) -> (Option<u64>, T),
+        mut serial: impl FnMut() -> Serial,
+        find: impl FnOnce(&Serial) -> (Option<u64>, T),
     ) -> (T, bool) {
         // In three steps: what the first and the last need is not on the stack, perhaps a signal handler's, of the second.
-        let (claim, watched) = self.begin(&mut watch);
-        let (bits, answer) = find(&watched);
-        let is_published = bits.is_some_and(|bits| self.publish(nothing, claim, &watched, bits));
+        let (claim, serial) = self.begin(&mut serial);
+        let (bits, answer) = find(&serial);
+        let is_published = bits.is_some_and(|bits| self.publish(nothing, claim, &serial, bits));
         (answer, is_published)
     }
 
     #[inline(never)]
-    fn begin(&self, watch: &mut dyn FnMut() -> Watched) -> (u64, Watched) {
+    fn begin(&self, read: &mut dyn FnMut() -> Serial) -> (u64, Serial) {
         let mut claim = self.claim();
-        let mut watched = watch();
-        if let Watched { word: Some(word), is_property: true, .. } = watched
+        let mut serial = read();
+        if let Serial { word: Some(word), is_property: true, .. } = serial
             && !std::ptr::eq(self.serial.get(), word)
         {
             claim = self.claim();
@@ -90,19 +90,19 @@ impl Gate {
             while let Err(other) = self.serial.replace(present, word) {
                 present = other;
             }
-            watched = watch();
+            serial = read();
         }
-        (claim, watched)
+        (claim, serial)
     }
 
     #[inline(never)]
-    fn publish(&self, nothing: &'static AtomicU32, claim: u64, watched: &Watched, bits: u64) -> bool {
-        let Some(word) = watched.word else { return false };
-        if !watched.is_property && !std::ptr::eq(nothing, word) {
+    fn publish(&self, nothing: &'static AtomicU32, claim: u64, found: &Serial, bits: u64) -> bool {
+        let Some(word) = found.word else { return false };
+        if !found.is_property && !std::ptr::eq(nothing, word) {
             // First: a serial that is not that of the local word has every event come here, too.
             let _ = self.serial.replace(nothing, word);
         }
-        let found = u64::from(watched.serial) << SERIAL_SHIFT | bits;
+        let found = u64::from(found.value) << SERIAL_SHIFT | bits;
         // Not where another thread claimed it since: what that one finds is as new.
         self.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

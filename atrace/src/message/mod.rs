@@ -43,19 +43,50 @@ pub(crate) const MESSAGE_MAX: usize = 1023;
 /// (`-2147483648`).
 const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
-/// The kinds of message, by the letter they start with.
+/// What a message tells, with the number that stands at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Kind {
-    Begin = b'B',
-    End = b'E',
-    AsyncBegin = b'S',
-    AsyncEnd = b'F',
-    TrackBegin = b'G',
-    TrackEnd = b'H',
-    Instant = b'I',
-    TrackInstant = b'N',
-    Counter = b'C',
+    Begin,
+    End,
+    AsyncBegin(i32),
+    AsyncEnd(i32),
+    TrackBegin(i32),
+    TrackEnd(i32),
+    Instant,
+    TrackInstant,
+    Int(i32),
+    Int64(i64),
+}
+
+impl Kind {
+    /// What a message of this kind starts with.
+    #[inline(always)]
+    pub(crate) const fn letter(self) -> u8 {
+        match self {
+            Self::Begin => b'B',
+            Self::End => b'E',
+            Self::AsyncBegin(_) => b'S',
+            Self::AsyncEnd(_) => b'F',
+            Self::TrackBegin(_) => b'G',
+            Self::TrackEnd(_) => b'H',
+            Self::Instant => b'I',
+            Self::TrackInstant => b'N',
+            Self::Int(_) | Self::Int64(_) => b'C',
+        }
+    }
+
+    #[inline(always)]
+    const fn number(self) -> Option<i64> {
+        match self {
+            Self::Begin | Self::End | Self::Instant | Self::TrackInstant => None,
+            Self::AsyncBegin(number)
+            | Self::AsyncEnd(number)
+            | Self::TrackBegin(number)
+            | Self::TrackEnd(number)
+            | Self::Int(number) => Some(number as i64),
+            Self::Int64(number) => Some(number),
+        }
+    }
 }
 
 /// Where the texts of a message lie in it.
@@ -81,7 +112,7 @@ impl Message {
         Self { buffer: [const { MaybeUninit::uninit() }; MESSAGE_MAX + 1], len: 0, has_angle: false }
     }
 
-    /// Builds `KIND|pid`, then `|track`, `|name` and `|number` as given, and tells where the texts lie.
+    /// Builds `KIND|pid`, then `|track`, `|name` as given and the kind's `|number`, and tells where the texts lie.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn encode(
@@ -90,12 +121,11 @@ impl Message {
         pid: ProcessId,
         track: Option<&str>,
         name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-        number: Option<i64>,
     ) -> Texts {
         let mut texts = Texts::default();
         self.head(kind, pid);
         let mut digits = itoa::Buffer::new();
-        let number = number.map(|number| digits.format(number).as_bytes());
+        let number = kind.number().map(|number| digits.format(number).as_bytes());
         let tail = number.map_or(0, |digits| digits.len() + 1);
         if let Some(track) = track {
             let start = self.len;
@@ -177,7 +207,7 @@ impl Message {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn head(&mut self, kind: Kind, pid: ProcessId) {
         let [a, b, id @ ..] = self.buffer.first_chunk_mut::<10>().expect("the buffer is longer");
-        a.write(kind as u8);
+        a.write(kind.letter());
         b.write(b'|');
         *id = pid.bytes().map(MaybeUninit::new);
         self.len = 2 + pid.len_with_bar();

@@ -13,45 +13,43 @@ pub(crate) struct Event {
     pub(crate) pid: u32,
     pub(crate) track: String,
     pub(crate) name: String,
-    pub(crate) number: i64,
 }
 
-pub(crate) const KINDS: [Kind; 9] = [
-    Kind::Begin,
-    Kind::End,
-    Kind::AsyncBegin,
-    Kind::AsyncEnd,
-    Kind::TrackBegin,
-    Kind::TrackEnd,
-    Kind::Instant,
-    Kind::TrackInstant,
-    Kind::Counter,
+/// Each kind, with a number cut to what it can have.
+pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
+    |_| Kind::Begin,
+    |_| Kind::End,
+    |number| Kind::AsyncBegin(number as i32),
+    |number| Kind::AsyncEnd(number as i32),
+    |number| Kind::TrackBegin(number as i32),
+    |number| Kind::TrackEnd(number as i32),
+    |_| Kind::Instant,
+    |_| Kind::TrackInstant,
+    |number| Kind::Int(number as i32),
+    Kind::Int64,
 ];
 
-/// Which fields a kind has: a track, a name, a number.
-fn fields(kind: Kind) -> (bool, bool, bool) {
-    match kind {
-        Kind::Begin | Kind::Instant => (false, true, false),
-        Kind::End => (false, false, false),
-        Kind::AsyncBegin | Kind::AsyncEnd | Kind::Counter => (false, true, true),
-        Kind::TrackBegin => (true, true, true),
-        Kind::TrackEnd => (true, false, true),
-        Kind::TrackInstant => (true, true, false),
-    }
-}
-
 impl Event {
-    /// The event with what its kind does not have left out, and a number that its kind can have.
-    fn fields(&self) -> (Option<&str>, Option<&str>, Option<i64>) {
-        let (track, name, number) = fields(self.kind);
-        let value = if self.kind == Kind::Counter { self.number } else { i64::from(self.number as i32) };
-        (track.then_some(&*self.track), name.then_some(&*self.name), number.then_some(value))
+    /// The track and the name where its kind has them, and the number as text.
+    fn fields(&self) -> (Option<&str>, Option<&str>, Option<String>) {
+        let (track, name, number) = match self.kind {
+            Kind::Begin | Kind::Instant => (false, true, None),
+            Kind::End => (false, false, None),
+            Kind::AsyncBegin(number) | Kind::AsyncEnd(number) | Kind::Int(number) => {
+                (false, true, Some(number.to_string()))
+            }
+            Kind::Int64(number) => (false, true, Some(number.to_string())),
+            Kind::TrackBegin(number) => (true, true, Some(number.to_string())),
+            Kind::TrackEnd(number) => (true, false, Some(number.to_string())),
+            Kind::TrackInstant => (true, true, None),
+        };
+        (track.then_some(&*self.track), name.then_some(&*self.name), number)
     }
 
     /// The message of the encoder under test, the name written in pieces of `piece` characters (0: in one),
     /// with the fields' C strings.
     pub(crate) fn encode(&self, piece: usize) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
-        let (track, name, number) = self.fields();
+        let (track, name, _) = self.fields();
         let mut message = Message::new();
         let write = name.map(|name| {
             move |writer: &mut NameWriter<'_>| {
@@ -67,7 +65,7 @@ impl Event {
                 writer.push_str("");
             }
         });
-        let texts = message.encode(self.kind, ProcessId::new(self.pid), track, write, number);
+        let texts = message.encode(self.kind, ProcessId::new(self.pid), track, write);
         let bytes = message.bytes().to_vec();
         let (track, name) = message.c_strings(texts);
         let (track, name) = (track.to_bytes().to_vec(), name.to_bytes().to_vec());
@@ -78,7 +76,7 @@ impl Event {
     /// The message as the documentation says it.
     fn expected(&self) -> String {
         let (track, name, number) = self.fields();
-        let mut message = format!("{}|{}", char::from(self.kind as u8), self.pid);
+        let mut message = format!("{}|{}", char::from(self.kind.letter()), self.pid);
         if let Some(track) = track {
             // Behind it must go a bar, any character, a bar and any cookie.
             let mut track = cut(&escaped(track, true), 1023 - 17 - (message.len() + 1));
@@ -106,14 +104,15 @@ impl Event {
     /// Checks all that is promised of this event's message.
     pub(crate) fn check(&self) {
         let (bytes, c_track, c_name) = self.encode(0);
-        let (has_track, has_name, has_number) = fields(self.kind);
+        let (track, name, number) = self.fields();
+        let (has_track, has_name, has_number) = (track.is_some(), name.is_some(), number.is_some());
         let text = std::str::from_utf8(&bytes).unwrap_or_else(|_| panic!("not UTF-8: {self:?}"));
         assert_eq!(text, self.expected(), "{self:?}");
 
         assert!(bytes.len() <= 1023, "{} bytes: {self:?}", bytes.len());
         assert!(bytes.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f), "control bytes: {self:?}");
         assert!(!text.contains("</script>"), "ends a trace in HTML: {self:?}");
-        assert!(text.starts_with(&format!("{}|{}", char::from(self.kind as u8), self.pid)));
+        assert!(text.starts_with(&format!("{}|{}", char::from(self.kind.letter()), self.pid)));
         let parts: Vec<&str> = match self.kind {
             Kind::Begin => text.splitn(3, '|').collect(),
             _ => text.split('|').collect(),
@@ -139,9 +138,9 @@ impl Event {
         assert_eq!(again.encode(0).0, bytes, "{self:?}");
         // A track is the same in each event of that track.
         if has_track {
-            for kind in [Kind::TrackBegin, Kind::TrackEnd, Kind::TrackInstant] {
-                for (name, number) in [("", 0), ("é", -1), (&*self.track, i64::from(i32::MIN))] {
-                    let other = Self { kind, name: name.to_owned(), number, ..self.clone() };
+            for (name, cookie) in [("", 0), ("é", -1), (&*self.track, i32::MIN)] {
+                for kind in [Kind::TrackBegin(cookie), Kind::TrackEnd(cookie), Kind::TrackInstant] {
+                    let other = Self { kind, name: name.to_owned(), ..self.clone() };
                     let (other, ..) = other.encode(0);
                     assert_eq!(
                         other.split(|byte| *byte == b'|').nth(2),

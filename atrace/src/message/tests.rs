@@ -68,11 +68,10 @@ fn random_events_are_as_promised() {
             _ => chance.below(1 << 31) as i64,
         };
         let event = Event {
-            kind: KINDS[chance.below(KINDS.len())],
+            kind: KINDS[chance.below(KINDS.len())](number),
             pid: 10u32.pow(chance.below(7) as u32) + chance.below(2) as u32,
             track: chance.text(),
             name: chance.text(),
-            number,
         };
         event.check();
     }
@@ -86,9 +85,9 @@ fn a_cut_is_between_characters_at_every_offset() {
         for kind in KINDS.into_iter().rev().take(kinds) {
             for before in (985..1025).step_by(step) {
                 let name = "x".repeat(before) + &wide.repeat(12);
-                Event { kind, pid: 123, track: "t".into(), name: name.clone(), number: -5 }.check();
-                Event { kind, pid: 4_194_304, track: name.clone(), name: "n".into(), number: 5 }.check();
-                Event { kind, pid: 1, track: name.clone(), name: name.clone(), number: i32::MIN.into() }
+                Event { kind: kind(-5), pid: 123, track: "t".into(), name: name.clone() }.check();
+                Event { kind: kind(5), pid: 4_194_304, track: name.clone(), name: "n".into() }.check();
+                Event { kind: kind(i32::MIN.into()), pid: 1, track: name.clone(), name: name.clone() }
                     .check();
             }
         }
@@ -103,8 +102,8 @@ fn every_character_is_as_promised_at_every_place() {
         for length in 0..places {
             let mut name = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnop"[..length].to_owned();
             name.insert(length / 2, char::from(byte));
-            for kind in [Kind::Begin, Kind::Instant, Kind::Counter, Kind::TrackInstant] {
-                Event { kind, pid: 77, track: name.clone(), name: name.clone(), number: 1 }.check();
+            for kind in [Kind::Begin, Kind::Instant, Kind::Int(1), Kind::TrackInstant] {
+                Event { kind, pid: 77, track: name.clone(), name: name.clone() }.check();
             }
         }
     }
@@ -115,21 +114,21 @@ fn spaces_at_the_end_of_a_line_are_seen() {
     for spaces in if cfg!(miri) { [1, 2, 3, 40] } else { [1, 2, 40, 2000] } {
         let name = " ".repeat(spaces);
         for kind in KINDS {
-            Event { kind, pid: 7, track: name.clone(), name: name.clone(), number: 1 }.check();
+            Event { kind: kind(1), pid: 7, track: name.clone(), name: name.clone() }.check();
         }
     }
 }
 
 #[test]
 fn an_empty_begin_stays_empty() {
-    let event = |kind| Event { kind, pid: 7, track: String::new(), name: String::new(), number: 1 };
+    let event = |kind| Event { kind, pid: 7, track: String::new(), name: String::new() };
     assert_eq!(event(Kind::Begin).encode(0).0, b"B|7|");
     assert_eq!(event(Kind::End).encode(0).0, b"E|7");
-    assert_eq!(event(Kind::AsyncBegin).encode(0).0, b"S|7|?|1");
-    assert_eq!(event(Kind::TrackBegin).encode(0).0, b"G|7|?|?|1");
-    assert_eq!(event(Kind::TrackEnd).encode(0).0, b"H|7|?|1");
+    assert_eq!(event(Kind::AsyncBegin(1)).encode(0).0, b"S|7|?|1");
+    assert_eq!(event(Kind::TrackBegin(1)).encode(0).0, b"G|7|?|?|1");
+    assert_eq!(event(Kind::TrackEnd(1)).encode(0).0, b"H|7|?|1");
     assert_eq!(event(Kind::TrackInstant).encode(0).0, b"N|7|?|?");
-    KINDS.iter().for_each(|kind| event(*kind).check());
+    KINDS.iter().for_each(|kind| event(kind(1)).check());
 }
 
 #[test]
@@ -146,7 +145,7 @@ fn after_a_cut_nothing_more_is_written() {
         assert!(fmt::Write::write_str(writer, "").is_err());
         assert!(format!("{writer:?}").starts_with("NameWriter"));
     };
-    message.encode(Kind::Begin, ProcessId::new(1234), None, Some(name), None);
+    message.encode(Kind::Begin, ProcessId::new(1234), None, Some(name));
     assert_eq!(message.bytes(), ("B|1234|".to_owned() + &"x".repeat(1014)).as_bytes());
 }
 
@@ -161,7 +160,7 @@ fn integers_of_every_width_are_decimal() {
         writer.push_int(0_u8);
         writer.push_int(-1_isize);
     };
-    message.encode(Kind::Begin, ProcessId::new(1), None, Some(name), None);
+    message.encode(Kind::Begin, ProcessId::new(1), None, Some(name));
     assert_eq!(message.bytes(), format!("B|1|{} {} 0-1", i128::MIN, u128::MAX).as_bytes());
 }
 
@@ -192,6 +191,6 @@ fn what_is_thrown_may_throw_as_it_is_dropped() {
         writer.push_fmt(format_args!("{Throws}"));
         writer.push_str(" goes on");
     };
-    message.encode(Kind::Instant, ProcessId::new(1), None, Some(name), None);
+    message.encode(Kind::Instant, ProcessId::new(1), None, Some(name));
     assert_eq!(message.bytes(), b"I|1|so far<panicked> goes on");
 }

@@ -1,10 +1,10 @@
-//! What libandroid answers, until it can be believed.
+//! Debounces what libandroid answers to "is tracing enabled?".
 //!
 //! libandroid asks libcutils, and there the first thread that sees a new serial takes it *before* it reads the
-//! properties: to all others, ours among them, libcutils says what held before. So an answer counts only when
-//! one that was given more than [`APART`] earlier, for the same serial, was the same. Until then nothing is
-//! published and every event asks. (A thread of the program that stays between those two steps for longer has
-//! the old answer believed until the next switch.)
+//! properties: meanwhile libcutils gives all other threads the old answer. So an answer is *settled* only when one
+//! that was given more than [`APART`] earlier, for the same serial, was the same. Until then the gate publishes
+//! nothing, and every event asks. (If a thread of the program stays between those two steps for longer, the old
+//! answer holds until the next switch.)
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) const APART: Duration = Duration::from_millis(10);
 ///
 /// The first of the answers that were the same, and when it had been given.
 #[derive(Debug)]
-pub(crate) struct Answers(pub(crate) AtomicU64);
+pub(crate) struct Debounce(pub(crate) AtomicU64);
 
 const SERIAL_SHIFT: u32 = 32;
 const KNOWN: u64 = 1 << 31;
@@ -25,7 +25,7 @@ const ENABLED: u64 = 1 << 30;
 const SETTLED: u64 = 1 << 29;
 const MILLISECONDS: u64 = SETTLED - 1;
 
-impl Answers {
+impl Debounce {
     /// Asks for this serial; returns the answer, and whether it is settled. `now` is a time that does not jump.
     pub(crate) fn ask(
         &self,
@@ -52,7 +52,7 @@ impl Answers {
     }
 
     /// Nobody asked yet, or the last answer is settled.
-    pub(crate) fn are_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         let kept = self.0.load(Ordering::Relaxed);
         kept & KNOWN == 0 || kept & SETTLED != 0
     }
@@ -66,16 +66,16 @@ mod tests {
 
     #[test]
     fn two_answers_of_one_serial_must_agree_ten_milliseconds_apart() {
-        let answers = Answers(AtomicU64::new(0));
+        let answers = Debounce(AtomicU64::new(0));
         let clock = Cell::new(Duration::ZERO);
         let ask = |milliseconds, serial, answer| {
             clock.set(Duration::from_millis(milliseconds));
             let asked = answers.ask(serial, || clock.get(), || answer);
             assert_eq!(asked.0, answer);
-            assert_eq!(asked.1, answers.are_settled());
+            assert_eq!(asked.1, answers.is_settled());
             asked.1
         };
-        assert!(answers.are_settled(), "nobody asked");
+        assert!(answers.is_settled(), "nobody asked");
         assert!(!ask(0, 2, false));
         assert!(!ask(10, 2, false), "the first may have been given up to a millisecond later");
         assert!(ask(11, 2, false));
@@ -95,7 +95,7 @@ mod tests {
     /// The time an answer takes does not count: a slow one may be as old as its question.
     #[test]
     fn the_time_between_the_answers_counts() {
-        let answers = Answers(AtomicU64::new(0));
+        let answers = Debounce(AtomicU64::new(0));
         let clock = Cell::new(Duration::ZERO);
         let slowly = || {
             clock.set(clock.get() + Duration::from_millis(100));

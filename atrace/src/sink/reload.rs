@@ -1,47 +1,47 @@
-//! Whether libcutils has read the flags of a serial.
+//! Has libcutils reload its tags after a switch, and tells when its mask is *current*.
 //!
-//! Its function that reads them stores what it read in a mask that all threads share, and holds no lock from the
-//! one to the other: of two threads that have it read, the slower may store what held before. So the threads
-//! that have it read are counted, and it is taken for *told* only after one that was alone; of several, the last
-//! to end leaves it untold, and so each does it once more. Until it is told, every event asks.
+//! Its function that reads the flags stores them in a mask that all threads share, and holds no lock in between: of
+//! two threads that reload, the slower may store what held before. So the threads that reload are counted, and the
+//! mask is current only after one that was alone. Of several, the last to end leaves it stale, and each reloads once
+//! more. Until the mask is current, every event asks.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// `serial, 32 bits | process, 16 | told, 1 | overlapped, 1 | reading, 14 bits`
+/// `serial, 32 bits | process, 16 | current, 1 | overlapped, 1 | reading, 14 bits`
 ///
 /// The process, by its generation: a child has none of its parent's threads, which may have been reading.
 #[derive(Debug)]
-pub(crate) struct Told(pub(crate) AtomicU64);
+pub(crate) struct Reload(pub(crate) AtomicU64);
 
 const SERIAL_SHIFT: u32 = 32;
 const PROCESS_SHIFT: u32 = 16;
 const PROCESS: u64 = 0xffff << PROCESS_SHIFT;
-const TOLD: u64 = 1 << 15;
+const CURRENT: u64 = 1 << 15;
 const OVERLAPPED: u64 = 1 << 14;
 const READING: u64 = OVERLAPPED - 1;
 
-impl Told {
-    pub(crate) fn is_told(&self) -> bool {
-        self.0.load(Ordering::Acquire) & TOLD != 0
+impl Reload {
+    pub(crate) fn is_current(&self) -> bool {
+        self.0.load(Ordering::Acquire) & CURRENT != 0
     }
 
-    /// Has the library `read` until it is told of the serial of `now`; returns what came with that serial, or
-    /// None where other threads have it read without pause, or somebody switches so.
-    pub(crate) fn follow<W>(&self, process: u64, now: impl Fn() -> (u32, W), read: impl Fn()) -> Option<W> {
+    /// Has the library `read` until its mask is of the serial of `now`; returns what came with that serial, or
+    /// None where other threads reload, or somebody switches, without pause.
+    pub(crate) fn follow<T>(&self, process: u64, now: impl Fn() -> (u32, T), read: impl Fn()) -> Option<T> {
         let process = process << PROCESS_SHIFT & PROCESS;
         for _ in 0..16 {
-            let (serial, watched) = now();
-            let told = u64::from(serial) << SERIAL_SHIFT | process | TOLD;
-            if self.0.load(Ordering::Acquire) == told {
-                return Some(watched);
+            let (serial, found) = now();
+            let current = u64::from(serial) << SERIAL_SHIFT | process | CURRENT;
+            if self.0.load(Ordering::Acquire) == current {
+                return Some(found);
             }
-            self.reading(process, told, &read);
+            self.reading(process, current, &read);
         }
         None
     }
 
-    /// Has the library read, or set, what no serial tells.
-    pub(crate) fn forget(&self, process: u64, read: impl Fn()) {
+    /// Has the library `read`, or set, what no serial tells: the mask is stale after it.
+    pub(crate) fn force(&self, process: u64, read: impl Fn()) {
         let process = process << PROCESS_SHIFT & PROCESS;
         self.reading(process, process, &read);
     }

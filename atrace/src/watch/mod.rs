@@ -26,7 +26,8 @@ use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
 
 use self::notifier::{State, Telling};
-use crate::{AtraceTag, gate, sink};
+use crate::sink::choice;
+use crate::{AtraceTag, refresh};
 
 type Callback = Arc<dyn Fn(AtraceTag) + Send + Sync>;
 
@@ -171,7 +172,7 @@ impl Watchers {
 
     fn add(&'static self, callback: Callback) -> io::Result<Watch> {
         let start = || {
-            let sink = sink::chosen();
+            let sink = choice::chosen();
             if sink.properties().is_none() && !sink.is_waiting() {
                 return Ok(None);
             }
@@ -187,7 +188,7 @@ impl Watchers {
             })?;
             Ok(Some(stop))
         };
-        self.telling.add(callback, gate::tags(), start).map(|id| Watch { watchers: self, id })
+        self.telling.add(callback, refresh::tags(), start).map(|id| Watch { watchers: self, id })
     }
 
     fn remove(&self, id: u64) {
@@ -202,11 +203,10 @@ impl Watchers {
     /// What the thread does until it is stopped.
     fn follow(&self, properties: &Properties, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
-            let (what, serial) = gate::watched(properties);
+            let (what, serial) = refresh::awaited(properties);
             self.deliver();
             // What is not sure yet is asked again, also where no event comes and asks.
-            let timeout = (!gate::is_settled()).then_some(gate::ASKED_AGAIN_AFTER);
-            if properties.wait_unless(what, serial, timeout, stop).is_err() {
+            if properties.wait_unless(what, serial, refresh::look_again_after(), stop).is_err() {
                 // The system denies the wait, as a seccomp filter may: look instead.
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -215,7 +215,7 @@ impl Watchers {
 
     /// Calls back if the tags are not those told last.
     fn deliver(&self) {
-        self.telling.tell(gate::tags, |callback, tags| {
+        self.telling.tell(refresh::tags, |callback, tags| {
             // Reported by the panic hook; the other watches must not suffer for it. The callback may be
             // dropped here, and so may panic twice; what it throws may do so once more.
             let called = catch_unwind(AssertUnwindSafe(move || callback(tags)));
@@ -228,10 +228,10 @@ impl Watchers {
 
 /// The properties, as soon as they can be had.
 fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
-    while sink::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
+    while choice::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
         std::thread::sleep(Duration::from_secs(1));
     }
-    sink::present().properties()
+    choice::present().properties()
 }
 
 /// Wakes the thread that was told to stop until it has let go of `stop`: one wake may come just before it
@@ -240,9 +240,9 @@ fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
 /// For some milliseconds at most. It may be this very thread, or one whose system can't wake it; then it ends
 /// a little later.
 fn wake_until_gone(stop: &Arc<AtomicBool>) {
-    let Some(properties) = sink::present().properties() else { return };
+    let Some(properties) = choice::present().properties() else { return };
     for _ in 0..20 {
-        properties.wake(gate::watched(properties).0);
+        properties.wake(refresh::awaited(properties).0);
         if Arc::strong_count(stop) == 1 {
             break;
         }

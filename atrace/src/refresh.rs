@@ -1,0 +1,154 @@
+//! Finds out which tags are enabled, and publishes it at the gate: what an event does that finds the serial changed.
+//!
+//! It asks the properties, or the library that events go to. What a library says is published only once it is sure:
+//! see `sink/reload.rs` for libcutils, `sink/debounce.rs` for libandroid. Each result also goes to the state page.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use atrace_sys::cutils::Cutils;
+use atrace_sys::process::{self, Undisturbed};
+use atrace_sys::properties::{Properties, Wait};
+
+use crate::AtraceTag;
+use crate::flags;
+use crate::gate::{self, GATE, Glance, NO_SERIAL, PARKED, Serial};
+use crate::sink::{self, Sink, choice};
+use crate::state;
+
+/// Tracing was disabled for this process.
+static DISABLED: AtomicBool = AtomicBool::new(false);
+
+/// Tells for sure whether `tag` is enabled, after a look at the gate; returns where its events go.
+#[inline(always)]
+pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<&'static Sink> {
+    if !glance.is_sure() && !refresh().intersects(tag & AtraceTag::ValidMask) {
+        return None;
+    }
+    Some(choice::present())
+}
+
+/// Returns the tags enabled now.
+pub(crate) fn tags() -> AtraceTag {
+    gate::tags().unwrap_or_else(refresh)
+}
+
+/// Whether what was found last is sure, or else how soon to look again.
+pub(crate) fn look_again_after() -> Option<Duration> {
+    let is_settled = gate::published().is_some() || choice::present().is_settled();
+    (!is_settled).then_some(sink::APART)
+}
+
+/// Disables tracing in this process, or has it follow the properties again.
+pub(crate) fn set_enabled(enabled: bool) {
+    let _undisturbed = Undisturbed::new();
+    DISABLED.store(!enabled, Ordering::SeqCst);
+    if let Sink::Cutils(cutils) = choice::chosen() {
+        cutils.reload(|library| library.set_tracing_enabled(enabled));
+    }
+    update();
+}
+
+/// Reads the properties again although their serial may be the same: app patterns have none that counts.
+pub(crate) fn update() {
+    let _undisturbed = Undisturbed::new();
+    process::reread_argv0();
+    if let Sink::Cutils(cutils) = choice::chosen() {
+        cutils.reload(Cutils::update_tags);
+    }
+    read();
+}
+
+#[cold]
+#[inline(never)]
+fn refresh() -> AtraceTag {
+    // Where events go nowhere for now, each comes here: few of them ask the system again.
+    if choice::present().is_waiting() && !choice::is_due() {
+        return AtraceTag::empty();
+    }
+    let _undisturbed = Undisturbed::new();
+    read()
+}
+
+/// What to wait for, to learn that the flags changed, and its serial now.
+pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
+    match properties.find(flags::FLAGS) {
+        Some(property) => (Wait::Property(property), property.serial()),
+        None => (Wait::Any, properties.area_serial()),
+    }
+}
+
+/// The serial to watch.
+fn serial(properties: &'static Properties) -> Serial {
+    match properties.find(flags::FLAGS) {
+        // Asks the property system for the serial, where there is no word that can be loaded.
+        Some(property) => {
+            Serial { word: property.serial_word(), value: property.serial(), is_property: true }
+        }
+        None => Serial {
+            word: properties.area_serial_word(),
+            value: properties.area_serial(),
+            is_property: false,
+        },
+    }
+}
+
+/// Finds out what is enabled, publishes it and returns it.
+fn read() -> AtraceTag {
+    /// Of a process that can't be switched on.
+    const NEVER: Serial = Serial { word: Some(&NO_SERIAL), value: 0, is_property: false };
+    /// Every event is to find out for itself.
+    const UNSURE: Serial = Serial { word: None, value: 0, is_property: false };
+
+    static FAILED: fn() = state::publish;
+    atrace_sys::marker::on_failure(&FAILED);
+    let sink = choice::chosen();
+    sink.check();
+    let serial = || match (sink, sink.properties()) {
+        (Sink::Cutils(cutils), Some(properties)) => {
+            let now = || {
+                let serial = serial(properties);
+                (serial.value, serial)
+            };
+            cutils.follow(now).unwrap_or(UNSURE)
+        }
+        (Sink::Cutils(cutils), None) => {
+            cutils.reload(Cutils::init);
+            UNSURE
+        }
+        (_, Some(properties)) => serial(properties),
+        (_, None) if sink.is_waiting() => UNSURE,
+        (_, None) => NEVER,
+    };
+    let mut is_never_published = false;
+    let find = |serial: &Serial| match sink {
+        Sink::Cutils(cutils) => {
+            let mask = cutils.library.enabled_tags();
+            GATE.foreign.set(mask);
+            is_never_published = serial.word.is_none();
+            (Some(0), AtraceTag::from_bits_retain(mask.load(Ordering::Relaxed)))
+        }
+        _ if DISABLED.load(Ordering::SeqCst) => (Some(PARKED), AtraceTag::NotReady),
+        Sink::Ndk(ndk) => {
+            let (enabled, settled) = ndk.ask(serial.value);
+            let tags = if enabled { AtraceTag::App } else { AtraceTag::empty() };
+            (settled.then_some(tags.bits()), tags)
+        }
+        _ => {
+            is_never_published = sink.is_waiting();
+            // In two steps, as both together are large on the stack of a signal handler.
+            let read = |properties: &'static Properties| {
+                flags::enabled_tags(|key| properties.find(key)?.read().map(|(_, value)| value))
+            };
+            let tags = sink.properties().map_or(AtraceTag::empty(), read);
+            (Some(tags.bits()), tags)
+        }
+    };
+    let (tags, is_published) = GATE.read(&NO_SERIAL, serial, find);
+    if is_published {
+        state::publish();
+    } else if is_never_published {
+        state::publish_unsure(tags);
+    }
+    tags
+}

@@ -1,0 +1,179 @@
+//! Which sink this process has: chosen once, at the first event or question, and never changed.
+//!
+//! But where nothing could be opened for want of descriptors or memory, it is chosen again: at ever more events
+//! ([`is_due`]), and whenever somebody asks.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use atrace_sys::AtomicRef;
+use atrace_sys::process::{self, Undisturbed};
+
+use super::open::{self, Failure};
+use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo};
+
+static UNCHOSEN: Sink = Sink::Unchosen;
+static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
+
+/// The sink as it is now, without choosing.
+#[inline(always)]
+pub(crate) fn present() -> &'static Sink {
+    SINK.get()
+}
+
+/// Tells where this process' events go, choosing now if no event was written yet.
+pub fn sink() -> SinkInfo {
+    chosen().info()
+}
+
+/// The sink, chosen by now. Two threads may choose at once, or a child be forked meanwhile: the first to
+/// finish is right, nobody waits.
+pub(crate) fn chosen() -> &'static Sink {
+    let present = SINK.get();
+    if !matches!(present, Sink::Unchosen) && !present.is_waiting() {
+        return present;
+    }
+    let _undisturbed = Undisturbed::new();
+    let chosen = choose();
+    let is_wrong = chosen.is_err() && VARIABLES.into_iter().any(open::is_set);
+    let sink = chosen.unwrap_or_else(Sink::Off);
+    if present.is_waiting() && sink.is_waiting() {
+        return present; // As before: what is published stays in memory for ever.
+    }
+    match SINK.publish(present, Box::new(sink)) {
+        Ok(sink) => {
+            if sink.properties().is_some() {
+                process::with_argv0(|_| ()); // Now, while files may be opened.
+            }
+            if let Sink::Off(Failure { reason, may_pass: false }) = sink
+                && is_wrong
+            {
+                process::complain(&format!("atrace: {reason}; tracing is off"));
+            }
+            sink
+        }
+        Err(faster) => faster,
+    }
+}
+
+/// Tells whether this event is one at which to choose again; costs no system call. After a choice that may be
+/// another soon: the 1st event, the 2nd, the 4th and so on, later each 1024th.
+pub(crate) fn is_due() -> bool {
+    static EVENTS: AtomicU32 = AtomicU32::new(0);
+    let events = EVENTS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    events.is_multiple_of(1024) || events.is_power_of_two()
+}
+
+/// The variables that ask for a sink. Where one is set, it is an error that there is none; where none is, it is usual:
+/// only root may open the marker.
+const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"];
+
+/// Chooses as the crate's documentation says.
+fn choose() -> Result<Sink, Failure> {
+    let Some(backend) = process::variable("ATRACE_BACKEND") else { return by_default() };
+    let of_path = |path| Some(OsStr::from_bytes(path));
+    match backend.as_encoded_bytes() {
+        b"marker" => marker(),
+        b"cutils" => cutils(None),
+        b"ndk" => ndk(None),
+        b"none" => Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=none"))),
+        value => {
+            if let Some(path) = value.strip_prefix(b"cutils:") {
+                cutils(of_path(path))
+            } else if let Some(path) = value.strip_prefix(b"ndk:") {
+                ndk(of_path(path))
+            } else {
+                Err(Failure::lasting(format!(
+                    "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, ndk, \
+                     ndk:/path/libandroid.so, none",
+                    String::from_utf8_lossy(value)
+                )))
+            }
+        }
+    }
+}
+
+fn marker() -> Result<Sink, Failure> {
+    MarkerSink::open().map(Sink::Marker)
+}
+
+fn cutils(path: Option<&OsStr>) -> Result<Sink, Failure> {
+    CutilsSink::load(path).map(Sink::Cutils)
+}
+
+fn ndk(path: Option<&OsStr>) -> Result<Sink, Failure> {
+    NdkSink::load(path).map(Sink::Ndk)
+}
+
+#[cfg(target_os = "android")]
+fn by_default() -> Result<Sink, Failure> {
+    in_androids_order(None, None)
+}
+
+#[cfg(not(target_os = "android"))]
+fn by_default() -> Result<Sink, Failure> {
+    marker()
+}
+
+/// Where the marker is named, the marker. Else libcutils where the dynamic linker lets us have it, which it
+/// does not in an app; else libandroid, which is there in an app; else the marker, all that a statically
+/// linked program has.
+#[cfg(any(target_os = "android", test))]
+fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> Result<Sink, Failure> {
+    if open::is_set("ATRACE_MARKER") {
+        return marker();
+    }
+    let not_cutils = match cutils(libcutils) {
+        Err(Failure { reason, may_pass: false }) => reason,
+        found => return found,
+    };
+    let not_ndk = match ndk(libandroid) {
+        Err(Failure { reason, may_pass: false }) => reason,
+        found => return found,
+    };
+    marker().map_err(|failure| {
+        let reason = format!("{}; nor can be loaded {not_cutils}; {not_ndk}", failure.reason);
+        Failure { reason, ..failure }
+    })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+#[path = "../../tests/standins/mod.rs"]
+#[expect(unreachable_pub, reason = "a module of the integration tests")]
+mod standins;
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// What an app sees, which may load libandroid alone, and a service, and a program that can load nothing.
+    #[test]
+    #[cfg_attr(miri, ignore = "loads libraries")]
+    fn android_prefers_libcutils_then_libandroid_then_the_marker() {
+        const NAME: &str = "sink::choice::tests::android_prefers_libcutils_then_libandroid_then_the_marker";
+        let directory = tempfile::tempdir().unwrap();
+        // In a process of its own, with properties of its own: those of the user are not made for a test.
+        if !open::is_set("ATRACE_PROPERTIES") {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args([NAME, "--exact"]).env("ATRACE_PROPERTIES", directory.path().join("properties"));
+            let output = again.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let libcutils = standins::build("libcutils", 34, directory.path());
+        let libandroid = standins::build("libandroid", 29, directory.path());
+        let missing = OsStr::new("/nonexistent/library.so");
+        let choose = |libcutils, libandroid| in_androids_order(Some(libcutils), Some(libandroid));
+        assert!(matches!(choose(libcutils.as_os_str(), libandroid.as_os_str()), Ok(Sink::Cutils(_))));
+        assert!(matches!(choose(missing, libandroid.as_os_str()), Ok(Sink::Ndk(_))));
+        match choose(missing, missing) {
+            Ok(Sink::Marker(_)) => {}
+            Err(Failure { reason, .. }) => {
+                assert_eq!(reason.matches("/nonexistent/library.so").count(), 2, "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The kernel's marker as a sink: each message is one `write(2)`.
+
+use atrace_sys::marker::Marker;
+use atrace_sys::properties::Properties;
+
+use super::open::{self, Failure};
+
+#[derive(Debug)]
+pub(crate) struct MarkerSink {
+    pub(super) marker: Marker,
+    pub(super) properties: &'static Properties,
+}
+
+impl MarkerSink {
+    pub(super) fn open() -> Result<Self, Failure> {
+        // The marker first: who may not write there needs no property store made.
+        let marker = open::marker()?;
+        Ok(Self { marker, properties: open::properties()? })
+    }
+}

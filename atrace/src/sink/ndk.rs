@@ -1,0 +1,63 @@
+//! libandroid as a sink, all that an app may load: its functions are called, and asked whether tracing is enabled.
+
+use std::ffi::OsStr;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use atrace_sys::ndk::Ndk;
+use atrace_sys::process::ErrnoGuard;
+use atrace_sys::properties::Properties;
+
+use super::debounce::Debounce;
+use super::open::{self, Failure};
+use crate::message::{Kind, Message, Texts};
+
+#[derive(Debug)]
+pub(crate) struct NdkSink {
+    library: Ndk,
+    /// Their serial tells when to ask the library again whether tracing is enabled.
+    pub(super) properties: &'static Properties,
+    debounce: Debounce,
+    loaded: Instant,
+}
+
+impl NdkSink {
+    pub(super) fn load(path: Option<&OsStr>) -> Result<Self, Failure> {
+        let library = Ndk::load(path).map_err(|reason| Failure::lasting(reason.to_string()))?;
+        let properties = open::properties()?;
+        Ok(Self { library, properties, debounce: Debounce(AtomicU64::new(0)), loaded: Instant::now() })
+    }
+
+    /// Asks the library whether tracing is enabled, and tells whether its answer is sure.
+    pub(crate) fn ask(&self, serial: u32) -> (bool, bool) {
+        self.debounce.ask(serial, || self.loaded.elapsed(), || self.library.is_enabled())
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.debounce.is_settled()
+    }
+
+    /// Calls the function that is nearest: a slice without duration for an instant, an async slice that bears the name of
+    /// the track for one on a track (its end knows no other). What is too new for the library is dropped.
+    #[inline(never)]
+    pub(super) fn write(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
+        let _errno = ErrnoGuard::new();
+        let library = &self.library;
+        let (track, name) = message.c_strings(texts);
+        match kind {
+            Kind::Begin => library.begin(name),
+            Kind::End => library.end(),
+            Kind::Instant | Kind::TrackInstant => {
+                library.begin(name);
+                library.end();
+            }
+            Kind::AsyncBegin(cookie) => return library.async_begin(name, cookie),
+            Kind::AsyncEnd(cookie) => return library.async_end(name, cookie),
+            Kind::TrackBegin(cookie) => return library.async_begin(track, cookie),
+            Kind::TrackEnd(cookie) => return library.async_end(track, cookie),
+            Kind::Int(value) => return library.counter(name, value.into()),
+            Kind::Int64(value) => return library.counter(name, value),
+        }
+        true
+    }
+}

@@ -1,0 +1,65 @@
+//! What the sinks have in common as they open: the marker and the properties, by the variables that name them, and why
+//! one can't be had.
+
+use std::error::Error as _;
+use std::io;
+
+use atrace_sys::marker::{Marker, MarkerError};
+use atrace_sys::process;
+use atrace_sys::properties::{Error as PropertiesError, ErrorKind, Properties};
+
+/// Why events go nowhere.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(super) reason: String,
+    /// It may be otherwise soon: see [`process::may_pass`].
+    pub(super) may_pass: bool,
+}
+
+impl Failure {
+    /// For life.
+    pub(super) fn lasting(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), may_pass: false }
+    }
+}
+
+impl From<MarkerError> for Failure {
+    fn from(error: MarkerError) -> Self {
+        Self { reason: error.to_string(), may_pass: error.may_pass() }
+    }
+}
+
+impl From<PropertiesError> for Failure {
+    fn from(error: PropertiesError) -> Self {
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let code = source.and_then(io::Error::raw_os_error);
+        let may_pass = error.kind() == ErrorKind::Busy || code.is_some_and(process::may_pass);
+        Self { reason: error.to_string(), may_pass }
+    }
+}
+
+/// Tells whether this variable of the environment has a value.
+pub(super) fn is_set(variable: &str) -> bool {
+    process::variable(variable).is_some()
+}
+
+pub(super) fn marker() -> Result<Marker, Failure> {
+    let Some(value) = process::variable("ATRACE_MARKER") else { return Ok(Marker::open()?) };
+    Marker::open_named(&value).map_err(|error| {
+        let Failure { reason, may_pass } = error.into();
+        Failure { reason: format!("ATRACE_MARKER: {reason}"), may_pass }
+    })
+}
+
+pub(super) fn properties() -> Result<&'static Properties, Failure> {
+    Ok(Properties::try_open()?)
+}
+
+/// What a library can do without; but an error where `variable` asks for it, or where it may be had soon.
+pub(super) fn if_there<T>(opened: Result<T, Failure>, variable: &str) -> Result<Option<T>, Failure> {
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(failure) if failure.may_pass || is_set(variable) => Err(failure),
+        Err(_) => Ok(None),
+    }
+}
