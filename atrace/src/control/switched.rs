@@ -1,0 +1,317 @@
+//! What a switch writes, and how it is taken back.
+
+use std::fmt;
+use std::time::Duration;
+
+use atrace_sys::fork::{Generation, generation};
+use atrace_sys::process::{self, ErrnoGuard};
+
+use super::access::{Access, Shared};
+use super::error::{Error, failed};
+use crate::AtraceTag;
+use crate::flags::{self, APP_NUMBER, APPS_MAX, AppKey, FLAGS};
+
+/// How often a switch is written where others can come between, and how far apart it is looked at twice.
+const ATTEMPTS: usize = 8;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Tells whether what was written is still so, and stays so.
+fn stays(store: &dyn Access, so: impl Fn(&dyn Access) -> bool) -> bool {
+    store.is_alone()
+        || so(store) && {
+            std::thread::sleep(PAUSE);
+            so(store)
+        }
+}
+
+fn disturbed() -> Error {
+    Error::new("other processes undo the switch each time")
+}
+
+fn slot_key(index: usize) -> AppKey {
+    AppKey::new(i32::try_from(index).unwrap_or(APPS_MAX))
+}
+
+/// One property that was set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The property.
+    pub key: String,
+    /// Its value before; empty where it was not set.
+    pub before: String,
+    /// Its value now.
+    pub after: String,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:?} -> {:?}", self.key, self.before, self.after)
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Undo {
+    RemovePattern(Vec<u8>),
+    AddPattern(Vec<u8>),
+    Tags { on: AtraceTag, off: AtraceTag },
+}
+
+/// What a switch wrote; takes it back when dropped.
+///
+/// Only what this switch did is undone: patterns and tags that others switched since stay. `Display` lists the
+/// properties, a line each.
+///
+/// In a forked child it takes nothing back, the switch being its parent's.
+#[derive(Debug)]
+#[must_use = "the switch is taken back when this is dropped"]
+pub struct Switched {
+    properties: Shared,
+    by: Generation,
+    changes: Vec<Change>,
+    pub(super) undo: Vec<Undo>,
+    /// What the flags were set to, and their text before.
+    flags: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Display for Switched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, change) in self.changes.iter().enumerate() {
+            write!(f, "{}{change}", if index > 0 { "\n" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl Switched {
+    pub(super) fn new(properties: Shared) -> Self {
+        Self { properties, by: generation(), changes: Vec::new(), undo: Vec::new(), flags: None }
+    }
+
+    /// The properties that were set, in order.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Leaves everything as it was switched.
+    pub fn keep(mut self) {
+        self.undo.clear();
+    }
+
+    /// Takes the switch back now.
+    ///
+    /// # Errors
+    ///
+    /// When a property can't be set; a drop would say so on stderr.
+    pub fn restore(mut self) -> Result<(), Error> {
+        let restored = self.take_back();
+        self.undo.clear(); // It was tried.
+        restored
+    }
+
+    fn take_back(&mut self) -> Result<(), Error> {
+        if self.undo.is_empty() || self.by != generation() {
+            return Ok(());
+        }
+        let _errno = ErrnoGuard::new();
+        let properties = self.properties.clone();
+        self.put_back(&mut properties.transaction()?)
+    }
+
+    pub(super) fn put_back(&mut self, store: &mut dyn Access) -> Result<(), Error> {
+        if self.undo.is_empty() {
+            return Ok(());
+        }
+        let mut tags = None;
+        for step in std::mem::take(&mut self.undo).into_iter().rev() {
+            match step {
+                Undo::RemovePattern(pattern) => {
+                    if let Some(last) = store.slots().iter().rposition(|slot| *slot == pattern) {
+                        self.empty_slot(store, last)?;
+                        self.shorten(store)?;
+                    }
+                }
+                Undo::AddPattern(pattern) => self.add_pattern(store, &pattern)?,
+                Undo::Tags { on, off } => tags = Some((on, off)),
+            }
+        }
+        self.announce(store, tags)
+    }
+
+    pub(super) fn add_pattern(&mut self, store: &mut dyn Access, pattern: &[u8]) -> Result<(), Error> {
+        let mut taken = None;
+        for _ in 0..ATTEMPTS {
+            let slots = store.slots();
+            if slots.len() == APPS_MAX as usize && !slots.iter().any(Vec::is_empty) {
+                return Err(Error::new(format!("there are {APPS_MAX} app patterns already")));
+            }
+            let index = match taken {
+                // It is still there, but others made the list shorter.
+                Some(index) if store.text(slot_key(index).as_str()) == pattern => index,
+                _ => {
+                    let free = slots.iter().position(Vec::is_empty).unwrap_or(slots.len());
+                    self.set(store, slot_key(free).as_str(), pattern)?;
+                    free
+                }
+            };
+            taken = Some(index);
+            if slots.len() <= index {
+                self.set(store, APP_NUMBER, (index + 1).to_string().as_bytes())?;
+            }
+            if stays(store, |store| store.slots().get(index).is_some_and(|slot| slot == pattern)) {
+                return Ok(());
+            }
+        }
+        Err(disturbed())
+    }
+
+    pub(super) fn empty_slot(&mut self, store: &mut dyn Access, index: usize) -> Result<(), Error> {
+        self.set(store, slot_key(index).as_str(), b"")
+    }
+
+    /// Ends the list after the last pattern.
+    pub(super) fn shorten(&mut self, store: &mut dyn Access) -> Result<(), Error> {
+        let slots = store.slots();
+        let number = slots.iter().rposition(|slot| !slot.is_empty()).map_or(0, |last| last + 1);
+        if number == slots.len() {
+            return Ok(());
+        }
+        // None is the same as zero; put back which of the two it was.
+        let first = self.changes.iter().find(|change| change.key == APP_NUMBER);
+        if number == 0 && first.is_some_and(|first| first.before.is_empty()) {
+            return self.set(store, APP_NUMBER, b"");
+        }
+        self.set(store, APP_NUMBER, number.to_string().as_bytes())
+    }
+
+    /// Sets the flags, with tags on and off or to what they are: processes look at nothing before these change.
+    pub(super) fn announce(
+        &mut self,
+        store: &mut dyn Access,
+        change: Option<(AtraceTag, AtraceTag)>,
+    ) -> Result<(), Error> {
+        for _ in 0..ATTEMPTS {
+            let present = store.text(FLAGS);
+            let tags = change.map(|(on, off)| (store.tags() | on) - off);
+            let written = match (&self.flags, tags) {
+                // Back to the very text that stood there, if it means that.
+                (Some((after, before)), _)
+                    if *after == present
+                        && tags.is_none_or(|tags| flags::parse_flags_or_0(before) == tags.bits()) =>
+                {
+                    before.clone()
+                }
+                (_, Some(tags)) => format!("{:#x}", tags.bits()).into_bytes(),
+                (_, None) if flags::parse_flags(&present).is_some() => present.clone(),
+                // No number, and so nothing would be enabled.
+                (_, None) => b"0".to_vec(),
+            };
+            self.set(store, FLAGS, &written)?;
+            self.flags = Some((written, present));
+            let Some((on, off)) = change else { return Ok(()) };
+            if stays(store, |store| store.tags().contains(on) && !store.tags().intersects(off)) {
+                return Ok(());
+            }
+        }
+        Err(disturbed())
+    }
+
+    fn set(&mut self, store: &mut dyn Access, key: &str, value: &[u8]) -> Result<(), Error> {
+        let before = store.value(key);
+        store.write(key, value).map_err(failed(format!("setting {key}")))?;
+        self.changes.push(Change {
+            key: key.to_owned(),
+            before: before.map_or(String::new(), |value| value.to_string_lossy().into_owned()),
+            after: String::from_utf8_lossy(value).into_owned(),
+        });
+        Ok(())
+    }
+}
+
+impl Drop for Switched {
+    fn drop(&mut self) {
+        if let Err(reason) = self.take_back() {
+            process::complain(&format!("atrace: could not take a switch back: {reason}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use atrace_sys::properties::{self, Properties, Value};
+
+    use super::super::access::{Owner, Read};
+    use super::*;
+
+    /// A store of which another process sets properties too, right after ours: what can happen on Android.
+    struct Disturbed<'a> {
+        store: &'a Properties,
+        /// After which key of ours is set, which one is, and to what; each once.
+        others: Vec<(&'a str, &'a str, &'a str)>,
+    }
+
+    impl Read for Disturbed<'_> {
+        fn value(&self, key: &str) -> Option<Value> {
+            self.store.value(key)
+        }
+    }
+
+    impl Access for Disturbed<'_> {
+        fn write(&mut self, key: &str, value: &[u8]) -> Result<(), properties::Error> {
+            self.store.set(key, value)?;
+            if let Some(at) = self.others.iter().position(|other| other.0 == key) {
+                let (_, key, value) = self.others.remove(at);
+                self.store.set(key, value)?;
+            }
+            Ok(())
+        }
+
+        fn is_alone(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "no files")]
+    fn what_others_undo_is_written_again() {
+        const SLOT: &str = "debug.atrace.app_0";
+        let place = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let properties = Properties::open_path(&place.path().join(name)).unwrap();
+            Shared::new(Owner::Sharers(Arc::new(properties)))
+        };
+        type Other = (&'static str, &'static str, &'static str);
+        let cases: [(&[Other], &[&str]); 5] = [
+            (&[], &["own"]),
+            // They took the same slot.
+            (&[(SLOT, SLOT, "other")], &["other", "own"]),
+            // They did not see it, and ended the list before it.
+            (&[(APP_NUMBER, APP_NUMBER, "0")], &["own"]),
+            // Both, after each other.
+            (&[(SLOT, SLOT, "other"), (APP_NUMBER, APP_NUMBER, "1")], &["other", "own"]),
+            // Someone takes it away each time.
+            (&[(APP_NUMBER, APP_NUMBER, "0"); ATTEMPTS], &[]),
+        ];
+        for (number, (others, expected)) in cases.into_iter().enumerate() {
+            let shared = open(&number.to_string());
+            let mut switched = Switched::new(shared.clone());
+            let mut store = Disturbed { store: shared.properties(), others: others.to_vec() };
+            let added = switched.add_pattern(&mut store, b"own");
+            assert!(store.others.is_empty());
+            assert_eq!(added.is_ok(), !expected.is_empty(), "{number}");
+            let patterns = shared.properties().patterns();
+            assert!(patterns.iter().eq(expected.iter().map(|it| it.as_bytes())), "{number}: {patterns:?}");
+        }
+        let shared = open("tags");
+        let mut switched = Switched::new(shared.clone());
+        let others = vec![(FLAGS, FLAGS, "0x2"), (FLAGS, FLAGS, "0x8")];
+        let mut store = Disturbed { store: shared.properties(), others };
+        switched.announce(&mut store, Some((AtraceTag::Camera, AtraceTag::Graphics))).unwrap();
+        assert_eq!(shared.properties().tags(), AtraceTag::Camera | AtraceTag::View);
+        let mut store = Disturbed { store: shared.properties(), others: vec![(FLAGS, FLAGS, "0"); ATTEMPTS] };
+        assert!(switched.announce(&mut store, Some((AtraceTag::Video, AtraceTag::empty()))).is_err());
+    }
+}
