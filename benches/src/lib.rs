@@ -4,6 +4,8 @@
 //!
 //! - [`catalogue`]: what exists, and what the original benchmarks published of it.
 //! - [`row`]: what everybody exchanges: a measured row, the file of them, and what it was measured on.
+//! - [`table`]: lines of cells, and how they are written.
+//! - [`promise`]: what was promised, beside what was measured.
 //! - [`stats`]: turns rounds into medians with 95 % intervals, and tells which mean nothing.
 //! - [`instruments`]: clocks, processors, counted allocations, what the kernel knows of a thread.
 //! - [`harness`]: where a measuring process lives: its command line, its sink, who cleans up behind it.
@@ -17,7 +19,9 @@ pub mod device;
 pub mod harness;
 pub mod instruments;
 pub mod measure;
+pub mod promise;
 pub mod report;
 pub mod row;
 pub mod stats;
 pub mod subjects;
+pub mod table;

@@ -304,7 +304,7 @@ fn alternate(session: &Session) -> ExitCode {
     }
     let mut all = Alternating::new(8);
     let rows = all.mode("long").mode("short").compare("rust/long", "rust/short").run().unwrap();
-    println!("{}", atrace_benches::report::table::Table::new("processes", &rows));
+    println!("{}", atrace_benches::table::of_rows("processes", &rows));
     assert_eq!(rows.iter().map(|row| &row.id[..]).collect::<Vec<_>>(), ["rust/long", "rust/short"]);
     let ratio = rows[0].vs_process["rust/short"];
     assert!(rows[0].vs.is_empty() && rows[0].sink == Sink::Null);

@@ -15,15 +15,16 @@ use std::time::{Duration, Instant};
 
 use atrace::control::{Control, Switched};
 use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags};
-use atrace_benches::catalogue::{EVENTS, Event, Id, State, What, Who, promises};
+use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, State, What, Who, promises};
+use atrace_benches::harness::output::Output;
 use atrace_benches::harness::supervise::{self, Session};
 use atrace_benches::instruments::alloc::{Counting, per_op};
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::processes::{self, Alternating};
 use atrace_benches::measure::threads::scale;
-use atrace_benches::report::promised::Promised;
-use atrace_benches::report::table::Table;
-use atrace_benches::row::{self, Row};
+use atrace_benches::promise::Judged;
+use atrace_benches::row::Row;
+use atrace_benches::table::{Cell, of_rows};
 use criterion::Criterion;
 
 use atrace_benches::subjects::events::{Operation, c_text, operations, text};
@@ -67,11 +68,16 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
         Some(other) => return Err(io::Error::other(format!("there is no mode {other}"))),
         None => {}
     }
+    let output = Output::begin(ATRACE, session.args())?;
     println!("sink: {}; switched by the properties, verified by {}", atrace::sink(), session.verified_by());
     say_what_is_missing(session);
     let mut rows = Vec::new();
     let mut section = |title: &str, part: Vec<Row>| {
-        println!("\n{}", Table::new(title, &part).labels(&|id| Id::of(id).label()));
+        let mut table = of_rows(title, &part);
+        for name in table.rows.iter_mut().filter_map(|row| row.first_mut()) {
+            *name = Cell::name(Id::of(&name.to_string()).label());
+        }
+        println!("\n{table}");
         let _ = io::stdout().flush();
         rows.extend(part);
     };
@@ -81,11 +87,8 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     section("ffi", ffi(session)?);
     section("threads", threads(session, &switch)?);
     section("watch", watch(session)?);
-    println!("\n{}", Promised { promises: &promises::of_events(), rows: &rows });
-    if session.args().filters.is_empty() && !session.args().test {
-        println!("rows: {}", row::write("atrace", &rows)?.display());
-    }
-    criterion(session, &switch)?;
+    output.aside(|| criterion(session, &switch))?;
+    output.end(&rows, &Judged::of_rows(&promises::of_events(), &rows))?;
     let none_asked = rows.is_empty() && !session.args().filters.is_empty();
     if none_asked {
         println!("no case has an id with that in it; --list shows them");

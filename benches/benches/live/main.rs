@@ -24,7 +24,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Bar, Case, Done, Mode, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{self, Case, Done, Mode, Results, Tracing, Workload, Wrong};
+use atrace_benches::promise::Judged;
 use atrace_subscriber::live;
 use tokio::runtime::{Builder, Runtime};
 use tracing::info_span;
@@ -223,7 +224,7 @@ impl Workload for Live {
         report::tables(results)
     }
 
-    fn bars(results: &Results) -> Vec<Bar> {
+    fn bars(results: &Results) -> Vec<Judged> {
         report::bars(results)
     }
 }

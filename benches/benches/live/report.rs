@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use atrace_benches::measure::workload::{Bar, Results};
+use atrace_benches::measure::workload::{Results, zero_above};
+use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
 
@@ -68,30 +69,49 @@ fn line(text: &mut String, benchmark: &str, fetched: &str, mode: &str, row: &Row
     );
 }
 
-pub(crate) fn bars(results: &Results) -> Vec<Bar> {
+pub(crate) fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
     // What a mode adds to a creation, of what another adds.
     let added = |mode: &str| results.difference((CREATION, mode), (CREATION, DEFAULT));
-    let mut compare = |what: &str, of: &str, base: &str, is_kept: fn(f64) -> bool, asked: &str| {
+    let mut compare = |what: &str, of: &str, base: &str, judge: &dyn Fn(f64, f64) -> Verdict, asked: &str| {
         let Some((of, base)) = added(of).zip(added(base)) else { return };
         if of.low <= 0.0 || base.low <= 0.0 {
-            bars.push(Bar::new(what, "lost in the noise", asked, false));
+            bars.push(Judged::new(what, CREATION, "lost in the noise", asked, Verdict::Open));
             return;
         }
         let ratio = of.median / base.median;
         let (low, high) = (of.low / base.high, of.high / base.low);
         let ns = |of: Interval| format!("{:.1} ns", of.median);
-        let measured = format!("{ratio:.2} ({low:.2} – {high:.2}): {} of {}", ns(of), ns(base));
-        bars.push(Bar::new(what, measured, asked, is_kept(ratio)));
+        let more = format!("{low:.2} – {high:.2}: {} of {}", ns(of), ns(base));
+        bars.push(Judged::new(what, CREATION, format!("{ratio:.2}"), asked, judge(low, high)).more(more));
     };
-    compare("a lazy backtrace of the bare capture", "C_L", "bare", |ratio| ratio <= 1.10, "at most 1.10");
-    compare("an eager backtrace, in lazy ones", "C", "C_L", |ratio| ratio >= 5.0, "at least 5");
-    compare("the same, in lazy ones by frame pointers", "C", "C_L_fp", |ratio| ratio >= 50.0, "at least 50");
+    compare(
+        "a lazy backtrace of the bare capture",
+        "C_L",
+        "bare",
+        &|low, high| Verdict::at_most(1.10, low, high),
+        "≤ 1.10",
+    );
+    compare(
+        "an eager backtrace, in lazy ones",
+        "C",
+        "C_L",
+        &|low, high| Verdict::at_least(5.0, low, high),
+        "≥ 5",
+    );
+    compare(
+        "the same, in lazy ones by frame pointers",
+        "C",
+        "C_L_fp",
+        &|low, high| Verdict::at_least(50.0, low, high),
+        "≥ 50",
+    );
     // A few nanoseconds: as much as two programs differ by that are laid out differently. So of the whole.
     if let Some(ratio) = results.ratio((CREATION, "C_L_fp"), (CREATION, "bare_fp")) {
-        let measured = format!("{:.2} ({:.2} – {:.2})", ratio.median, ratio.low, ratio.high);
+        let verdict = Verdict::at_most(1.10, ratio.low, ratio.high);
         let what = "a creation with a lazy backtrace by frame pointers, of one with the bare capture";
-        bars.push(Bar::new(what, measured, "at most 1.10", ratio.median <= 1.10));
+        let judged = Judged::new(what, CREATION, format!("{:.2}", ratio.median), "≤ 1.10", verdict);
+        bars.push(judged.more(format!("{:.2} – {:.2}", ratio.low, ratio.high)));
     }
     let tasks = "rust/dump_of_1000_tasks";
     let mode = if results.row(tasks, "C_L_fp").is_some() { "C_L_fp" } else { "C_L" };
@@ -101,14 +121,15 @@ pub(crate) fn bars(results: &Results) -> Vec<Bar> {
     ] {
         if let Some(row) = row {
             let us = row.median / 1e3;
-            let measured = format!("{us:.1} µs in the mode {mode}");
-            bars.push(Bar::new(what, measured, format!("at most {asked} µs"), us <= asked));
+            let verdict = Verdict::at_most(asked, row.low / 1e3, row.high / 1e3);
+            let of = format!("in the mode {mode}");
+            bars.push(Judged::new(what, of, format!("{us:.1} µs"), format!("≤ {asked} µs"), verdict));
         }
     }
     for case in results.traced_cases() {
         for mode in NULL {
             let rows = [results.row(case, mode), results.part(case, FETCHED, mode)];
-            bars.extend(rows.into_iter().flatten().filter_map(|row| Bar::zero_above(row, DEFAULT)));
+            bars.extend(rows.into_iter().flatten().filter_map(|row| zero_above(row, DEFAULT)));
         }
     }
     bars

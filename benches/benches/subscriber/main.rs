@@ -13,16 +13,17 @@ use std::time::{Duration, Instant};
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
+use atrace_benches::harness::output::Output;
 use atrace_benches::harness::supervise::{self, Session};
 use atrace_benches::instruments::alloc::{Counting, per_op};
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::processes::{self, Alternating};
-use atrace_benches::report::table::Table;
-use atrace_benches::row::{self, Row};
+use atrace_benches::promise::Judged;
+use atrace_benches::row::Row;
+use atrace_benches::table::of_rows;
 use criterion::Criterion;
 
-use atrace_benches::catalogue::{Case, Id, What, Who, promises};
-use atrace_benches::report::promised::Promised;
+use atrace_benches::catalogue::{Case, Id, SUBSCRIBER, What, Who, promises};
 use atrace_benches::subjects::cases::body;
 use atrace_benches::subjects::modes::{self, Mode};
 
@@ -81,15 +82,17 @@ fn all_modes(session: &Session, modes: &[Mode]) -> io::Result<ExitCode> {
             }
         }
     }
+    let output = Output::begin(SUBSCRIBER, session.args())?;
     println!("{} kinds of subscriber in {rounds} rounds of processes", modes.len());
     let rows = alternating.run()?;
-    println!("\n{}", Table::new("subscriber", &rows));
-    summary(&rows);
+    println!("\n{}", of_rows("subscriber", &rows));
+    if !session.args().test {
+        output.aside(|| criterion(session))?;
+    }
+    output.end(&rows, &Judged::of_rows(&promises::of_subscribers(), &rows))?;
     if session.args().test {
         return Ok(ExitCode::SUCCESS);
     }
-    println!("rows: {}", row::write("subscriber", &rows)?.display());
-    criterion(session)?;
     Ok(atrace_benches::harness::exit_code(&rows))
 }
 
@@ -173,11 +176,6 @@ fn written(
         return Err(io::Error::other(format!("{id} was to write {expected} events, the kernel got {got:?}")));
     }
     session.messages()
-}
-
-/// What was promised, beside what was measured; it gates nothing.
-fn summary(rows: &[Row]) {
-    println!("\n{}", Promised { promises: &promises::of_subscribers(), rows });
 }
 
 /// Set for a process that is to run under Criterion.

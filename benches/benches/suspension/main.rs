@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Bar, Case, Done, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{self, Case, Done, Results, Tracing, Workload, Wrong};
+use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use tokio::sync::Semaphore;
 use tracing::info_span;
@@ -77,7 +78,7 @@ impl Workload for Suspension {
         report(results)
     }
 
-    fn bars(results: &Results) -> Vec<Bar> {
+    fn bars(results: &Results) -> Vec<Judged> {
         bars(results)
     }
 }
@@ -355,7 +356,7 @@ fn report(results: &Results) -> String {
 }
 
 /// What the original found, to the byte; and what a poll may cost.
-fn bars(results: &Results) -> Vec<Bar> {
+fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
     for mode in results.modes() {
         let of = |handler| results.allocated(&semaphore_id(handler), mode.name());
@@ -363,11 +364,12 @@ fn bars(results: &Results) -> Vec<Bar> {
         let (allocs, bytes) =
             (boxed.allocs.wrapping_sub(inline.allocs), boxed.bytes.wrapping_sub(inline.bytes));
         let per = |total: u64| total.cast_signed() as f64 / n as f64;
-        let bar = Bar::new(
-            format!("boxed against inline handler, {}", mode.name()),
-            format!("{:+.3} allocs, {:+.1} B per acquire, of {n}", per(allocs), per(bytes)),
+        let bar = Judged::new(
+            "a boxed handler, above an inline one",
+            mode.name(),
+            format!("{:+.3} allocs, {:+.1} B an acquire", per(allocs), per(bytes)),
             "1.000 allocs, 24.0 B",
-            n == same && allocs == n && bytes == 24 * n,
+            Verdict::kept_if(n == same && allocs == n && bytes == 24 * n),
         );
         bars.push(bar.exact());
     }
@@ -380,18 +382,15 @@ fn bars(results: &Results) -> Vec<Bar> {
             continue;
         };
         let resumes = row.counts.get("polls").copied().unwrap_or_default() * spans as f64;
-        bars.push(Bar::new(
-            format!("{id}/on above nosub, a poll and span"),
-            format!(
-                "{:.0} ns, {:.3} ({:.3} – {:.3}) of two raw writes",
-                above.ns / resumes,
-                raw.ratio,
-                raw.low,
-                raw.high
-            ),
-            "1.05",
-            raw.ratio <= 1.05,
-        ));
+        let judged = Judged::new(
+            "a poll and span that are traced, of two raw writes",
+            &id,
+            format!("{:.2}", raw.ratio),
+            "≤ 1.05",
+            Verdict::at_most(1.05, raw.low, raw.high),
+        );
+        let more = format!("{:.2} – {:.2}; {:.0} ns", raw.low, raw.high, above.ns / resumes);
+        bars.push(judged.more(more));
     }
     bars
 }

@@ -29,7 +29,8 @@ use atrace_benches::harness::supervise;
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::profile::{Sampler, Started, State};
 use atrace_benches::measure::processes;
-use atrace_benches::measure::workload::{self, Bar, Bare, Case, Company, Results, Tracing, Workload};
+use atrace_benches::measure::workload::{self, Bare, Case, Company, Results, Tracing, Workload};
+use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::stats::Interval;
 
 mod clients;
@@ -179,7 +180,7 @@ impl Workload for Threads {
         report(results)
     }
 
-    fn bars(results: &Results) -> Vec<Bar> {
+    fn bars(results: &Results) -> Vec<Judged> {
         bars(results)
     }
 }
@@ -365,7 +366,7 @@ fn report(results: &Results) -> String {
 }
 
 /// What the original never said: that its threads were threads.
-fn bars(results: &Results) -> Vec<Bar> {
+fn bars(results: &Results) -> Vec<Judged> {
     let bar = |setup: Setup| {
         let row = results.row(&setup.id(), "none")?;
         let (started, ops) = (row.counts.get(count::PROFILED_STARTED)?, row.counts.get(count::PROFILED)?);
@@ -374,7 +375,7 @@ fn bars(results: &Results) -> Vec<Bar> {
             Kind::Task => (format!("at most {WORKERS}"), *started <= WORKERS as f64),
         };
         let measured = format!("{started:.0} in {ops:.0} operations");
-        Some(Bar::new(format!("{} starts threads", setup.id()), measured, asked, kept).exact())
+        Some(Judged::new("threads started", setup.id(), measured, asked, Verdict::kept_if(kept)).exact())
     };
     Setup::all().filter_map(bar).collect()
 }

@@ -19,17 +19,35 @@ pub struct Bench {
     pub name: &'static str,
     /// What runs it.
     pub command: &'static str,
+    /// About how many seconds a full and a quick run take.
+    pub seconds: (u64, u64),
 }
 
 /// All, in the order in which a full run has them.
 pub const BENCHES: [Bench; 7] = [
-    Bench { name: ATRACE, command: "cargo bench -p atrace-benches --bench atrace" },
-    Bench { name: SUBSCRIBER, command: "cargo bench -p atrace-benches --bench subscriber" },
-    Bench { name: "suspension", command: "cargo bench -p atrace-benches --bench suspension" },
-    Bench { name: "coroutines", command: "cargo bench -p atrace-benches --bench coroutines" },
-    Bench { name: "threads", command: "cargo bench -p atrace-benches --bench threads" },
-    Bench { name: "live", command: "cargo bench -p atrace-benches --bench live" },
-    Bench { name: INSTRUCTIONS, command: "cargo run -p atrace-benches --bin instructions" },
+    Bench { name: ATRACE, command: "cargo bench -p atrace-benches --bench atrace", seconds: (130, 40) },
+    Bench {
+        name: SUBSCRIBER,
+        command: "cargo bench -p atrace-benches --bench subscriber",
+        seconds: (190, 50),
+    },
+    Bench {
+        name: "suspension",
+        command: "cargo bench -p atrace-benches --bench suspension",
+        seconds: (80, 15),
+    },
+    Bench {
+        name: "coroutines",
+        command: "cargo bench -p atrace-benches --bench coroutines",
+        seconds: (80, 15),
+    },
+    Bench { name: "threads", command: "cargo bench -p atrace-benches --bench threads", seconds: (62, 12) },
+    Bench { name: "live", command: "cargo bench -p atrace-benches --bench live", seconds: (80, 15) },
+    Bench {
+        name: INSTRUCTIONS,
+        command: "cargo run -p atrace-benches --bin instructions",
+        seconds: (80, 80),
+    },
 ];
 
 impl Bench {

@@ -1,7 +1,7 @@
 //! What is promised of ratios: an operation takes at most so many times as long as another.
 //!
-//! What is promised of programs is in [`workload::Bar`](crate::measure::workload::Bar), of instructions in
-//! `benches/bounds.toml`.
+//! What is promised of all workloads is in `measure/workload/bars.rs`, of one in its bench, of instructions in
+//! `benches/bounds.toml`. What came of a promise is a [`Judged`](crate::promise::Judged), whichever it was.
 
 use super::event::Event;
 use super::id::{Id, State, What, Who};
@@ -10,6 +10,8 @@ use super::tracing::Case;
 /// A promise about the ratio of two rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Promise {
+    /// What is promised, in words that all of a group have.
+    pub name: &'static str,
     /// The row.
     pub id: Id,
     /// What it is compared to.
@@ -22,26 +24,25 @@ pub struct Promise {
 #[must_use]
 pub fn of_events() -> Vec<Promise> {
     use State::{Off, On};
-    let named = |name| Event::named(name).expect("the catalogue has it");
-    let of = |who, state, name, base: Who, at_most| {
-        let (id, base) = (Id::event(who, state, named(name)), Id::event(base, state, named(name)));
-        Promise { id, base, at_most }
+    let named = |name: &'static str| Event::named(name).expect("the catalogue has it");
+    let of_cc = |name, who: &Who, state, at_most, events: &[&'static str]| {
+        let promise = |event: &&'static str| {
+            let [id, base] = [who, &Who::Cc].map(|who| Id::event(who.clone(), state, named(event)));
+            Promise { name, id, base, at_most }
+        };
+        events.iter().map(promise).collect::<Vec<_>>()
     };
-    let mut all = vec![
-        of(Who::Rust, Off, "begin/10", Who::Cc, 0.20),
-        of(Who::Rust, Off, "begin/1000", Who::Cc, 0.20),
-        of(Who::Rust, Off, "end", Who::Cc, 0.20),
-        of(Who::Rust, Off, "scoped", Who::Cc, 0.15),
-        of(Who::Rust, On, "begin/10", Who::Cc, 0.85),
-        of(Who::Rust, On, "begin/1000", Who::Cc, 0.85),
-        of(Who::Rust, On, "end", Who::Cc, 0.85),
-    ];
-    all.extend([("begin/10", 1.05), ("begin/1000", 1.10), ("end", 1.05)].map(|(name, at_most)| Promise {
-        id: Id::event(Who::Rust, On, named(name)),
-        base: Id { who: Who::Limit, what: What::RawWrite(named(name)) },
+    let three = ["begin/10", "begin/1000", "end"];
+    let mut all = of_cc("off, of C++", &Who::Rust, Off, 0.20, &three);
+    all.extend(of_cc("off, of C++", &Who::Rust, Off, 0.15, &["scoped"]));
+    all.extend(of_cc("on, of C++", &Who::Rust, On, 0.85, &three));
+    all.extend(three.into_iter().zip([1.05, 1.10, 1.05]).map(|(event, at_most)| Promise {
+        name: "on, of the raw write",
+        id: Id::event(Who::Rust, On, named(event)),
+        base: Id { who: Who::Limit, what: What::RawWrite(named(event)) },
         at_most,
     }));
-    all.extend(["begin/10", "begin/1000", "end"].map(|name| of(Who::Ffi, On, name, Who::Cc, 1.04)));
+    all.extend(of_cc("on through libcutils, of C++", &Who::Ffi, On, 1.04, &three));
     all
 }
 
@@ -52,21 +53,25 @@ pub fn of_subscribers() -> Vec<Promise> {
     let raw = |mode: &str, case| Id { who: Who::Limit, what: What::RawWriteOf(mode.to_owned(), case) };
     let [event, event_args, span, span_args] = Case::ALL;
     let mut all = Vec::new();
-    let mut promise = |id, base, at_most| all.push(Promise { id, base, at_most });
+    let mut promise = |name, id, base, at_most| all.push(Promise { name, id, base, at_most });
     for case in Case::ALL {
-        promise(row(Who::Rust, "filtered", case), row(Who::Limit, "no_subscriber", case), 1.15);
+        let base = row(Who::Limit, "no_subscriber", case);
+        promise("filtered, of no subscriber", row(Who::Rust, "filtered", case), base, 1.15);
     }
     for (case, at_most) in [(event, 1.15), (event_args, 1.15), (span, 1.20), (span_args, 1.20)] {
-        promise(row(Who::Rust, "tracing_off", case), row(Who::Limit, "noop_always", case), at_most);
+        let base = row(Who::Limit, "noop_always", case);
+        promise("off, of one that does nothing", row(Who::Rust, "tracing_off", case), base, at_most);
     }
     for (case, at_most) in [(event, 1.07), (event_args, 1.30), (span, 1.05), (span_args, 1.20)] {
-        promise(row(Who::Rust, "tracing_on", case), raw("on", case), at_most);
+        promise("on, of the raw writes", row(Who::Rust, "tracing_on", case), raw("on", case), at_most);
     }
     for (case, at_most) in [(event, 1.08), (span, 1.15)] {
-        promise(row(Who::Rust, "layer_on", case), raw("layer_on", case), at_most);
+        let (id, base) = (row(Who::Rust, "layer_on", case), raw("layer_on", case));
+        promise("a layer on, of the raw writes", id, base, at_most);
     }
     for case in Case::ALL {
-        promise(row(Who::Rust, "on_filtered", case), row(Who::Rust, "tracing_on", case), 1.03);
+        let (id, base) = (row(Who::Rust, "on_filtered", case), row(Who::Rust, "tracing_on", case));
+        promise("filtered and on, of on", id, base, 1.03);
     }
     all
 }

@@ -2,6 +2,8 @@
 
 pub mod args;
 mod exit;
+pub mod output;
+pub mod progress;
 pub mod supervise;
 pub(crate) mod terminal;
 

@@ -26,6 +26,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::harness::args::Args;
+use crate::harness::progress;
 use crate::instruments::clock::timer_floor;
 use crate::instruments::cpu::Pin;
 use crate::measure::measured::{Measured, Stopped};
@@ -254,6 +255,7 @@ impl<'a> Paired<'a> {
                 continue;
             }
             next_check = rounds + rounds.div_ceil(8);
+            progress::step(&measured.ids[order[0]]);
             if self.config.once {
                 break;
             }

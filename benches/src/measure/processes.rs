@@ -30,6 +30,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
+use crate::harness::progress;
 use crate::harness::supervise::CHILD;
 use crate::row::{Row, Versus};
 use crate::stats::{self, Interval};
@@ -111,6 +112,7 @@ impl Alternating {
             random.shuffle(&mut order);
             let mut round = BTreeMap::new();
             for mode in &order {
+                progress::step(mode);
                 let rows = self.once(mode)?;
                 let reported: Vec<_> = rows.iter().map(|row| row.id.clone()).collect();
                 let mode = self.modes.iter().find(|m| *m == mode).map_or("", |m| m);

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::content::versus;
 use super::input::{Input, Place, Problems, place};
-use super::model::{Cell, Part, Section, Table};
-use super::number::{count, percent, ratio, time};
+use super::model::{Part, Section};
 use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
+use crate::table::number::{count, percent, ratio, time};
+use crate::table::{Cell, Table};
 
 /// Below this, a time is a matter of where the linker put the code.
 const FLOOR_NS: f64 = 0.5;
@@ -182,14 +182,10 @@ impl Against {
                 high: change,
             });
         }
-        if then.noisy || now.noisy {
-            self.noisy.push(name.to_owned());
-            return;
-        }
         let own = is_own(&now.id);
         let mut compared = false;
         for (base, a) in then.vs.iter().chain(&then.vs_process).filter(|(base, _)| own && **base != then.id) {
-            let Some(b) = versus(now, base) else {
+            let Some(b) = now.versus(base) else {
                 self.missing.push(format!("{name}: the ratio to {base}"));
                 continue;
             };
@@ -231,6 +227,10 @@ impl Against {
         }
         // Of a workload, all else is the workload's own.
         if compared || !own || workload {
+            return;
+        }
+        if then.noisy || now.noisy {
+            self.noisy.push(name.to_owned());
             return;
         }
         let instructions = now.unit != "ns";

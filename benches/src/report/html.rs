@@ -2,9 +2,9 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::model::{Cell, Finding, Kind, Part, Plot, Report, Section, Table};
-use super::number::{count, interval, ratio};
+use super::model::{Finding, Kind, Part, Plot, Report, Section};
 use super::plot::{self, NARROW, WIDE};
+use crate::table;
 
 /// The colours and letters of plots, on a page or alone.
 pub(crate) const PLOT_STYLE: &str = include_str!("plot.css");
@@ -75,7 +75,7 @@ fn draw(section: &Section) -> Markup {
 
 fn part_of(part: &Part) -> Markup {
     match part {
-        Part::Table(table) => draw_table(table),
+        Part::Table(table) => table::draw(table),
         Part::Plot(plot) => figure(plot),
         Part::Folded(summary, parts) => html! {
             details class="rows" { summary { (summary) } @for part in parts { (part_of(part)) } }
@@ -98,53 +98,4 @@ fn figure(plot: &Plot) -> Markup {
             @if !plot.caption.is_empty() { figcaption { (plot.caption) } }
         }
     }
-}
-
-fn draw_table(table: &Table) -> Markup {
-    html! {
-        @if !table.title.is_empty() { h3 { (table.title) } }
-        div class="scroll" tabindex="0" role="region" aria-label=(table.title) {
-            table {
-                thead { tr { @for column in &table.columns { th scope="col" { (column) } } } }
-                tbody { @for row in &table.rows { tr { @for cell in row { (draw_cell(cell)) } } } }
-            }
-        }
-        @if !table.note.is_empty() { p class="note" { (table.note) } }
-    }
-}
-
-fn draw_cell(cell: &Cell) -> Markup {
-    match cell {
-        Cell::Empty => html! { td {} },
-        Cell::Missing => html! { td class="missing" { "missing" } },
-        Cell::Text(text) => html! { td class="text" { (text) } },
-        Cell::Name(name) => html! { td { code { (name) } } },
-        Cell::List(all) => html! {
-            td class="text" { @for (of, cell) in all { div { (inline(cell)) " " (of) } } }
-        },
-        Cell::Value(value) => {
-            let class = match (value.noisy, value.own) {
-                (true, _) => "noisy",
-                (false, true) => "own",
-                _ => "",
-            };
-            let (median, range, unit) = interval(value.median, value.low, value.high, &value.unit);
-            html! {
-                td class=(class) {
-                    b { (median) } @if unit != "ns" && unit != "instructions" { " " (unit) }
-                    @if value.noisy { small { "noisy: " (range) } }
-                    @else if value.low < value.high { small { (range) } }
-                }
-            }
-        }
-        Cell::Ratio(r, bounds) => html! {
-            td { (ratio(*r)) @if let Some((low, high)) = bounds { small { (ratio(*low)) "–" (ratio(*high)) } } }
-        },
-        Cell::Count(n) => html! { td { (count(*n)) } },
-    }
-}
-
-/// A cell within another.
-fn inline(cell: &Cell) -> String {
-    super::markdown::cell(cell)
 }

@@ -25,8 +25,8 @@
 //!   1 + the maximum times the saved ones.
 //! - **Allocations** may not grow at all (by more than a hundredth of one per operation).
 //! - A row that is **missing** today, and was not noisy then, fails.
-//! - A row that is **noisy**, today or then, is named and judged by its allocations only. When nothing at all
-//!   could be judged, that fails.
+//! - That a row is **noisy**, today or then, makes its time uncertain, not its ratios: where it would be judged by its
+//!   time, it is named instead. When nothing at all could be judged, that fails.
 //! - The rows of one device are compared with those of the same device.
 //!
 //! An interval is over the rounds of one process: what differs from process to process (how the linker and the
@@ -41,10 +41,7 @@ mod html;
 mod input;
 mod markdown;
 mod model;
-mod number;
 mod plot;
-pub mod promised;
-pub mod table;
 
 use std::io;
 use std::path::Path;

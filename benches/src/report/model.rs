@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::catalogue::published::Published;
 use crate::catalogue::{Id, Who};
+use crate::row::Row;
 use crate::row::environment::Environment;
-use crate::row::{Row, Versus};
+use crate::table::Table;
 
 /// The whole report.
 #[derive(Debug, Default, Serialize)]
@@ -56,86 +56,6 @@ pub(crate) enum Part {
     Plot(Plot),
     /// Shown when asked for.
     Folded(String, Vec<Part>),
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Table {
-    pub(crate) title: String,
-    pub(crate) columns: Vec<String>,
-    pub(crate) rows: Vec<Vec<Cell>>,
-    pub(crate) note: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Cell {
-    /// There is nothing like it.
-    Empty,
-    /// It should be there.
-    Missing,
-    Text(String),
-    /// The name of a case.
-    Name(String),
-    Value(Value),
-    /// How many times as long; the interval is missing where none was published.
-    Ratio(f64, Option<(f64, f64)>),
-    Count(f64),
-    /// Several, each with what it is.
-    List(Vec<(String, Cell)>),
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Value {
-    pub(crate) median: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
-    pub(crate) unit: String,
-    pub(crate) noisy: bool,
-    /// Whether it is this workspace's own, which is what the reader looks for.
-    pub(crate) own: bool,
-}
-
-impl Table {
-    /// Leaves out the columns that have nothing in them.
-    pub(crate) fn dense(mut self) -> Self {
-        for index in (1..self.columns.len()).rev() {
-            if self.rows.iter().all(|row| row.get(index).is_none_or(|cell| *cell == Cell::Empty)) {
-                self.columns.remove(index);
-                for row in self.rows.iter_mut().filter(|row| row.len() > index) {
-                    row.remove(index);
-                }
-            }
-        }
-        self
-    }
-}
-
-impl Cell {
-    pub(crate) fn value(row: Option<&Row>) -> Self {
-        let Some(row) = row else { return Self::Missing };
-        Self::Value(Value {
-            median: row.median,
-            low: row.low,
-            high: row.high,
-            unit: row.unit.clone(),
-            noisy: row.noisy,
-            own: Id::of(&row.id).who == Who::Rust,
-        })
-    }
-
-    /// A number that the original's authors published.
-    pub(crate) fn published(time: Published) -> Self {
-        let Published { low, ns: median, high } = time;
-        Self::Value(Value { median, low, high, unit: "ns".to_owned(), noisy: false, own: false })
-    }
-
-    pub(crate) fn ratio(versus: Option<&Versus>) -> Self {
-        versus.map_or(Self::Empty, |v| Self::Ratio(v.ratio, Some((v.low, v.high))))
-    }
-
-    pub(crate) fn count(count: Option<f64>) -> Self {
-        count.map_or(Self::Empty, Self::Count)
-    }
 }
 
 /// Who a row is about: decides on its mark.

@@ -6,8 +6,8 @@
 use maud::{Markup, PreEscaped, html};
 
 use super::model::{Group, Kind, Line, Plot, Point, Series};
-use super::number::{coordinate as at, percent, time};
 use crate::row::PERCENTS;
+use crate::table::number::{coordinate as at, percent, time};
 
 /// How a plot is laid out, in units of about a pixel.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -181,6 +181,12 @@ impl Row {
         }
     }
 
+    /// Returns how many times as long it takes as another, from interleaved rounds or alternating processes.
+    #[must_use]
+    pub fn versus(&self, base: &str) -> Option<&Versus> {
+        self.vs.get(base).or_else(|| self.vs_process.get(base))
+    }
+
     /// Keeps how the rounds were distributed that the numbers are of.
     #[must_use]
     pub fn with_rounds(mut self, samples: &[f64]) -> Self {

@@ -113,7 +113,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-pub use self::bars::Bar;
+pub use self::bars::zero_above;
 pub use self::case::{Case, Done, Wrong};
 pub use self::instrument::{Bare, Traced, Tracing};
 pub use self::mode::Mode;
@@ -121,13 +121,15 @@ pub use self::results::Results;
 
 use self::exchange::Process;
 use crate::harness::args::Args;
+use crate::harness::output::Output;
+use crate::harness::progress;
 use crate::harness::terminal::{complain, fail, say};
 use crate::harness::{
     self,
     supervise::{self, Session},
 };
 use crate::instruments::clock::timer_floor;
-use crate::row;
+use crate::promise::Judged;
 
 /// A program whose tracing is measured.
 pub trait Workload {
@@ -173,8 +175,8 @@ pub trait Workload {
     /// noise.
     fn report(results: &Results) -> String;
 
-    /// What was promised of this workload beyond what [all promise](Bar).
-    fn bars(results: &Results) -> Vec<Bar> {
+    /// What was promised of this workload beyond what [all promise](bars).
+    fn bars(results: &Results) -> Vec<Judged> {
         let _ = results;
         Vec::new()
     }
@@ -271,12 +273,7 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     }
     let started = Instant::now();
     let plan = Plan::of::<W>(session);
-    // A file without the other cases would take their rows away.
-    let keeps_rows = !plan.once && session.args().filters.is_empty();
-    if keeps_rows {
-        // Rather now than after a minute.
-        row::can_write(W::NAME)?;
-    }
+    let output = Output::begin(W::NAME, session.args())?;
     let company = W::company()?;
     let Extent { generations, rounds, turns } = measure::<W>(&plan, &company, &mut results)?;
     W::profile(&mut results, session.args())?;
@@ -286,33 +283,30 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let mut text = format!("\n{}: ", W::NAME);
     let (processes, seconds) = (results.modes().len(), started.elapsed().as_secs_f64());
     // Also of a test, which it is a part of.
-    let tables = format!("{}\n\n{}", W::report(&results).trim_end(), tables::Overhead(&results));
+    let tables = format!("{}\n\n{}", W::report(&results).trim_end(), tables::overhead(&results));
     if plan.once {
-        let _ = writeln!(
-            text,
-            "each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s"
-        );
+        let _ =
+            write!(text, "each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s");
     } else {
-        let _ = writeln!(
+        let _ = write!(
             text,
             "{rounds} rounds and {turns} turns of twins in {generations} generations of {processes} processes, \
-             {seconds:.1} s; a reading of the timer takes {} ns\nsink: {}; switched by the properties, verified by {}",
+             {seconds:.1} s; a reading of the timer takes {} ns\nsink: {}; switched by the properties, verified by {}\
+             \n\n{tables}",
             timer_floor().as_nanos(),
             atrace::sink(),
             session.verified_by()
         );
-        let _ = writeln!(text, "\n{tables}");
     }
-    let mut bars = bars::common(&results);
-    bars.extend(W::bars(&results));
-    let _ = write!(text, "{}", tables::Bars(&bars, !plan.once));
     say(text.trim_end_matches('\n'));
-    let broken = bars.iter().any(Bar::fails);
+    let mut judged = bars::common(&results);
+    judged.extend(W::bars(&results));
+    // In a test, only what is counted can be judged.
+    judged.retain(|judged| judged.exact || !plan.once);
+    output.end(results.rows(), &judged)?;
+    let broken = judged.iter().any(Judged::fails);
     if broken {
         complain("a promise that is an exact count is broken");
-    }
-    if keeps_rows {
-        say(format_args!("rows: {}", row::write(W::NAME, results.rows())?.display()));
     }
     Ok(match (broken, plan.once) {
         (true, _) => ExitCode::FAILURE,
@@ -439,6 +433,7 @@ fn take_turns(
     turn: usize,
     modes: &[usize],
 ) -> io::Result<()> {
+    progress::step(results.case_id(case));
     for &mode in modes {
         let n = pace.slice[mode];
         let reply = processes[mode].slice(results, case, turn, n, !plan.once)?;

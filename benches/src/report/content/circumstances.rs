@@ -2,11 +2,10 @@
 
 use super::super::input::Place;
 use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section};
-use super::super::number::{ratio, time};
-use super::lookup::versus;
-use super::rows::plain_table;
 use crate::catalogue::{ATRACE, Id, State, What, Who};
 use crate::row::Row;
+use crate::table::number::{ratio, time};
+use crate::table::of_rows;
 
 /// What changes the cost of an event: its name, threads, a watch.
 pub(super) fn circumstances(here: &Place) -> Option<Section> {
@@ -16,7 +15,7 @@ pub(super) fn circumstances(here: &Place) -> Option<Section> {
     for row in &bench.rows {
         let Id { who: Who::Rust, what: What::Name(state, length) } = Id::of(&row.id) else { continue };
         let raw = Id { who: Who::Limit, what: What::RawWriteOfName(length) }.to_string();
-        let text = versus(row, &raw).map(|v| format!(", {} of the raw write", ratio(v.ratio)));
+        let text = row.versus(&raw).map(|v| format!(", {} of the raw write", ratio(v.ratio)));
         let raw = bench.rows.iter().find(|row| row.id == raw && state == State::On);
         lines.push(Line {
             label: format!("{length} characters, {}", state.name()),
@@ -45,7 +44,7 @@ pub(super) fn circumstances(here: &Place) -> Option<Section> {
     ] {
         let rows: Vec<&Row> = bench.rows.iter().filter(|row| select(&Id::of(&row.id).what)).collect();
         if !rows.is_empty() {
-            let mut table = plain_table(title, &rows);
+            let mut table = of_rows(title, rows);
             table.note = note.to_owned();
             parts.push(Part::Table(table));
         }

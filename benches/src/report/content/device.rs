@@ -1,11 +1,10 @@
 //! What was measured on a device, beside this machine.
 
 use super::super::input::Place;
-use super::super::model::{Cell, Part, Section, Table, slug};
-use super::lookup::versus;
-use super::rows::plain_table;
+use super::super::model::{Part, Section, slug};
 use crate::catalogue::{ATRACE, SUBSCRIBER, Who, published};
-use crate::row::Row;
+use crate::table::of_rows;
+use crate::table::{Cell, Table};
 
 /// The original's cases on a device, beside this machine's ratios.
 pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
@@ -18,7 +17,7 @@ pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
     };
     let ratio_in = |place: &Place, case: &published::OfEvent| {
         let [rust, cc] = [Who::Rust, Who::Cc].map(|who| case.id(who).to_string());
-        Cell::ratio(place.row(ATRACE, &rust).and_then(|r| versus(r, &cc)))
+        Cell::ratio(place.row(ATRACE, &rust).and_then(|r| r.versus(&cc)))
     };
     for case in &published::EVENTS {
         let row = |who| device.row(ATRACE, &case.id(who).to_string());
@@ -58,8 +57,10 @@ pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
     };
     let mut parts = vec![Part::Table(table), Part::Table(twelve), Part::Table(about)];
     for (bench, found) in &device.benches {
-        let rows: Vec<&Row> = found.rows.iter().collect();
-        parts.push(Part::Folded(format!("{bench}: every row"), vec![Part::Table(plain_table(bench, &rows))]));
+        parts.push(Part::Folded(
+            format!("{bench}: every row"),
+            vec![Part::Table(of_rows(bench, &found.rows))],
+        ));
     }
     Section {
         id: format!("device-{}", slug(name)),

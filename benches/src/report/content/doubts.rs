@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::super::input::Place;
-use super::super::number::{percent, time};
 use crate::catalogue::{BENCHES, INSTRUCTIONS, Id, State};
 use crate::row::environment::Environment;
 use crate::row::{Row, Sink};
+use crate::table::number::{percent, time};
 
 /// What a reader should know before believing anything.
 pub(super) fn warnings(here: &Place) -> Vec<String> {
@@ -40,7 +40,7 @@ pub(super) fn doubts(place: &Place) -> Vec<String> {
             bench.rows.iter().filter(|row| row.noisy).map(|row| row.id.clone()).collect();
         if !noisy.is_empty() {
             all.push(format!(
-                "{} of {} rows of {name} are too uncertain and count as not measured: {}",
+                "the times of {} of {} rows of {name} are uncertain, as the machine was unsteady; their ratios stand: {}",
                 noisy.len(),
                 bench.rows.len(),
                 listed(&noisy)

@@ -1,9 +1,10 @@
 //! What it was measured on, and how to read it.
 
 use super::super::input::Place;
-use super::super::model::{Cell, Part, Section, Table};
-use super::super::number::{digits, percent, time};
+use super::super::model::{Part, Section};
 use crate::row::environment::{Environment, date};
+use crate::table::number::{digits, percent, time};
+use crate::table::{Cell, Table};
 
 /// What is told of an environment, and how.
 type Field<'a> = (&'a str, &'a dyn Fn(&Environment) -> String);

@@ -1,18 +1,18 @@
 //! One event: Rust, C++ and the machine's limits.
 
 use super::super::input::Place;
-use super::super::model::{Cell, Group, Kind, Line, Part, Plot, Point, Section, Table};
-use super::super::number::{digits, ratio, time};
-use super::lookup::versus;
+use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section};
 use crate::catalogue::{ATRACE, Case, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, What, Who, published};
 use crate::row::Row;
+use crate::table::number::{digits, ratio, time};
+use crate::table::{Cell, Table};
 
 /// The first table of the original, with what C++ and Rust cost here.
 pub(super) fn wrapper(here: &Place) -> Option<Section> {
     let bench = here.benches.get(ATRACE)?;
     let row = |id: &Id| here.row(ATRACE, &id.to_string());
     let counted = |id: &Id| here.row(INSTRUCTIONS, &id.to_string()).map(|row| row.median);
-    let ratio_to = |id: &Id, base: &Id| Cell::ratio(row(id).and_then(|r| versus(r, &base.to_string())));
+    let ratio_to = |id: &Id, base: &Id| Cell::ratio(row(id).and_then(|r| r.versus(&base.to_string())));
     let instructions = |rust: &Id| match (counted(rust), counted(&rust.with_who(Who::Cc))) {
         (Some(rust), Some(cc)) => Cell::Text(format!("{} / {}", digits_of_count(rust), digits_of_count(cc))),
         (Some(rust), None) => Cell::Text(digits_of_count(rust)),
@@ -123,7 +123,7 @@ pub(crate) fn main_plot(here: &Place) -> Option<Plot> {
         let rows: Vec<&Row> = ids.iter().filter_map(|id| here.row(bench, &id.to_string())).collect();
         let own = rows.iter().find(|row| Id::of(&row.id).who == Who::Rust)?;
         let base = ids.iter().find(|id| id.who == base)?;
-        let text = match versus(own, &base.to_string()) {
+        let text = match own.versus(&base.to_string()) {
             Some(v) if base.who == Who::Cc => format!("{}, {} of C++", time(own.median), ratio(v.ratio)),
             Some(v) => format!("{}, {} of the limit", time(own.median), ratio(v.ratio)),
             None => time(own.median),

@@ -2,45 +2,54 @@
 
 use super::super::input::Place;
 use super::super::model::Finding;
-use super::super::number::{count, percent, ratio, time};
 use super::KNOWN;
-use super::lookup::{good, versus};
-use crate::catalogue::{Id, Who};
+use crate::catalogue::{ATRACE, Id, SUBSCRIBER, Who};
 use crate::row::environment::date;
 use crate::row::{Above, Row};
+use crate::table::number::{count, percent, ratio, time};
 
 pub(super) fn summary(here: &Place) -> String {
-    let row = |id: &str| good(here, "atrace", id);
-    let mut text = Vec::new();
-    if let Some(off) = row("rust/tracing_off_begin/10") {
-        let of_cc = versus(off, "cc/tracing_off_begin/10")
-            .map(|v| format!(", {} of what C++ pays", percent(v.ratio)));
-        text.push(format!("Off, an event costs {}{}.", time(off.median), of_cc.unwrap_or_default()));
-    }
-    if let Some(on) = row("rust/tracing_on_begin/10") {
-        let mut parts = Vec::new();
-        for (base, what) in [
-            ("cc/tracing_on_begin/10", "of what C++ pays"),
-            ("limit/raw_write_begin/10", "of a bare write(2) of the same bytes"),
-        ] {
-            parts.extend(versus(on, base).map(|v| format!("{} {what}", percent(v.ratio))));
-        }
-        let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
-        text.push(format!("On, it costs {}{parts}.", time(on.median)));
-    }
-    if let Some((row, v)) = good(here, "subscriber", "rust/tracing_on_event")
-        .and_then(|row| Some((row, versus(row, "limit/raw_write_of_on_event")?)))
-    {
-        text.push(format!(
-            "An event of the crate tracing, on, costs {}, {} of the bare write.",
-            time(row.median),
-            percent(v.ratio)
-        ));
-    }
-    if text.is_empty() {
+    // A ratio is known also where the machine was too unsteady for a time.
+    let of = |row: &Row, bases: &[(&str, &str)]| {
+        let about = if row.noisy { "about " } else { "" };
+        let ratios = bases
+            .iter()
+            .filter_map(|(base, what)| row.versus(base).map(|v| format!("{} {what}", percent(v.ratio))));
+        let ratios: Vec<String> = ratios.collect();
+        let ratios = if ratios.is_empty() { String::new() } else { format!(": {}", ratios.join(", ")) };
+        format!("{about}{}{ratios}", time(row.median))
+    };
+    let told = [
+        (
+            "Off, an event costs",
+            ATRACE,
+            "rust/tracing_off_begin/10",
+            &[("cc/tracing_off_begin/10", "of what C++ pays")][..],
+        ),
+        (
+            "On, it costs",
+            ATRACE,
+            "rust/tracing_on_begin/10",
+            &[
+                ("cc/tracing_on_begin/10", "of what C++ pays"),
+                ("limit/raw_write_begin/10", "of a bare write(2) of the same bytes"),
+            ],
+        ),
+        (
+            "An event of the crate tracing, on, costs",
+            SUBSCRIBER,
+            "rust/tracing_on_event",
+            &[("limit/raw_write_of_on_event", "of the bare write")],
+        ),
+    ];
+    let told = told
+        .into_iter()
+        .filter_map(|(what, bench, id, bases)| Some(format!("{what} {}.", of(here.row(bench, id)?, bases))));
+    let told: Vec<String> = told.collect();
+    if told.is_empty() {
         return "Nothing was measured yet that could be summed up: run `cargo bench`.".to_owned();
     }
-    text.join(" ")
+    told.join(" ")
 }
 
 /// Says in one line on what the first bench ran.
@@ -58,12 +67,29 @@ pub(super) fn about(here: &Place) -> String {
 pub(super) fn findings(here: &Place) -> Vec<Finding> {
     let finding = |what: &str, bench: &str, id: &str, bases: &[(&str, &str)]| {
         let row = here.row(bench, id);
-        let value = row.map(|row| if row.noisy { "too noisy".to_owned() } else { time(row.median) });
-        let beside = bases.iter().filter_map(|(base, name)| {
-            let v = versus(row?, base)?;
-            Some(format!("{} of {name} ({}–{})", ratio(v.ratio), ratio(v.low), ratio(v.high)))
+        let ratios = bases.iter().filter_map(|(base, name)| {
+            let v = row?.versus(base)?;
+            Some((format!("{} of {name}", ratio(v.ratio)), format!(" ({}–{})", ratio(v.low), ratio(v.high))))
         });
-        Finding { what: what.to_owned(), value, beside: beside.collect() }
+        let mut ratios = ratios.collect::<Vec<_>>().into_iter();
+        // What is known stands first: the ratio, where the time is not.
+        let unsteady = row.filter(|row| row.noisy);
+        let (value, first) = match unsteady.and_then(|row| Some((row, ratios.next()?))) {
+            Some((row, (short, range))) => {
+                let range = format!(
+                    "{short}{range}; {} to {} on this unsteady machine",
+                    time(row.low),
+                    time(row.high)
+                );
+                (Some(short), Some(range))
+            }
+            None => (
+                row.map(|row| format!("{}{}", if row.noisy { "about " } else { "" }, time(row.median))),
+                None,
+            ),
+        };
+        let beside = first.into_iter().chain(ratios.map(|(short, range)| short + &range)).collect();
+        Finding { what: what.to_owned(), value, beside }
     };
     let mut all = vec![
         finding(
@@ -119,7 +145,7 @@ pub(super) fn filtered(here: &Place) -> Option<Finding> {
         .benches
         .values()
         .flat_map(|bench| &bench.rows)
-        .filter(|row| !row.noisy && Id::case_and_mode(&row.id).is_some_and(|(_, mode)| mode == "filtered"))
+        .filter(|row| Id::case_and_mode(&row.id).is_some_and(|(_, mode)| mode == "filtered"))
         .filter_map(|row| Some((row, *row.above.get("nosub")?)))
         .collect();
     let (none, some): (Vec<_>, Vec<_>) =

@@ -6,14 +6,12 @@ mod doubts;
 mod environment;
 mod events;
 mod findings;
-mod lookup;
 mod rounds;
 mod rows;
 mod tracing;
 mod workloads;
 
 pub(crate) use self::events::main_plot;
-pub(crate) use self::lookup::versus;
 use super::input::{Bench, Input, Place};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};

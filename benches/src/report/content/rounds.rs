@@ -1,9 +1,10 @@
 //! How sure the main cases are: how their rounds were distributed, and what Criterion says.
 
 use super::super::input::Place;
-use super::super::model::{Cell, Group, Kind, Line, Part, Plot, Point, Section, Table, Value};
+use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section};
 use crate::catalogue::{ATRACE, Id, SUBSCRIBER, State, Who, published};
 use crate::row::Row;
+use crate::table::{Cell, Table, Value};
 
 /// How the rounds of the main cases were distributed.
 pub(super) fn rounds(here: &Place) -> Option<Section> {

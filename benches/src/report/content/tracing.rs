@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::super::input::Place;
-use super::super::model::{Cell, Part, Section, Table};
+use super::super::model::{Part, Section};
 use crate::catalogue::{Case, INSTRUCTIONS, Id, SUBSCRIBER, What, published};
 use crate::row::Row;
+use crate::table::{Cell, Table};
 
 /// The second table of the original.
 pub(super) fn subscriber(here: &Place) -> Option<Section> {

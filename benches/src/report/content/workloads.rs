@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::super::input::Place;
-use super::super::model::{Cell, Group, Kind, Line, Part, Plot, Point, Section, Table, Value, slug};
-use super::super::number::{ratio, time};
+use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section, slug};
 use super::KNOWN;
-use super::rows::{counted_of, plain_table};
 use crate::catalogue::Id;
 use crate::row::Row;
+use crate::table::number::{ratio, time};
+use crate::table::{Cell, Table, Value};
+use crate::table::{counted_of, of_rows};
 
 /// The benches that have no section of their own above.
 pub(super) fn workloads(here: &Place) -> Vec<Section> {
@@ -108,8 +109,9 @@ fn workload(name: &str, rows: &[Row]) -> Section {
     }
     let rest: Vec<&Row> = rows.iter().filter(|row| !told.contains(&&row.id[..])).collect();
     if !rest.is_empty() {
-        let table = Part::Table(plain_table(&format!("{name}: all else that was measured"), &rest));
-        parts.push(match rest.len() {
+        let count = rest.len();
+        let table = Part::Table(of_rows(&format!("{name}: all else that was measured"), rest));
+        parts.push(match count {
             n if n <= 30 || cases.is_empty() => table,
             n => Part::Folded(format!("{name}: {n} more rows"), vec![table]),
         });

@@ -1,0 +1,22 @@
+//! Says what came of all promises, on one screen. It is the last that `cargo bench` runs, as that goes by names.
+
+use std::process::ExitCode;
+
+use atrace_benches::harness::args::Args;
+use atrace_benches::promise::Screen;
+use atrace_benches::row;
+
+fn main() -> ExitCode {
+    let args = match Args::from_env() {
+        Ok(args) => args,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // What a test or a part of the benches leaves is nothing to judge all by.
+    if !args.test && !args.list && args.filters.is_empty() {
+        println!("\n{}", Screen::read(&row::dir()));
+    }
+    ExitCode::SUCCESS
+}

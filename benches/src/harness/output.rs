@@ -1,0 +1,133 @@
+//! What a bench prints: on a terminal on the screen, elsewhere into a file beside its rows, with one line on stdout.
+//!
+//! So a whole `cargo bench` in a pipe is a screen of text, and nothing is lost. A test, and a run of some cases only, print as
+//! they go.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::args::Args;
+use super::progress;
+use super::terminal::say;
+use crate::promise::{self, Judged, Screen, Verdict};
+use crate::row::{self, Row};
+
+/// Where a bench prints.
+#[derive(Debug)]
+pub struct Output {
+    bench: &'static str,
+    /// None where nothing is kept.
+    file: Option<PathBuf>,
+    aside: Option<Aside>,
+    started: Instant,
+}
+
+impl Output {
+    /// Decides where the bench prints from now on.
+    ///
+    /// # Errors
+    ///
+    /// When its file can't be written.
+    pub fn begin(bench: &'static str, args: &Args) -> io::Result<Self> {
+        let mut this = Self { bench, file: None, aside: None, started: Instant::now() };
+        if args.test || !args.filters.is_empty() {
+            return Ok(this);
+        }
+        // Rather now than after a minute.
+        row::can_write(bench)?;
+        let path = row::dir().join(format!("{bench}.txt"));
+        File::create(&path)?;
+        this.file = Some(path);
+        progress::begin(bench, args.quick);
+        if !io::stdout().is_terminal() {
+            this.aside = this.turn_aside()?;
+        }
+        Ok(this)
+    }
+
+    /// Tells whether the rows of this run are kept: a file without all cases would take the others' rows away.
+    #[must_use]
+    pub fn keeps_rows(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Runs something that talks much: where there is a file, it talks to that only.
+    ///
+    /// # Errors
+    ///
+    /// What `talk` returned, or when the file can't be written.
+    pub fn aside<R>(&self, talk: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        let _aside = if self.aside.is_some() { None } else { self.turn_aside()? };
+        talk()
+    }
+
+    fn turn_aside(&self) -> io::Result<Option<Aside>> {
+        let open = |path| OpenOptions::new().append(true).open(path);
+        self.file.as_ref().map(|path| Aside::to(&open(path)?)).transpose()
+    }
+
+    /// Keeps the rows and what was judged, and says in a line how it went; on a terminal, all promises.
+    ///
+    /// # Errors
+    ///
+    /// When they can't be written.
+    pub fn end(self, rows: &[Row], judged: &[Judged]) -> io::Result<()> {
+        progress::end();
+        let is_aside = self.aside.is_some();
+        drop(self.aside);
+        let Some(file) = self.file else {
+            let mut screen = Screen::default();
+            screen.add(self.bench, judged);
+            if !screen.is_empty() {
+                say(format_args!("\n{}", screen.lines()));
+            }
+            return Ok(());
+        };
+        let path = row::write(self.bench, rows)?;
+        promise::write(self.bench, judged)?;
+        let mut screen = Screen::default();
+        screen.add(self.bench, judged);
+        if is_aside {
+            let mut file = OpenOptions::new().append(true).open(&file)?;
+            writeln!(file, "\n{}", screen.lines())?;
+        } else {
+            say(format_args!("\n{}", screen.lines()));
+        }
+        let of = |verdict| judged.iter().filter(|judged| judged.verdict == verdict).count();
+        let [kept, missed, open] = [Verdict::Kept, Verdict::Missed, Verdict::Open].map(of);
+        say(format_args!(
+            "{}: {} rows in {:.0} s; promises: {kept} kept, {missed} missed, {open} open; {} and .txt",
+            self.bench,
+            rows.len(),
+            self.started.elapsed().as_secs_f64(),
+            path.display()
+        ));
+        Ok(())
+    }
+}
+
+/// While it lives, what this process prints, and those that it starts, goes to a file.
+#[derive(Debug)]
+struct Aside {
+    stdout: OwnedFd,
+}
+
+impl Aside {
+    fn to(file: &File) -> io::Result<Self> {
+        io::stdout().flush()?;
+        let stdout = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3)?;
+        rustix::stdio::dup2_stdout(file)?;
+        Ok(Self { stdout })
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let _ = io::stdout().flush();
+        // Otherwise what follows is in the file, too.
+        let _ = rustix::stdio::dup2_stdout(&self.stdout);
+    }
+}

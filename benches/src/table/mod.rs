@@ -1,0 +1,278 @@
+//! A table, and how it is written: for terminals, as Markdown, and as HTML.
+//!
+//! Everything that is shown in columns is a [`Table`], so that a number looks the same wherever it stands. A cell that has
+//! no number says why: the reasons are printed below the table.
+
+mod html;
+mod markdown;
+pub(crate) mod number;
+mod rows;
+mod text;
+
+use std::fmt;
+
+use serde::Serialize;
+
+pub(crate) use self::html::draw;
+pub(crate) use self::markdown::{escaped, write};
+pub(crate) use self::rows::counted_of;
+pub use self::rows::of_rows;
+pub use self::text::WIDTH;
+
+use self::number::{count, interval, ratio};
+use crate::catalogue::{Id, Who, published::Published};
+use crate::row::{Above, Row, Versus};
+
+/// Lines of cells below a line of names.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Table {
+    /// What all of it is.
+    pub title: String,
+    /// The names of the columns.
+    pub columns: Vec<String>,
+    /// The lines, each with a cell for each column.
+    pub rows: Vec<Vec<Cell>>,
+    /// What a reader should know, printed below.
+    pub note: String,
+}
+
+/// What stands in a line of a [`Table`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cell {
+    /// Nothing is expected here.
+    Empty,
+    /// There is no number, for this reason.
+    None(String),
+    /// Words.
+    Text(String),
+    /// The name of a case.
+    Name(String),
+    /// Something measured.
+    Value(Value),
+    /// How many times as long; the interval is missing where none was published.
+    Ratio(f64, Option<(f64, f64)>),
+    /// Something counted.
+    Count(f64),
+    /// Several, each with what it is.
+    List(Vec<(String, Cell)>),
+}
+
+/// A median with its interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Value {
+    /// The median.
+    pub median: f64,
+    /// The lower bound.
+    pub low: f64,
+    /// The upper bound.
+    pub high: f64,
+    /// What the three are in.
+    pub unit: String,
+    /// Whether the interval is too wide to mean anything.
+    pub noisy: bool,
+    /// Whether it is this workspace's own, which is what the reader looks for.
+    pub own: bool,
+}
+
+impl Table {
+    /// Makes a table without lines.
+    #[must_use]
+    pub fn new<S: Into<String>>(title: impl Into<String>, columns: impl IntoIterator<Item = S>) -> Self {
+        let columns = columns.into_iter().map(Into::into).collect();
+        Self { title: title.into(), columns, ..Self::default() }
+    }
+
+    /// Says something below the table.
+    #[must_use]
+    pub fn with_note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    /// Adds a line.
+    pub fn push(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// Leaves out the columns that have nothing in them.
+    #[must_use]
+    pub fn dense(mut self) -> Self {
+        for index in (1..self.columns.len()).rev() {
+            if self.rows.iter().all(|row| row.get(index).is_none_or(|cell| *cell == Cell::Empty)) {
+                self.columns.remove(index);
+                for row in self.rows.iter_mut().filter(|row| row.len() > index) {
+                    row.remove(index);
+                }
+            }
+        }
+        self
+    }
+
+    /// Returns why cells have no number, each reason once; their marks are `a`, `b`, … in this order.
+    pub(crate) fn reasons(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = Vec::new();
+        for cell in self.rows.iter().flatten() {
+            if let Cell::None(why) = cell
+                && !all.contains(&&why[..])
+            {
+                all.push(why);
+            }
+        }
+        all
+    }
+
+    /// Returns the sentences below the table: the note, and the reasons with their marks.
+    pub(crate) fn below(&self) -> Vec<String> {
+        let reasons = self.reasons();
+        let note = (!self.note.is_empty()).then(|| self.note.clone());
+        note.into_iter().chain(reasons.iter().map(|why| format!("{}: {why}.", mark(&reasons, why)))).collect()
+    }
+}
+
+/// What stands for a reason in the table.
+fn mark(reasons: &[&str], why: &str) -> String {
+    let index = reasons.iter().position(|reason| *reason == why).unwrap_or_default();
+    let letter = u8::try_from(index % 26).unwrap_or_default() + b'a';
+    format!("–{}", char::from(letter))
+}
+
+impl Value {
+    /// What something costs more than something else, in nanoseconds.
+    #[must_use]
+    pub fn of(above: &Above) -> Self {
+        let Above { ns: median, low, high, .. } = *above;
+        Self { median, low, high, unit: "ns".to_owned(), noisy: false, own: true }
+    }
+}
+
+impl Cell {
+    /// Makes a cell of a measured row.
+    #[must_use]
+    pub fn value(row: Option<&Row>) -> Self {
+        let Some(row) = row else { return Self::not_measured() };
+        Self::Value(Value {
+            median: row.median,
+            low: row.low,
+            high: row.high,
+            unit: row.unit.clone(),
+            noisy: row.noisy,
+            own: Id::of(&row.id).who == Who::Rust,
+        })
+    }
+
+    /// Makes a cell of what should have been measured and was not.
+    #[must_use]
+    pub fn not_measured() -> Self {
+        Self::None("not measured in this run".to_owned())
+    }
+
+    /// Makes a cell that says why there is no number.
+    #[must_use]
+    pub fn none(why: impl Into<String>) -> Self {
+        Self::None(why.into())
+    }
+
+    /// Returns this cell, or one that says why it is empty.
+    #[must_use]
+    pub fn or(self, why: &str) -> Self {
+        if self == Self::Empty { Self::none(why) } else { self }
+    }
+
+    /// Makes a cell of a number that the original's authors published.
+    pub(crate) fn published(time: Published) -> Self {
+        let Published { low, ns: median, high } = time;
+        Self::Value(Value { median, low, high, unit: "ns".to_owned(), noisy: false, own: false })
+    }
+
+    /// Makes a cell of a ratio, empty where there is none.
+    #[must_use]
+    pub fn ratio(versus: Option<&Versus>) -> Self {
+        versus.map_or(Self::Empty, |v| Self::Ratio(v.ratio, Some((v.low, v.high))))
+    }
+
+    /// Makes a cell of a count, empty where nothing was counted.
+    #[must_use]
+    pub fn count(count: Option<f64>) -> Self {
+        count.map_or(Self::Empty, Self::Count)
+    }
+
+    /// Makes a cell of words.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text(text.into())
+    }
+
+    /// Makes a cell of the name of a case.
+    #[must_use]
+    pub fn name(name: impl Into<String>) -> Self {
+        Self::Name(name.into())
+    }
+
+    /// What it says, where a reason is one of these.
+    fn said(&self, reasons: &[&str]) -> String {
+        match self {
+            Self::None(why) => mark(reasons, why),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => Ok(()),
+            Self::None(_) => f.write_str("–"),
+            Self::Text(text) | Self::Name(text) => f.write_str(text),
+            Self::List(all) => {
+                let each: Vec<String> = all.iter().map(|(of, cell)| format!("{cell} {of}")).collect();
+                f.write_str(&each.join("; "))
+            }
+            Self::Value(value) => {
+                let (median, range, unit) = interval(value.median, value.low, value.high, &value.unit);
+                f.write_str(&median)?;
+                if !matches!(&unit[..], "ns" | "instructions") {
+                    write!(f, " {unit}")?;
+                }
+                if value.low < value.high {
+                    write!(f, " ({range})")?;
+                }
+                f.write_str(if value.noisy { " NOISY" } else { "" })
+            }
+            Self::Ratio(r, None) => f.write_str(&ratio(*r)),
+            Self::Ratio(r, Some((low, high))) => {
+                write!(f, "{} ({}–{})", ratio(*r), ratio(*low), ratio(*high))
+            }
+            Self::Count(n) => f.write_str(&count(*n)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_without_a_number_says_why_below() {
+        let mut table = Table::new("t", ["case", "x", "y"]).with_note("A note.");
+        table.push([Cell::name("a"), Cell::Count(1.0), Cell::none("C++ has no such function")]);
+        table.push([Cell::name("b"), Cell::not_measured(), Cell::none("C++ has no such function")]);
+        let below = ["A note.", "–a: C++ has no such function.", "–b: not measured in this run."];
+        assert_eq!(table.below(), below);
+        let text = table.to_string();
+        assert!(text.contains("b     –b  –a"), "{text}");
+        let mut markdown = String::new();
+        write(&mut markdown, &table).unwrap();
+        assert!(markdown.contains("| a | 1 | –a |\n| b | –b | –a |\n\nA note.\n\n–a: C++ has"), "{markdown}");
+        assert!(draw(&table).into_string().contains("<td class=\"missing\">–b</td>"));
+    }
+
+    #[test]
+    fn columns_with_nothing_in_them_are_left_out() {
+        let mut table = Table::new("", ["case", "x", "y"]);
+        table.push([Cell::name("a"), Cell::Empty, Cell::Count(2.0)]);
+        let table = table.dense();
+        assert_eq!((&table.columns[..], table.rows[0].len()), (&["case".to_owned(), "y".to_owned()][..], 2));
+        assert_eq!(Cell::Empty.or("no").to_string(), "–");
+    }
+}
