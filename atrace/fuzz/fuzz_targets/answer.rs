@@ -7,7 +7,7 @@
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code)]
-#[path = "../../src/bin/atrace/command/content.rs"]
+#[path = "../../src/bin/atrace/command/stores/content.rs"]
 mod content;
 #[allow(dead_code)]
 #[path = "../../src/doctor/facts.rs"]

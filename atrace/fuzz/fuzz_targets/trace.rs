@@ -14,10 +14,14 @@ mod header;
 #[allow(dead_code)]
 #[path = "../../src/tracefs/markers.rs"]
 mod markers;
-#[path = "../../src/bin/atrace/command/picture.rs"]
-mod picture;
-#[path = "../../src/bin/atrace/command/text.rs"]
+#[path = "../../src/bin/atrace/command/file/systrace.rs"]
+mod systrace;
+#[path = "../../src/bin/atrace/command/buffer/text.rs"]
 mod text;
+/// As the command calls it.
+mod command {
+    pub(crate) use crate::header;
+}
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
@@ -75,7 +79,7 @@ impl Event<'_> {
 fn check_picture(trace: &[u8], room: usize) -> Vec<u8> {
     let mut page = Cursor::new(Vec::new());
     let name = |process: u32| (process % 3 == 0).then(|| String::from_utf8_lossy(trace).into_owned());
-    picture::write(trace, &mut page, room, name).expect("a page in memory");
+    systrace::write(trace, &mut page, room, name).expect("a page in memory");
     let page = page.into_inner();
     assert!(page.starts_with(b"<!DOCTYPE html>\n<html><body>\n<script class=\"trace-data\""));
     assert!(page.ends_with(b"</script>\n</body></html>\n"));
@@ -94,7 +98,7 @@ fuzz_target!(|input: Input<'_>| {
     let (names, events) = text::execs(input.bytes);
     assert!(names.len() as u64 <= events && read as u64 <= events);
     text::kept(input.bytes);
-    let _ = picture::owner(input.bytes);
+    let _ = systrace::owner(input.bytes);
     check_picture(input.bytes, usize::from(input.room));
 
     let trace: Vec<u8> = input.events.iter().flat_map(Event::line).collect();

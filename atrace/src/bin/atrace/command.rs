@@ -2,38 +2,26 @@
 
 mod buffer;
 mod caller;
-mod categories;
-mod content;
 mod doctor;
-mod failure;
-mod foreign;
+mod file;
 #[allow(dead_code, reason = "it is the library's too, which needs all of it")]
 #[path = "../../tracefs/header.rs"]
 mod header;
-mod journal;
-mod ledger;
-mod leftover;
-mod names;
-mod output;
-mod pattern;
-mod picture;
+mod notes;
 mod processes;
+mod program;
 mod record;
 mod run;
-mod signals;
-mod stage;
 mod stores;
 mod switch;
-mod text;
-mod top;
-mod tree;
-mod witness;
+mod terminal;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use self::failure::{note, say, unprinted};
+use self::program::{stage, witness};
+use self::terminal::{note, say, unprinted};
 
 /// Records what programs trace with ATrace, for ui.perfetto.dev
 #[derive(Debug, Parser)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use atrace::shown::shown;
 use nix::unistd::{Gid, Uid, User, getegid, geteuid, getgrouplist, getgroups, setegid, seteuid, setgroups};
 
-use super::failure::{Failure, Result, failed, say};
+use crate::command::terminal::{Failure, Result, failed, say};
 
 /// A user to run a program as.
 #[derive(Clone, Debug)]

@@ -3,9 +3,9 @@
 use atrace::doctor::{Report, examine, examine_program};
 use atrace::shown::shown;
 
-use super::failure::{Failure, Result};
-use super::processes::{self, Process};
-use super::switch::print;
+use crate::command::processes::{self, Process};
+use crate::command::switch::print;
+use crate::command::terminal::{Failure, Result};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

@@ -11,16 +11,18 @@ use std::time::{Duration, Instant};
 use atrace::shown::shown;
 use atrace::tracefs::{self, Instance};
 
-use super::buffer::{self, Tally};
-use super::caller::Caller;
-use super::content::Content;
-use super::failure::{Failure, Result, say, thousands};
-use super::ledger::{self, Entry, Ledger};
-use super::output::Output;
-use super::processes::{self, Process};
-use super::signals::Signals;
-use super::top::Top;
-use super::{categories, stores, switch};
+use crate::command::buffer::categories;
+use crate::command::buffer::ring::{self, Tally};
+use crate::command::buffer::top::Top;
+use crate::command::caller::Caller;
+use crate::command::file::output::Output;
+use crate::command::notes::ledger::{self, Entry, Ledger};
+use crate::command::processes::{self, Process};
+use crate::command::program::signals::Signals;
+use crate::command::stores::content::Content;
+use crate::command::stores::store;
+use crate::command::switch;
+use crate::command::terminal::{Failure, Result, say, thousands};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -78,11 +80,11 @@ enum Place {
 impl Place {
     fn make(args: &Args) -> Result<Self> {
         if !args.top && !cfg!(target_os = "android") && Top::can_be_copied()? {
-            let instance = buffer::make(args.buffer)?;
+            let instance = ring::make(args.buffer)?;
             return Ok(Self::Copy(instance, None));
         }
         let top = Top::take(args.discard)?;
-        buffer::prepare(top.instance(), args.buffer)?;
+        ring::prepare(top.instance(), args.buffer)?;
         Ok(Self::Top(top))
     }
 
@@ -125,7 +127,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         let text = switch::nobody(&args.apps, "no running process");
         return Err(Failure::new(format!("{text}\natrace: --wait records nevertheless")));
     }
-    let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
+    let stores = store::all(matching.iter().filter_map(|process| process.uid()))?;
     let is_on = stores.iter().any(|store| store.content != Content::default());
     if args.apps.is_empty() && events.is_empty() && !is_on {
         return Err(Failure::new(
@@ -136,7 +138,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let signals = Signals::hold()?;
     let mut place = Place::make(args)?;
     for event in &events {
-        if event == buffer::TEACHER {
+        if event == ring::TEACHER {
             place.instance().control(&format!("events/{event}/filter"), "0")?;
         }
         place.instance().control(&format!("events/{event}/enable"), "1")?;
@@ -172,11 +174,11 @@ fn finish(place: Place, output: Output, tally: &Tally) -> Result<()> {
     let count = processes::all().len() * 2;
     let path = match place {
         Place::Copy(instance, _) => {
-            let (path, instance) = buffer::save(instance, output, count, name)?;
-            buffer::remove(instance)?;
+            let (path, instance) = ring::save(instance, output, count, name)?;
+            ring::remove(instance)?;
             path
         }
-        Place::Top(mut top) => match buffer::save_from(top.instance(), output, count, name) {
+        Place::Top(mut top) => match ring::save_from(top.instance(), output, count, name) {
             Ok(path) => path,
             Err(e) => {
                 top.keep_content();

@@ -22,16 +22,16 @@ use nix::sys::signal::kill;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, geteuid, getpgid, getpgrp};
 
-use super::buffer::{self, Tally};
-use super::caller::Caller;
-use super::failure::{Failure, Result, failed, place, say};
-use super::foreign::{Work, perform_one, remove};
-use super::names::Names;
-use super::output::Output;
-use super::processes::Process;
-use super::signals::Signals;
-use super::tree::{Tree, patience};
-use super::witness::Witness;
+use crate::command::buffer::names::Names;
+use crate::command::buffer::ring::{self, Tally};
+use crate::command::caller::Caller;
+use crate::command::file::output::Output;
+use crate::command::processes::Process;
+use crate::command::program::signals::Signals;
+use crate::command::program::tree::{Tree, patience};
+use crate::command::program::witness::Witness;
+use crate::command::stores::errands::{Work, perform_one, remove};
+use crate::command::terminal::{Failure, Result, failed, place, say};
 
 /// The exit status where this command itself fails, as other commands that start one have it.
 const FAILED: u8 = 125;
@@ -73,7 +73,7 @@ fn record(args: &Args) -> Result<u8> {
     }
     let caller = Caller::behind_sudo()?;
     let signals = Signals::hold()?;
-    let instance = buffer::make(args.buffer)?;
+    let instance = ring::make(args.buffer)?;
     let path = args.output.clone().unwrap_or_else(|| default_name(&args.command));
     let output = Output::create(&path, args.force, caller.as_ref())?;
     let store = Store::make(caller.as_ref())?;
@@ -96,7 +96,7 @@ fn record(args: &Args) -> Result<u8> {
     instance.set_tracing_on(false)?;
     tally.look(&instance)?;
     let names = names.read();
-    let (path, instance) = buffer::save(instance, output, PROCESSES, |process| names.get(&process).cloned())?;
+    let (path, instance) = ring::save(instance, output, PROCESSES, |process| names.get(&process).cloned())?;
     match tree.lost() {
         _ if tally.written() == 0 => {
             say(tally.report_of_some("events"));
@@ -109,7 +109,7 @@ fn record(args: &Args) -> Result<u8> {
         None => say(tally.report("events")),
     }
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", place(&path)));
-    buffer::remove(instance)?;
+    ring::remove(instance)?;
     Ok(code(status))
 }
 

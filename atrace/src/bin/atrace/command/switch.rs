@@ -7,12 +7,12 @@ use atrace::AtraceTag;
 use atrace::shown::shown;
 use atrace_sys::errand::PATIENCE;
 
-use super::content::Content;
-use super::failure::{Failure, Result, say};
-use super::foreign::Work;
-use super::ledger;
-use super::processes::{self, Process};
-use super::stores::{self, Seen, Store};
+use crate::command::notes::ledger;
+use crate::command::processes::{self, Process};
+use crate::command::stores::content::Content;
+use crate::command::stores::errands::Work;
+use crate::command::stores::store::{self, Seen, Store};
+use crate::command::terminal::{Failure, Result, say};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -27,7 +27,7 @@ pub(crate) fn on(args: &Args) -> Result<()> {
     }
     let running = ledger::sweep();
     let matching = matching(&args.patterns);
-    let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
+    let stores = store::all(matching.iter().filter_map(|process| process.uid()))?;
     // Twice listed, it would have to be switched off twice; what a recording switched on goes with it.
     let fresh = |store: &Store| {
         let mut fresh: Vec<String> = Vec::new();
@@ -40,10 +40,10 @@ pub(crate) fn on(args: &Args) -> Result<()> {
         fresh
     };
     let mut reached = Vec::new();
-    for (store, result) in stores::perform(&stores, |store| Work::Enable(fresh(store))) {
+    for (store, result) in store::perform(&stores, |store| Work::Enable(fresh(store))) {
         match result {
             Ok(_) => reached.push(store),
-            Err(e) => stores::refuse(store, &e)?,
+            Err(e) => store::refuse(store, &e)?,
         }
     }
     let mut meant: Vec<_> = matching.into_iter().map(Seen::of).collect();
@@ -60,17 +60,17 @@ pub(crate) fn on(args: &Args) -> Result<()> {
 
 pub(crate) fn off(args: &Args) -> Result<()> {
     ledger::sweep();
-    let stores = stores::all([])?;
+    let stores = store::all([])?;
     let mut unknown = Vec::new();
     for pattern in &args.patterns {
         let listed: Vec<_> = stores.iter().filter(|store| store.content.count(pattern) > 0).collect();
         if listed.is_empty() {
             unknown.push(in_quotes(pattern));
         }
-        for (store, result) in stores::perform(listed, |_| Work::Disable(pattern.clone())) {
+        for (store, result) in store::perform(listed, |_| Work::Disable(pattern.clone())) {
             match result {
                 Ok(_) => print(&format!("off: {} for {}", shown(pattern), store.owner())),
-                Err(e) => stores::refuse(store, &e)?,
+                Err(e) => store::refuse(store, &e)?,
             }
         }
     }
@@ -108,7 +108,7 @@ pub(crate) fn check(pattern: &str) -> Result<()> {
             shown(end)
         )));
     }
-    super::pattern::check(pattern)
+    crate::command::stores::pattern::check(pattern)
 }
 
 /// The running processes that some of the patterns mean.
@@ -142,7 +142,7 @@ pub(crate) fn nobody(patterns: &[String], who: &str) -> String {
 pub(crate) fn status() -> Result<()> {
     let running = ledger::sweep();
     let processes: Vec<_> = processes::all().into_iter().map(Seen::of).collect();
-    for store in stores::all([])? {
+    for store in store::all([])? {
         let Content { patterns, tags } = &store.content;
         print(&format!("{}: {}", store.owner(), store.path.display()));
         print(&format!("  tags: {}", if tags.is_empty() { "none".to_owned() } else { names(*tags) }));
@@ -185,5 +185,5 @@ fn names(tags: AtraceTag) -> String {
 
 /// To stdout; who does not read it misses it.
 pub(crate) fn print(line: &str) {
-    super::failure::print(line);
+    crate::command::terminal::print(line);
 }

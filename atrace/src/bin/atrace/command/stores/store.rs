@@ -11,11 +11,11 @@ use atrace_sys::errand;
 use atrace_sys::properties::Properties;
 use nix::unistd::{Uid, User, geteuid};
 
-use super::caller::Caller;
-use super::content::Content;
-use super::failure::{Failure, Result, say};
-use super::foreign::{Place, Work, perform_all};
-use super::processes::Process;
+use crate::command::caller::Caller;
+use crate::command::processes::Process;
+use crate::command::stores::content::Content;
+use crate::command::stores::errands::{Place, Work, perform_all};
+use crate::command::terminal::{Failure, Result, say};
 
 /// Nobody's group, for users of whom the system knows none.
 const NO_GROUP: u32 = 65534;

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use atrace::tracefs::{self, Instance};
 
-use super::buffer::set_size;
-use super::failure::Result;
-use super::text;
+use crate::command::buffer::ring::set_size;
+use crate::command::buffer::text;
+use crate::command::terminal::Result;
 
 /// What the instances for names are called.
 pub(crate) const PREFIX: &str = "atrace-names";

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use atrace::tracefs::{self, Instance, Stats};
 
-use super::failure::{Failure, Result, failed, place, say, thousands};
-use super::leftover::{self, holders};
-use super::output::Output;
-use super::{names, picture};
+use crate::command::buffer::leftover::{self, holders};
+use crate::command::buffer::names;
+use crate::command::file::output::Output;
+use crate::command::file::systrace;
+use crate::command::terminal::{Failure, Result, failed, place, say, thousands};
 
 /// What the instances of this command are called.
 pub(crate) const PREFIX: &str = "atrace-recording";
@@ -186,7 +187,7 @@ pub(crate) fn save_from(
     let problem = format!("can't save {}", place(output.named()));
     let saved = File::open(instance.path().join("trace")).and_then(|source| {
         let source = BufReader::with_capacity(1 << 16, source);
-        output.fill(|to| picture::write(source, to, processes, name))
+        output.fill(|to| systrace::write(source, to, processes, name))
     });
     saved.map_err(failed(&problem))?;
     output.finish().map_err(failed(problem))

@@ -18,9 +18,9 @@ use atrace::shown::shown;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
-use super::failure::{Failure, Result, failed, place};
-use super::names::Names;
-use super::signals;
+use crate::command::buffer::names::Names;
+use crate::command::program::signals;
+use crate::command::terminal::{Failure, Result, failed, place};
 
 /// The number that the program inherits the marker under, or the next that is free: beyond those that
 /// programs count on.
@@ -51,7 +51,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     let mut report = match report(args.report) {
         Ok(report) => report,
         Err(e) => {
-            super::failure::say(e);
+            crate::command::terminal::say(e);
             return ExitCode::from(125);
         }
     };

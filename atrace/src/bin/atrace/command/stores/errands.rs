@@ -17,7 +17,7 @@ use atrace_sys::errand::{Errand, PATIENCE, User, answers};
 use atrace_sys::properties::{self, ErrorKind};
 use nix::unistd::geteuid;
 
-use super::content::Content;
+use crate::command::stores::content::Content;
 
 /// How many errands are under way at once.
 const TOGETHER: usize = 16;

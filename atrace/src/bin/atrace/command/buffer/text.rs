@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::header;
+use crate::command::header;
 
 /// Reads events such as `sched_process_exec: filename=/bin/sh pid=42 old_pid=42`, and counts them.
 pub(crate) fn execs(text: &[u8]) -> (HashMap<u32, String>, u64) {

@@ -21,9 +21,9 @@ use atrace_sys::properties::Properties;
 use nix::libc;
 use nix::unistd::geteuid;
 
-use super::failure::{Failure, Result, failed, say};
-use super::foreign::Work;
-use super::stores::{self, Store};
+use crate::command::stores::errands::Work;
+use crate::command::stores::store::{self, Store};
+use crate::command::terminal::{Failure, Result, failed, say};
 
 /// How long a ledger can be, and how many there can be.
 const LENGTH: u64 = 1 << 20;
@@ -236,10 +236,10 @@ impl Ledger {
         };
         let meant = stores.iter().filter(|store| self.entries.iter().any(|entry| entry.is_of(store)));
         let mut are_all_on = true;
-        for (store, result) in stores::perform(meant, |store| Work::Enable(patterns(store))) {
+        for (store, result) in store::perform(meant, |store| Work::Enable(patterns(store))) {
             if let Err(e) = result {
                 are_all_on = false;
-                stores::refuse(store, &e)?;
+                store::refuse(store, &e)?;
             }
         }
         // Else it is unknown: what is listed more often than before is taken back.
@@ -277,7 +277,7 @@ fn take_back(entries: &[Entry], is_done: bool) -> bool {
         of_store.map(|entry| (entry.pattern.clone(), if is_done { 0 } else { entry.before })).collect()
     };
     let mut is_clean = true;
-    for (store, result) in stores::perform(&stores, |store| Work::TakeBack(patterns(store))) {
+    for (store, result) in store::perform(&stores, |store| Work::TakeBack(patterns(store))) {
         if let Err(e) = result {
             is_clean = false;
             say(format_args!("not switched off again, {}: {}", store.owner(), shown(&e)));

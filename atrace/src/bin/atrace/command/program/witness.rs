@@ -17,8 +17,8 @@ use atrace_sys::fork::{Generation, generation};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::failure::{Result, failed};
-use super::signals::Signals;
+use crate::command::program::signals::Signals;
+use crate::command::terminal::{Result, failed};
 
 /// How long the kernel may take from one process of a group to the next, and the witness to tell.
 const GRACE: Duration = Duration::from_millis(100);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use atrace::shown::shown;
 
-use super::processes::Process;
+use crate::command::processes::Process;
 
 /// How many processes are told of by name.
 const TOLD: usize = 5;
@@ -59,7 +59,15 @@ impl Tree {
     pub(crate) fn new(marker: PathBuf, store: &Path, uid: u32) -> Self {
         let store = store.as_os_str().as_bytes().to_vec();
         let (seen, threads) = (BTreeMap::new(), HashSet::new());
-        Self { marker, number: super::stage::MARKER_FD.unsigned_abs(), store, uid, seen, threads, next: None }
+        Self {
+            marker,
+            number: crate::command::program::stage::MARKER_FD.unsigned_abs(),
+            store,
+            uid,
+            seen,
+            threads,
+            next: None,
+        }
     }
 
     /// Looks at the threads with these numbers; `is_silent` while none has written anything.

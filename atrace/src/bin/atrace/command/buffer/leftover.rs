@@ -12,13 +12,13 @@ use atrace::tracefs::{self, Instance};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{Uid, User, geteuid};
 
-use super::buffer::{PREFIX, save_from};
-use super::caller::Caller;
-use super::failure::{Result, failed, place, say, word};
-use super::journal::{self, Noted};
-use super::names;
-use super::output::Output;
-use super::processes::{self, Process};
+use crate::command::buffer::names;
+use crate::command::buffer::ring::{PREFIX, save_from};
+use crate::command::caller::Caller;
+use crate::command::file::output::Output;
+use crate::command::notes::journal::{self, Noted};
+use crate::command::processes::{self, Process};
+use crate::command::terminal::{Result, failed, place, say, word};
 
 /// The mark of a recording that could not be saved: it is stopped, and its buffer does not overwrite.
 const MARK: &str = "options/overwrite";

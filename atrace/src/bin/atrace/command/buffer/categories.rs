@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::failure::{Failure, Result};
+use crate::command::terminal::{Failure, Result};
 
 /// A name and the events it stands for; a kernel has some of them.
 const CATEGORIES: [(&str, &[&str]); 9] = [

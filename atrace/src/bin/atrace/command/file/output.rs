@@ -30,10 +30,10 @@ use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
 
-use super::caller::Caller;
-use super::failure::{Failure, Result, failed, place, say};
-use super::journal::Journal;
-use super::processes::Process;
+use crate::command::caller::Caller;
+use crate::command::notes::journal::Journal;
+use crate::command::processes::Process;
+use crate::command::terminal::{Failure, Result, failed, place, say};
 
 /// What a file's name ends in while it is written; the number of the process stands before.
 const UNFINISHED: &str = ".atrace";

@@ -16,8 +16,8 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use super::caller::Caller;
-use super::output::roots_own;
+use crate::command::caller::Caller;
+use crate::command::file::output::roots_own;
 
 const DIRECTORY: &str = "/run/atrace";
 

@@ -7,8 +7,9 @@ use atrace::shown::shown;
 use atrace::tracefs::{self, Instance};
 use atrace_sys::fork::{Generation, generation};
 
-use super::failure::{Failure, Result, failed, place, say, word};
-use super::{buffer, leftover};
+use crate::command::buffer::leftover;
+use crate::command::buffer::ring;
+use crate::command::terminal::{Failure, Result, failed, place, say, word};
 
 /// The top-level buffer; what was changed is undone when this is dropped.
 #[derive(Debug)]
@@ -115,7 +116,7 @@ impl Top {
             self.instance.set_tracing_on(false)?;
             // Nobody else had events on.
             self.instance.control("events/enable", "0")?;
-            let filter = format!("events/{}/filter", buffer::TEACHER);
+            let filter = format!("events/{}/filter", ring::TEACHER);
             if self.instance.path().join(&filter).exists() {
                 self.instance.control(&filter, "0")?;
             }

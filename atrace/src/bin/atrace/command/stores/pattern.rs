@@ -7,7 +7,7 @@ use std::ffi::CString;
 use atrace::shown::shown;
 use atrace_sys::process::matches;
 
-use super::failure::{Failure, Result};
+use crate::command::terminal::{Failure, Result};
 
 /// Refuses what matches no name, or not what it looks like.
 pub(crate) fn check(pattern: &str) -> Result<()> {

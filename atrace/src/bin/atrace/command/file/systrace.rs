@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufWriter, Read, Seek, SeekFrom, Write};
 
-use super::header::Header;
+use crate::command::header::Header;
 
 /// What tells Perfetto's reader that a part follows, and that it ends.
 const BEGIN: &str = "<script class=\"trace-data\" type=\"application/text\">\n";

@@ -1,0 +1,8 @@
+//! What holds the events while they are recorded: the kernel's ring buffers.
+
+pub(crate) mod categories;
+pub(crate) mod leftover;
+pub(crate) mod names;
+pub(crate) mod ring;
+mod text;
+pub(crate) mod top;

@@ -1,0 +1,4 @@
+//! The file that a recording is saved to.
+
+pub(crate) mod output;
+pub(crate) mod systrace;

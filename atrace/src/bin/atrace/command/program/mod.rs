@@ -1,0 +1,6 @@
+//! The program that `atrace run` starts: from its start to its end, with its signals and its processes.
+
+pub(crate) mod signals;
+pub(crate) mod stage;
+pub(crate) mod tree;
+pub(crate) mod witness;
