@@ -573,14 +573,8 @@ mod cases {
         let name = case!({
             let here = Here::new();
             assert!(here.atrace_of(ALICE, &["on", "hers"]).status.success());
-            let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
             let _mallory = Attacker::start(MALLORY, |ready| {
-                let directory = store(0).parent().unwrap().to_owned();
-                fs::create_dir(&directory).unwrap();
-                let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-                let path = hex(store(ALICE).to_str().unwrap());
-                let forged = format!("{boot}{ALICE} 0 {path} {}\ndone\n", hex("hers"));
-                fs::write(directory.join("recording-1-1-0"), forged).unwrap();
+                forge_note(store(0).parent().unwrap(), &here);
                 ready();
             });
             let ran = here.atrace(&["record", "-t", "100ms", "-a", "other", "--wait", "-f", "-o", "out"]);
@@ -588,6 +582,55 @@ mod cases {
             let ran = here.atrace(&["status"]);
             assert!(ran.status.success() && ran.stdout.contains("pattern hers\n"), "{ran:?}");
             assert_eq!(patterns(ALICE), ["hers"]);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// A folder of notes with one of a process that is gone: it switched on what is Alice's, and was to save a file.
+    fn forge_note(folder: &Path, here: &Here) {
+        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let path = |path: PathBuf| hex(path.to_str().unwrap());
+        let (planted, alices) = (path(here.canary("planted")), path(store(ALICE)));
+        let text = format!("{boot}output - - {planted}\n{ALICE} 0 {alices} {}\ndone\n", hex("hers"));
+        fs::create_dir(folder).unwrap();
+        fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
+        fs::write(folder.join("recording-1-1-0"), text).unwrap();
+    }
+
+    #[test]
+    fn the_folder_of_roots_notes_can_be_taken() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["on", "hers"]).status.success());
+            let folder = Path::new("/run/atrace");
+            let mallory = Attacker::start(MALLORY, |ready| {
+                forge_note(folder, &here);
+                ready();
+            });
+            let ran = here.atrace(&["status"]);
+            assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
+            let ran = here.atrace(&["record", "-t", "100ms", "-a", "other", "--wait", "-f", "-o", "out"]);
+            assert!(!ran.status.success() && ran.stderr.contains("is not this user's alone"), "{ran:?}");
+            let ran = here.atrace(&["run", "-f", "-o", "out", "--", "true"]);
+            assert!(ran.status.success(), "{ran:?}");
+            assert_eq!(patterns(ALICE), ["hers"]);
+            here.is_unharmed();
+            drop(mallory);
+            // The same, written by root, is believed: what was switched on goes, and where to save is left for `run`.
+            fs::remove_dir_all(folder).unwrap();
+            forge_note(folder, &here);
+            let ran = here.atrace(&["status"]);
+            assert!(ran.stderr.contains("as recording 1 was killed: hers"), "{ran:?}");
+            assert_eq!(patterns(ALICE), [""; 0]);
+            assert!(here.atrace(&["status"]).stderr.is_empty());
+            assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
+            let ran = here.atrace(&["run", "-f", "-o", "out", "--", "true"]);
+            assert!(ran.status.success(), "{ran:?}");
+            assert_eq!(fs::read_dir(folder).unwrap().count(), 0, "{ran:?}");
+            here.is_unharmed();
         });
         if is_root(&name) {
             apart(&name);

@@ -307,7 +307,12 @@ mod cases {
         let saved = fs::read_to_string(here.path("home/saved")).unwrap();
         assert!(saved.contains("|precious\n") && saved.ends_with("</html>\n"), "{saved}");
         assert!(saved.contains(&format!("- {program} 0 0 0 - - - program program\n")), "{saved}");
-        assert!(!Path::new("/run/atrace").join(command.to_string()).exists());
+        until("its note is gone", || {
+            next();
+            let mut notes = fs::read_dir("/run/atrace").into_iter().flatten().flatten();
+            let its = format!("recording-{command}-");
+            !notes.any(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&its)))
+        });
 
         // Where something else stands by now: root's own directory.
         let (command, _) = killed(&here, &mut here.run_to("home/ready2", &name, &[]));

@@ -3,11 +3,12 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use atrace_sys::probe::open_marker;
 
 use super::Patient;
+use super::process::Process;
 use super::report::{Report, Topic};
 use crate::tracefs::{self, Instance};
 
@@ -53,7 +54,7 @@ impl Buffer {
             }
             // Of a process of the same user, as root may look. It is checked to be on tracefs when it is opened.
             Err(_) => {
-                let marker = Path::new("/proc").join(pid.to_string()).join("fd").join(fd.to_string());
+                let marker = Process(pid).path(&format!("fd/{fd}"));
                 Some(Self { directory: None, marker, identity })
             }
         }

@@ -4,9 +4,9 @@
 //! What is read here was made by that user: each file has a size that is read at most, and nothing is opened that
 //! could wait or be anything else than what it must be.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read as _};
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -18,46 +18,26 @@ use atrace_sys::state::NAME;
 use atrace_sys::{probe, process};
 
 use super::facts::{Descriptor, Facts, Presence, Said, Store};
+use super::process::{Process, Status};
 use super::said::State;
 use crate::control::Control;
 use crate::flags;
 use crate::state;
 
-/// How much is read of the files of a process.
-const CMDLINE: u64 = 4095;
-const ENVIRON: u64 = 1 << 20;
-const MAPS: u64 = 4 << 20;
-/// How many descriptors and threads are looked at.
-const ENTRIES: usize = 1 << 16;
+/// How many threads are looked at.
+const THREADS: usize = 1 << 16;
 /// How many states: a process has one, and those that it inherited.
 const STATES: usize = 64;
 
-/// What the kernel says of a process; that is not its user's word.
-pub(super) struct Status(String);
-
-impl Status {
-    pub(super) fn of(pid: u32) -> Option<Self> {
-        Some(Self(fs::read_to_string(path(pid, "status")).ok()?))
-    }
-
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
-        Some(self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim())
-    }
-
-    /// Whom to become to look at it: the first of its ids that is not root's.
-    ///
-    /// Whose ids are mixed may be looked at by neither of the users, as the kernel has it.
-    pub(super) fn user(&self) -> Option<User> {
-        let id = |key| {
-            let ids: Vec<u32> = self.get(key)?.split_whitespace().map_while(|id| id.parse().ok()).collect();
-            ids.iter().copied().find(|id| *id != 0).or(ids.first().copied())
-        };
-        Some(User { uid: id("Uid")?, gid: id("Gid")? })
-    }
-}
-
-fn path(pid: u32, file: &str) -> PathBuf {
-    Path::new("/proc").join(pid.to_string()).join(file)
+/// Whom to become to look at a process: the first of its ids that is not root's.
+///
+/// Whose ids are mixed may be looked at by neither of the users, as the kernel has it.
+pub(super) fn user(status: &Status) -> Option<User> {
+    let id = |key| {
+        let ids = status.numbers(key);
+        ids.iter().copied().find(|id| *id != 0).or(ids.first().copied())
+    };
+    Some(User { uid: id("Uid")?, gid: id("Gid")? })
 }
 
 /// Finds out about a process in the way that the caller's rights ask for. What it takes comes off `left`.
@@ -65,7 +45,7 @@ pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Fa
     if pid == std::process::id() {
         return Ok(own());
     }
-    let user = status.user().ok_or(Failure::Ended(0))?;
+    let user = user(status).ok_or(Failure::Ended(0))?;
     let numbers = status.get("NSpid").map_or_else(|| pid.to_string(), str::to_owned);
     if User::present().uid != 0 || cfg!(target_os = "android") {
         return Ok(of(pid, user.uid, &numbers));
@@ -90,20 +70,12 @@ pub(super) fn own() -> Facts {
 
 /// Of another process.
 fn of(pid: u32, uid: u32, numbers: &str) -> Facts {
-    let environment = read(&path(pid, "environ"), ENVIRON).unwrap_or_default();
-    let variable = |name: &str| {
-        let mut entries = environment.split(|&byte| byte == 0);
-        let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-        Some(value.to_vec()).filter(|value| !value.is_empty() && value.len() <= 4096)
-    };
-    complete(pid, uid, said(pid, numbers), variable)
+    let environment = Process(pid).environment();
+    complete(pid, uid, said(pid, numbers), |name| environment.get(name).map(<[u8]>::to_vec))
 }
 
 fn complete(pid: u32, uid: u32, said: Said, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Facts {
-    let name = read(&path(pid, "cmdline"), CMDLINE).and_then(|text| {
-        let name = text.split(|&byte| byte == 0).next()?;
-        Some(name.to_vec()).filter(|name| !name.is_empty())
-    });
+    let name = Process(pid).argv0().map(CString::into_bytes);
     let marker = variable("ATRACE_MARKER");
     let has_marker = marker.as_deref().is_some_and(|marker| as_path(marker).exists());
     let state = match &said {
@@ -130,24 +102,19 @@ fn as_path(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
-/// Reads a file of /proc, as far as that goes.
-fn read(path: &Path, most: u64) -> Option<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(path).ok()?.take(most).read_to_end(&mut text).ok()?;
-    Some(text)
-}
-
 /// Finds and reads what the process says of itself.
 fn said(pid: u32, numbers: &str) -> Said {
-    let entries = match fs::read_dir(path(pid, "fd")) {
-        Ok(entries) => entries,
+    let process = Process(pid);
+    let descriptors = match process.descriptors() {
+        Ok(descriptors) => descriptors,
         Err(e) => return Said::Unseen(e.raw_os_error().unwrap_or(0).max(1)),
     };
     let link = format!("/memfd:{NAME} ");
-    let files = entries.take(ENTRIES).flatten().map(|entry| entry.path()).filter(|path| {
-        fs::read_link(path).is_ok_and(|to| to.as_os_str().as_bytes().starts_with(link.as_bytes()))
-    });
-    let texts: Vec<_> = files.take(STATES).filter_map(|path| probe::read_state(&path)).collect();
+    let files = descriptors.filter(|(_, to)| to.as_os_str().as_bytes().starts_with(link.as_bytes()));
+    let texts: Vec<_> = files
+        .take(STATES)
+        .filter_map(|(fd, _)| probe::read_state(&process.path(&format!("fd/{fd}"))))
+        .collect();
     // In another namespace of processes it has more numbers than one.
     let is_own = |text: &Vec<u8>| {
         let state = State::parse(text);
@@ -165,11 +132,11 @@ fn said(pid: u32, numbers: &str) -> Said {
 /// The descriptor of the marker as the kernel shows it.
 fn descriptor(pid: u32, state: &State) -> Descriptor {
     let Some((fd, identity)) = state.marker() else { return Descriptor::default() };
-    let own = path(pid, "fd").join(fd.to_string());
+    let own = Process(pid).path(&format!("fd/{fd}"));
     let is_it = |path: &Path| fs::metadata(path).is_ok_and(|data| (data.dev(), data.ino()) == identity);
     let place = state.get("place").unwrap_or_default();
     let place = match place.strip_prefix("fd:").map(str::parse::<u32>) {
-        Some(Ok(number)) => path(pid, "fd").join(number.to_string()),
+        Some(Ok(number)) => Process(pid).path(&format!("fd/{number}")),
         _ => PathBuf::from(place),
     };
     Descriptor {
@@ -181,9 +148,10 @@ fn descriptor(pid: u32, state: &State) -> Descriptor {
 }
 
 fn has_watch(pid: u32) -> bool {
-    let threads = fs::read_dir(path(pid, "task")).into_iter().flatten().flatten().take(ENTRIES);
+    let process = Process(pid);
+    let threads = fs::read_dir(process.path("task")).into_iter().flatten().flatten().take(THREADS);
     threads
-        .filter_map(|thread| read(&thread.path().join("comm"), 64))
+        .filter_map(|thread| process.read(&format!("task/{}/comm", thread.file_name().to_str()?)))
         .any(|name| name.trim_ascii_end() == b"atrace-watch")
 }
 
@@ -192,7 +160,7 @@ fn store(pid: u32, place: &Path) -> Store {
     let mut store = Store { path: Some(place.as_os_str().as_bytes().to_vec()), ..Store::default() };
     if cfg!(target_os = "linux") {
         let deleted = [b" ", place.as_os_str().as_bytes(), b" (deleted)"].concat();
-        let maps = read(&path(pid, "maps"), MAPS).unwrap_or_default();
+        let maps = Process(pid).read("maps").unwrap_or_default();
         store.is_stale = maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(&deleted));
         if fs::symlink_metadata(place).is_err() {
             let is_hidden =

@@ -20,6 +20,8 @@
 mod event;
 mod facts;
 mod look;
+#[allow(dead_code, reason = "the command compiles it too, and needs all of it")]
+mod process;
 mod properties;
 mod report;
 mod said;
@@ -30,7 +32,7 @@ use std::time::Duration;
 use atrace_sys::errand::{PATIENCE, User};
 
 use self::facts::{Facts, Said};
-use self::look::Status;
+use self::process::{Process, Status};
 pub use self::report::{Finding, Level, Report, Topic};
 use self::said::State;
 use crate::shown::shown;
@@ -43,7 +45,7 @@ use crate::shown::shown;
 /// As root, this forks: see `atrace_sys::errand`.
 pub fn examine(pid: u32) -> Report {
     let mut report = Report::default();
-    let Some(status) = Status::of(pid) else {
+    let Some(status) = Process(pid).status() else {
         report.bad(Topic::Process, format!("there is no process {pid}"), "pgrep -af NAME");
         return report;
     };
@@ -85,7 +87,7 @@ struct Patient {
 }
 
 fn uid_of(status: &Status) -> String {
-    status.user().map_or("?".to_owned(), |user| user.uid.to_string())
+    look::user(status).map_or("?".to_owned(), |user| user.uid.to_string())
 }
 
 impl Patient {
@@ -108,7 +110,7 @@ impl Patient {
             return;
         }
         std::thread::sleep(pause);
-        match Status::of(self.pid).map(|status| look::facts(self.pid, &status, &mut self.left)) {
+        match Process(self.pid).status().map(|status| look::facts(self.pid, &status, &mut self.left)) {
             Some(Ok(facts)) => self.facts = facts,
             _ => self.left = Duration::ZERO,
         }

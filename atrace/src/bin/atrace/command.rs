@@ -8,10 +8,13 @@ mod file;
 #[path = "../../tracefs/header.rs"]
 mod header;
 mod notes;
+#[path = "../../doctor/process.rs"]
+mod process;
 mod processes;
 mod program;
 mod record;
 mod run;
+mod status;
 mod stores;
 mod switch;
 mod terminal;
@@ -70,7 +73,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Record(args) => record::main(args).map(|()| 0),
         Command::On(args) => switch::on(args).map(|()| 0),
         Command::Off(args) => switch::off(args).map(|()| 0),
-        Command::Status => switch::status().map(|()| 0),
+        Command::Status => status::main().map(|()| 0),
         Command::Doctor(args) => doctor::main(args),
         Command::Become(args) => return stage::main(args),
         Command::Witness(args) => witness::main(args).map(|()| 0),

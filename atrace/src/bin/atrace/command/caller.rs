@@ -1,10 +1,12 @@
-//! Who called the command: under `sudo`, the program it starts and the files it writes are that user's.
+//! The user who called the command: under `sudo` the program it starts and the files it writes are that user's.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use atrace::shown::shown;
-use nix::unistd::{Gid, Uid, User, getegid, geteuid, getgrouplist, getgroups, setegid, seteuid, setgroups};
+use rustix::process::{Gid, Uid, getegid, geteuid, getgroups};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use uzers::os::unix::UserExt as _;
+use uzers::{get_user_by_uid, get_user_groups};
 
 use crate::command::terminal::{Failure, Result, failed, say};
 
@@ -34,24 +36,18 @@ impl Caller {
         let Some(uid) = number("SUDO_UID")?.or(number("PKEXEC_UID")?).filter(|uid| *uid != 0) else {
             return Ok(None);
         };
-        Self::of(uid, number("SUDO_GID")?).map(Some)
+        Ok(Some(Self::of(uid, number("SUDO_GID")?)))
     }
 
     /// The user with this number, in this group or that which the system knows.
-    pub(crate) fn of(uid: u32, gid: Option<u32>) -> Result<Self> {
-        let user = User::from_uid(Uid::from_raw(uid)).map_err(failed(format!("looking up user {uid}")))?;
-        let gid = gid.or(user.as_ref().map(|user| user.gid.as_raw())).unwrap_or(uid);
-        let groups = match &user {
-            Some(user) => {
-                let name = CString::new(user.name.as_str()).unwrap_or_default();
-                let groups = getgrouplist(&name, Gid::from_raw(gid))
-                    .map_err(failed(format!("looking up the groups of {}", shown(&user.name))))?;
-                groups.into_iter().map(Gid::as_raw).collect()
-            }
-            None => vec![gid],
-        };
-        let known = user.map(|user| (user.name.into(), user.dir));
-        Ok(Self { uid, gid, groups, known })
+    pub(crate) fn of(uid: u32, gid: Option<u32>) -> Self {
+        let user = get_user_by_uid(uid);
+        let gid = gid.or(user.as_ref().map(|user| user.primary_group_id())).unwrap_or(uid);
+        let others = user.as_ref().and_then(|user| get_user_groups(user.name(), gid)).unwrap_or_default();
+        let others = others.iter().map(|group| group.gid()).filter(|other| *other != gid);
+        let groups = std::iter::once(gid).chain(others).collect();
+        let known = user.map(|user| (user.name().to_owned(), user.home_dir().to_owned()));
+        Self { uid, gid, groups, known }
     }
 
     /// Does the work with the rights of this user, whatever the paths it meets turn out to be, and takes root's
@@ -60,14 +56,14 @@ impl Caller {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
         let _back = Back { groups: getgroups().map_err(problem)?, gid: getegid() };
         let groups: Vec<_> = self.groups.iter().copied().map(Gid::from_raw).collect();
-        setgroups(&groups).map_err(problem)?;
-        setegid(Gid::from_raw(self.gid)).map_err(problem)?;
-        seteuid(Uid::from_raw(self.uid)).map_err(problem)?;
+        set_thread_groups(&groups).map_err(problem)?;
+        set_thread_res_gid(None, Gid::from_raw(self.gid), None).map_err(problem)?;
+        set_thread_res_uid(None, Uid::from_raw(self.uid), None).map_err(problem)?;
         work()
     }
 }
 
-/// Root's rights, taken back when this is dropped.
+/// Root's rights, taken back when this is dropped. They are those of the thread.
 struct Back {
     groups: Vec<Gid>,
     gid: Gid,
@@ -75,8 +71,9 @@ struct Back {
 
 impl Drop for Back {
     fn drop(&mut self) {
-        let done =
-            seteuid(Uid::from_raw(0)).and_then(|()| setegid(self.gid)).and_then(|()| setgroups(&self.groups));
+        let done = set_thread_res_uid(None, Uid::ROOT, None)
+            .and_then(|()| set_thread_res_gid(None, self.gid, None))
+            .and_then(|()| set_thread_groups(&self.groups));
         if let Err(e) = done {
             // Half one user and half another, nothing that follows can be right.
             say(format_args!("taking root's rights back: {e}"));

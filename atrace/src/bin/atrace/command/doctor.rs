@@ -4,8 +4,7 @@ use atrace::doctor::{Report, examine, examine_program};
 use atrace::shown::shown;
 
 use crate::command::processes::{self, Process};
-use crate::command::switch::print;
-use crate::command::terminal::{Failure, Result};
+use crate::command::terminal::{Failure, Result, print};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

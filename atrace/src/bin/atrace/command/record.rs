@@ -11,17 +11,16 @@ use std::time::{Duration, Instant};
 use atrace::shown::shown;
 use atrace::tracefs::{self, Instance};
 
-use crate::command::buffer::categories;
-use crate::command::buffer::ring::{self, Tally};
+use crate::command::buffer::tally::Tally;
 use crate::command::buffer::top::Top;
+use crate::command::buffer::{categories, leftover, ring, save};
 use crate::command::caller::Caller;
 use crate::command::file::output::Output;
-use crate::command::notes::ledger::{self, Entry, Ledger};
+use crate::command::notes::note::{self, Note};
 use crate::command::processes::{self, Process};
 use crate::command::program::signals::Signals;
 use crate::command::stores::content::Content;
-use crate::command::stores::store;
-use crate::command::switch;
+use crate::command::stores::{pattern, store};
 use crate::command::terminal::{Failure, Result, say, thousands};
 
 #[derive(clap::Args, Debug)]
@@ -71,14 +70,15 @@ fn duration(text: &str) -> std::result::Result<Duration, String> {
     if time.is_zero() { Err("no time to record".to_owned()) } else { Ok(time) }
 }
 
-/// Where the events come to, which is put back as it was when this is dropped.
-enum Place {
+/// The buffer that the events come to, which is put back as it was when this is dropped.
+enum Buffer {
     Copy(Instance, Option<Top>),
     Top(Top),
 }
 
-impl Place {
+impl Buffer {
     fn make(args: &Args) -> Result<Self> {
+        leftover::sweep()?;
         if !args.top && !cfg!(target_os = "android") && Top::can_be_copied()? {
             let instance = ring::make(args.buffer)?;
             return Ok(Self::Copy(instance, None));
@@ -118,13 +118,13 @@ impl Place {
 
 pub(crate) fn main(args: &Args) -> Result<()> {
     let caller = Caller::behind_sudo()?;
-    args.apps.iter().try_for_each(|pattern| switch::check(pattern))?;
+    pattern::check_all(&args.apps)?;
     let root = tracefs::root()?;
     let events = categories::events(&root, &args.categories)?;
-    ledger::sweep();
-    let matching = switch::matching(&args.apps);
+    note::sweep();
+    let matching = processes::matching(&args.apps);
     if !args.apps.is_empty() && matching.is_empty() && !args.wait {
-        let text = switch::nobody(&args.apps, "no running process");
+        let text = processes::none_matches(&args.apps);
         return Err(Failure::new(format!("{text}\natrace: --wait records nevertheless")));
     }
     let stores = store::all(matching.iter().filter_map(|process| process.uid()))?;
@@ -135,57 +135,60 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         ));
     }
     let output = Output::create(&args.output, args.force, caller.as_ref())?;
-    let signals = Signals::hold()?;
-    let mut place = Place::make(args)?;
+    let mut note = match Note::write(&args.output, caller.as_ref()) {
+        Err(e) if !args.apps.is_empty() => return Err(e),
+        note => note.ok(),
+    };
+    let signals = Signals::catch()?;
+    let mut buffer = Buffer::make(args)?;
     for event in &events {
         if event == ring::TEACHER {
-            place.instance().control(&format!("events/{event}/filter"), "0")?;
+            buffer.instance().control(&format!("events/{event}/filter"), "0")?;
         }
-        place.instance().control(&format!("events/{event}/enable"), "1")?;
+        buffer.instance().control(&format!("events/{event}/enable"), "1")?;
     }
     matching.iter().for_each(|process| warn_of(*process));
 
     let mut tally = Tally::default();
-    place.start()?;
-    let entry = |store| args.apps.iter().map(move |pattern| Entry::new(store, pattern));
-    let entries: Vec<_> = stores.iter().flat_map(entry).collect();
-    let ledger = if entries.is_empty() { None } else { Some(Ledger::switch_on(entries, &stores)?) };
+    buffer.start()?;
+    if let Some(note) = note.as_mut().filter(|_| !args.apps.is_empty()) {
+        note.switch_on(&args.apps, &stores)?;
+    }
     let waited = wait(args.time, &signals, || {
-        tally.look(place.instance())?;
+        tally.look(buffer.instance())?;
         Ok(tally.written())
     });
-    drop(ledger);
-    place.stop()?;
+    if let Some(note) = &mut note {
+        note.switch_off();
+    }
+    buffer.stop()?;
     waited?;
-    tally.look(place.instance())?;
-    finish(place, output, &tally)?;
+    tally.look(buffer.instance())?;
+    finish(buffer, output, &tally)?;
     if tally.written() == 0 && !args.apps.is_empty() {
         say("nothing was written: `atrace doctor PID` tells why");
     }
     Ok(())
 }
 
-fn finish(place: Place, output: Output, tally: &Tally) -> Result<()> {
+fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result<()> {
     let name = |pid| {
         let name = Process(pid).argv0()?;
         Some(name.to_string_lossy().rsplit('/').next()?.to_owned())
     };
     // Those there are, and as many again that came and went.
     let count = processes::all().len() * 2;
-    let path = match place {
-        Place::Copy(instance, _) => {
-            let (path, instance) = ring::save(instance, output, count, name)?;
+    let path = match buffer {
+        Buffer::Copy(instance, _) => {
+            let (path, instance) = save::save(instance, output, count, name)?;
             ring::remove(instance)?;
             path
         }
-        Place::Top(mut top) => match ring::save_from(top.instance(), output, count, name) {
+        Buffer::Top(mut top) => match save::save_from(top.instance(), output, count, name) {
             Ok(path) => path,
             Err(e) => {
                 top.keep_content();
-                return Err(Failure::new(format!(
-                    "{e}\natrace: nothing is lost yet; make room and run: cat {}/trace > FILE",
-                    top.instance().path().display()
-                )));
+                return Err(save::kept(e, &format!("cat {}/trace > FILE", top.instance().path().display())));
             }
         },
     };

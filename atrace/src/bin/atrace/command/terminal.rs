@@ -54,12 +54,12 @@ impl From<atrace::control::Error> for Failure {
 }
 
 /// A path, fit for a terminal.
-pub(crate) fn place(path: &Path) -> impl fmt::Display + '_ {
+pub(crate) fn shown_path(path: &Path) -> impl fmt::Display + '_ {
     shown(path.as_os_str().as_bytes())
 }
 
 /// A path, fit for a shell.
-pub(crate) fn word(path: &Path) -> String {
+pub(crate) fn quoted_path(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
 }
 

@@ -4,5 +4,7 @@ pub(crate) mod categories;
 pub(crate) mod leftover;
 pub(crate) mod names;
 pub(crate) mod ring;
+pub(crate) mod save;
+pub(crate) mod tally;
 mod text;
 pub(crate) mod top;

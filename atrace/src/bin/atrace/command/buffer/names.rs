@@ -33,7 +33,7 @@ impl Names {
     }
 
     /// The directory of the buffer, for [`begin`](Self::begin).
-    pub(crate) fn place(&self) -> Option<&Path> {
+    pub(crate) fn directory(&self) -> Option<&Path> {
         self.0.as_ref().map(Instance::path)
     }
 
@@ -45,7 +45,7 @@ impl Names {
 
     /// The threads of the program that there are now, wherever they have been reparented to.
     pub(crate) fn living(&self) -> Vec<u32> {
-        let path = self.place().map(|place| place.join("set_event_pid"));
+        let path = self.directory().map(|directory| directory.join("set_event_pid"));
         let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
         text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }

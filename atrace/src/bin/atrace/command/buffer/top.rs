@@ -7,9 +7,8 @@ use atrace::shown::shown;
 use atrace::tracefs::{self, Instance};
 use atrace_sys::fork::{Generation, generation};
 
-use crate::command::buffer::leftover;
 use crate::command::buffer::ring;
-use crate::command::terminal::{Failure, Result, failed, place, say, word};
+use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
 
 /// The top-level buffer; what was changed is undone when this is dropped.
 #[derive(Debug)]
@@ -44,7 +43,6 @@ impl Top {
     /// Takes it to record into.
     pub(crate) fn take(discard: bool) -> Result<Self> {
         let root = tracefs::root()?;
-        leftover::sweep()?;
         let instance = Instance::attach(&root)?;
         if let Ok(tracer) = read(&root.join("current_tracer"))
             && tracer != "nop"
@@ -52,21 +50,21 @@ impl Top {
             return Err(Failure::new(format!(
                 "somebody uses the kernel's trace buffer with the tracer {}: end that, or run: echo nop > {}",
                 shown(&tracer),
-                word(&root.join("current_tracer"))
+                quoted_path(&root.join("current_tracer"))
             )));
         }
         if let Some(event) = read(&root.join("set_event")).unwrap_or_default().lines().next() {
             return Err(Failure::new(format!(
                 "somebody records events of the kernel ({}, …) in its top-level buffer: end that, or run: echo > {}",
                 shown(event),
-                word(&root.join("set_event"))
+                quoted_path(&root.join("set_event"))
             )));
         }
         let held = instance.stats()?.entries;
         if held > 0 && !discard {
             return Err(Failure::new(format!(
                 "the kernel's top-level buffer holds {held} events, which this recording would discard: save {}, or give --discard",
-                place(&root.join("trace"))
+                shown_path(&root.join("trace"))
             )));
         }
         let mut top = Self { instance, before: Vec::new(), empties: true, by: generation() };
@@ -100,7 +98,7 @@ impl Top {
 
     fn note_sizes(&mut self, root: &Path) -> Result<()> {
         let directory = root.join("per_cpu");
-        for cpu in fs::read_dir(&directory).map_err(failed(place(&directory)))?.flatten() {
+        for cpu in fs::read_dir(&directory).map_err(failed(shown_path(&directory)))?.flatten() {
             let path = cpu.path().join("buffer_size_kb");
             let text = read(&path)?;
             // `7 (expanded: 1408)`: what it becomes with the first event, and can't be made smaller.
@@ -126,7 +124,7 @@ impl Top {
         // The switch is the first that was noted.
         for (path, value) in self.before.drain(..).rev() {
             if let Err(e) = fs::write(&path, &value) {
-                problems.push(format!("{}={}: {e}", place(&path), shown(&value)));
+                problems.push(format!("{}={}: {e}", shown_path(&path), shown(&value)));
             }
         }
         if problems.is_empty() { Ok(()) } else { Err(Failure::new(problems.join("; "))) }
@@ -145,5 +143,11 @@ impl Drop for Top {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(place(path)))
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(shown_path(path)))
+}
+
+/// Undoes what a killed `record` may have left, see [`Top::silence`].
+pub(crate) fn end_silence() -> Result<()> {
+    let _ = Instance::attach(tracefs::root()?)?.set_option(tracefs::COPY, true);
+    Ok(())
 }

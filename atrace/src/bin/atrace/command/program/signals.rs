@@ -1,15 +1,19 @@
-//! Signals that ask this command to end, taken from a descriptor instead of a handler.
+//! The signals that ask this command to end, as they come through a pipe.
 
+use std::io::PipeReader;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::{Errno, read, write};
+use rustix::process::Signal;
 
+use crate::command::processes::Process;
 use crate::command::terminal::{Result, failed};
 
-const ENDS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// A signal that came, and whether a process sent it to this one; the terminal sends it to all of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,72 +22,70 @@ pub(crate) struct Came {
     pub(crate) from_process: bool,
 }
 
-/// Holds back the signals that end a process, and tells which came.
-///
-/// Made while the process has one thread; those started later inherit that it holds them back.
+/// Catches signals in place of ending. A program that is started has none of that: handlers are not inherited.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    fd: SignalFd,
-    /// Those that were not held back before.
-    held: Vec<Signal>,
+    pipe: PipeReader,
+    pub(crate) caught: Vec<Signal>,
 }
 
 impl Signals {
-    pub(crate) fn hold() -> Result<Self> {
-        let before = SigSet::thread_get_mask().map_err(failed("looking at the signal mask"))?;
-        // Whoever started this with `nohup` wants it to go on.
-        let ignored = ignored();
-        let held: Vec<_> = ENDS
-            .into_iter()
-            .filter(|&signal| !before.contains(signal) && ignored >> (signal as i32 - 1) & 1 == 0)
-            .collect();
-        Self::of(held)
+    /// Catches those that ask to end. Those that are ignored stay so: whoever started this with `nohup` wants it to
+    /// go on.
+    pub(crate) fn catch() -> Result<Self> {
+        let ignored = Process::this().ignored_signals();
+        Self::of(ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0))
     }
 
-    /// Holds back these.
+    #[allow(unsafe_code, reason = "a handler may do little, which the compiler does not know")]
     pub(crate) fn of(signals: impl IntoIterator<Item = Signal>) -> Result<Self> {
-        let held: Vec<_> = signals.into_iter().collect();
-        let set: SigSet = held.iter().copied().collect();
-        set.thread_block().map_err(failed("holding back signals"))?;
-        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-            .map_err(failed("opening a descriptor for signals"))?;
-        Ok(Self { fd, held })
-    }
-
-    /// The numbers of the signals that a started program must have back.
-    pub(crate) fn held(&self) -> impl Iterator<Item = i32> + '_ {
-        self.held.iter().map(|&signal| signal as i32)
+        let (pipe, end) = std::io::pipe()?;
+        for end in [pipe.as_fd(), end.as_fd()] {
+            fcntl_setfl(end, OFlags::NONBLOCK).map_err(failed("making a pipe for signals"))?;
+        }
+        let (end, caught) = (Arc::new(end), signals.into_iter().collect::<Vec<_>>());
+        for signal in &caught {
+            let (number, end) = (signal.as_raw(), Arc::clone(&end));
+            // SAFETY: what the handler does is a system call that may be made there and does not wait; errno is kept
+            // by the crate.
+            let done = unsafe {
+                signal_hook_registry::register_sigaction(number, move |info| {
+                    // Positive codes are the kernel's own.
+                    let _ = write(&*end, &[number as u8, u8::from(info.si_code <= 0)]);
+                })
+            };
+            done.map_err(failed("catching signals"))?;
+        }
+        Ok(Self { pipe, caught })
     }
 
     /// Waits for a signal, for `other` to be closed at its other end (then true), or for `timeout`.
     pub(crate) fn wait(&self, other: Option<&impl AsFd>, timeout: Duration) -> Result<(Option<Came>, bool)> {
-        let mut places = vec![PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        places.extend(other.map(|other| PollFd::new(other.as_fd(), PollFlags::POLLIN)));
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        match poll(&mut places, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(e) => return Err(failed("waiting for signals")(e)),
-        }
-        let is_closed = places.get(1).is_some_and(|place| place.any().unwrap_or(true));
-        let came = self.fd.read_signal().map_err(failed("reading a signal"))?;
-        let came = came.and_then(|info| {
-            let signal = Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()?;
-            // Positive codes are the kernel's own.
-            Some(Came { signal, from_process: info.ssi_code <= 0 })
-        });
+        let is_closed = is_ready([Some(self.pipe.as_fd()), other.map(AsFd::as_fd)], timeout)
+            .map_err(failed("waiting for signals"))?;
+        let mut bytes = [0; 2];
+        let came = match read(&self.pipe, &mut bytes) {
+            Ok(2) => Signal::from_named_raw(bytes[0].into())
+                .map(|signal| Came { signal, from_process: bytes[1] == 1 }),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(e) => return Err(failed("reading a signal")(e)),
+        };
         Ok((came, is_closed))
     }
 }
 
-/// The signals that this process ignores, a bit each.
-fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
-/// Has the calling thread take these signals again.
-pub(crate) fn release(numbers: &[i32]) -> Result<()> {
-    let set: SigSet = numbers.iter().filter_map(|&number| Signal::try_from(number).ok()).collect();
-    set.thread_unblock().map_err(failed("giving signals back"))
+/// Waits for one of the descriptors, and tells whether the last one is ready.
+pub(crate) fn is_ready<const N: usize>(
+    descriptors: [Option<std::os::fd::BorrowedFd<'_>>; N],
+    timeout: Duration,
+) -> rustix::io::Result<bool> {
+    let mut places: Vec<_> = descriptors.iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let timeout = Timespec::try_from(timeout).ok();
+    match poll(&mut places, timeout.as_ref()) {
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok(false),
+        Err(e) => return Err(e),
+    }
+    Ok(descriptors.last().is_some_and(Option::is_some)
+        && places.last().is_some_and(|place| !place.revents().is_empty()))
 }

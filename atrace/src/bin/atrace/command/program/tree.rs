@@ -1,8 +1,8 @@
 //! The processes of a program, looked at while they run: which of them can't be recorded, and why.
 //!
-//! A process that closes the marker's descriptor can't be helped: without rights it can't open the marker again,
-//! and what it holds nobody else can give back to it. So it is told of. What lives shorter than the time between
-//! two looks is not seen.
+//! A process that closes the marker's descriptor can't be helped: without rights it can't open the marker again, and
+//! nobody else can open it there. So the command names it. A process that lives shorter than the time between two looks
+//! is not seen.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,8 +13,8 @@ use atrace::shown::shown;
 
 use crate::command::processes::Process;
 
-/// How many processes are told of by name.
-const TOLD: usize = 5;
+/// How many processes are named.
+const NAMED: usize = 5;
 
 /// The part of the time that looking may take, one in so many; but it is done as often as this.
 const SHARE: u32 = 20;
@@ -30,7 +30,7 @@ enum Reason {
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Observed {
     name: String,
     program: PathBuf,
     uid: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Tree {
     /// The path of the property store.
     store: Vec<u8>,
     uid: u32,
-    seen: BTreeMap<u32, Seen>,
+    observed: BTreeMap<u32, Observed>,
     threads: HashSet<u32>,
     next: Option<Instant>,
 }
@@ -58,13 +58,13 @@ impl Tree {
     /// Of a program that is to write to this marker, by this store, as this user.
     pub(crate) fn new(marker: PathBuf, store: &Path, uid: u32) -> Self {
         let store = store.as_os_str().as_bytes().to_vec();
-        let (seen, threads) = (BTreeMap::new(), HashSet::new());
+        let (observed, threads) = (BTreeMap::new(), HashSet::new());
         Self {
             marker,
             number: crate::command::program::stage::MARKER_FD.unsigned_abs(),
             store,
             uid,
-            seen,
+            observed,
             threads,
             next: None,
         }
@@ -87,18 +87,20 @@ impl Tree {
 
     fn examine(&mut self, pid: u32, is_silent: bool) {
         let process = Process(pid);
-        let Some(status) = Status::of(process) else { return };
-        if status.leader != pid {
+        let Some(status) = process.status() else { return };
+        let (leader, uid) = (status.numbers("Tgid"), status.numbers("Uid"));
+        let (&[leader], &[_, uid, ..]) = (&*leader, &*uid) else { return };
+        if leader != pid {
             self.threads.insert(pid);
             return;
         }
         let has_marker = self.has_marker(process);
         // Its memory goes before its files: what has memory had files when they were looked at.
         let Some(program) = process.read_link("exe") else { return };
-        let seen = self.seen.entry(pid).or_default();
+        let seen = self.observed.entry(pid).or_default();
         seen.looks += 1;
-        let is_another = seen.program != program || seen.uid != status.uid;
-        (seen.program, seen.uid) = (program, status.uid);
+        let is_another = seen.program != program || seen.uid != uid;
+        (seen.program, seen.uid) = (program, uid);
         seen.had_marker |= has_marker;
         if has_marker && seen.reason == Some(Reason::Closed) {
             seen.reason = None;
@@ -107,8 +109,8 @@ impl Tree {
         if !(is_lost || is_silent && (is_another || seen.looks.is_power_of_two())) {
             return;
         }
-        let maps = process.read("maps");
-        let environment = process.read("environ");
+        let maps = process.read("maps").unwrap_or_default();
+        let environment = process.environment();
         if process.read_link("exe").is_none() {
             return;
         }
@@ -120,10 +122,10 @@ impl Tree {
             (!has_marker).then_some(Reason::Closed)
         } else if process.is_elevated() {
             Some(Reason::Elevated)
-        } else if !environment.split(|&byte| byte == 0).any(|entry| entry.starts_with(b"ATRACE_MARKER=")) {
+        } else if environment.get("ATRACE_MARKER").is_none() {
             Some(Reason::Environment)
-        } else if status.uid != self.uid {
-            Some(Reason::User(status.uid))
+        } else if uid != self.uid {
+            Some(Reason::User(uid))
         } else {
             (!has_marker).then_some(Reason::Closed)
         };
@@ -134,7 +136,7 @@ impl Tree {
         if process.read_link(&format!("fd/{}", self.number)).as_ref().is_some_and(is_marker) {
             return true;
         }
-        let found = process.descriptors().find(|(_, path)| is_marker(path));
+        let found = process.descriptors().ok().and_then(|mut all| all.find(|(_, path)| is_marker(path)));
         if let Some((number, _)) = &found {
             self.number = *number;
         }
@@ -146,7 +148,7 @@ impl Tree {
         self.closed(|seen| seen.uses_atrace || seen.had_marker)
     }
 
-    fn closed(&self, of: impl Fn(&Seen) -> bool) -> Option<String> {
+    fn closed(&self, of: impl Fn(&Observed) -> bool) -> Option<String> {
         let names = self.names(|seen| seen.reason == Some(Reason::Closed) && of(seen))?;
         Some(format!(
             "{names} closed the descriptor of the marker ({}): what was traced after that is lost; keep it open",
@@ -156,7 +158,7 @@ impl Tree {
 
     /// Why nothing was written.
     pub(crate) fn silence(&self) -> Vec<String> {
-        let mut reasons: Vec<_> = self.seen.values().filter_map(|seen| seen.reason).collect();
+        let mut reasons: Vec<_> = self.observed.values().filter_map(|seen| seen.reason).collect();
         reasons.sort();
         reasons.dedup();
         let mut lines: Vec<_> = reasons.into_iter().filter_map(|reason| self.reason(reason)).collect();
@@ -192,41 +194,17 @@ impl Tree {
         Some(format!("{names} {why}"))
     }
 
-    fn names(&self, of: impl Fn(&Seen) -> bool) -> Option<String> {
-        let found: Vec<_> = self.seen.iter().filter(|(_, seen)| of(seen)).collect();
+    fn names(&self, of: impl Fn(&Observed) -> bool) -> Option<String> {
+        let found: Vec<_> = self.observed.iter().filter(|(_, seen)| of(seen)).collect();
         let mut names: Vec<_> =
-            found.iter().take(TOLD).map(|(pid, seen)| format!("{pid} ({})", seen.name)).collect();
-        if found.len() > TOLD {
-            names.push(format!("{} more", found.len() - TOLD));
+            found.iter().take(NAMED).map(|(pid, seen)| format!("{pid} ({})", seen.name)).collect();
+        if found.len() > NAMED {
+            names.push(format!("{} more", found.len() - NAMED));
         }
         (!names.is_empty()).then(|| names.join(", "))
     }
 }
 
-/// What `/proc/PID/status` says.
-struct Status {
-    leader: u32,
-    uid: u32,
-}
-
-impl Status {
-    fn of(process: Process) -> Option<Self> {
-        let text = process.read("status");
-        // A name with line ends is escaped there.
-        let text = String::from_utf8_lossy(&text);
-        let field = |name: &str, at: usize| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().nth(at)?.parse().ok()
-        };
-        Some(Self { leader: field("Tgid:", 0)?, uid: field("Uid:", 1)? })
-    }
-}
-
 fn contains(text: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && text.windows(part.len()).any(|window| window == part)
-}
-
-/// The time from the start to the next look, so that programs that do not live long are seen.
-pub(crate) fn patience(looks: u32, most: Duration) -> Duration {
-    Duration::from_millis(1 << looks.min(16)).min(most)
 }

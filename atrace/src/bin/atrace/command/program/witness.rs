@@ -14,10 +14,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use atrace_sys::fork::{Generation, generation};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 
-use crate::command::program::signals::Signals;
+use crate::command::program::signals::{Signals, is_ready};
 use crate::command::terminal::{Result, failed};
 
 /// How long the kernel may take from one process of a group to the next, and the witness to tell.
@@ -35,7 +34,7 @@ pub(crate) struct Args {
 
 /// Tells of each signal by a byte, until its input ends.
 pub(crate) fn main(args: &Args) -> Result<()> {
-    let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::try_from(number).ok()))?;
+    let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::from_named_raw(number)))?;
     let mut stdout = std::io::stdout();
     // That there is one.
     stdout.write_all(&[0])?;
@@ -46,7 +45,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
             return Ok(());
         }
         if let Some(came) = came {
-            stdout.write_all(&[came.signal as u8])?;
+            stdout.write_all(&[came.signal.as_raw() as u8])?;
             stdout.flush()?;
         }
     }
@@ -63,9 +62,9 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// Starts it, before any process of the group that shall be told once; None where no signals are held.
+    /// Starts it, before any process of the group that shall be told once; None where none are caught.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
-        let numbers: Vec<_> = signals.held().map(|number| number.to_string()).collect();
+        let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {
             return Ok(None);
         }
@@ -87,7 +86,7 @@ impl Witness {
             let is_there = self.listen(GRACE.saturating_sub(start.elapsed()));
             self.notes.retain(|(_, at)| at.elapsed() < FRESH);
             let before = self.notes.len();
-            self.notes.retain(|(number, _)| *number != signal as u8);
+            self.notes.retain(|(number, _)| i32::from(*number) != signal.as_raw());
             if self.notes.len() < before {
                 return true;
             }
@@ -105,11 +104,7 @@ impl Witness {
 
     /// Waits for the witness to tell something, and notes it; false if it is gone.
     fn listen(&mut self, patience: Duration) -> bool {
-        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO);
-        let is_ready = {
-            let mut places = [PollFd::new(self.told.as_fd(), PollFlags::POLLIN)];
-            poll(&mut places, timeout).is_ok_and(|ready| ready > 0)
-        };
+        let is_ready = is_ready([Some(self.told.as_fd())], patience).unwrap_or(false);
         if !is_ready {
             return true;
         }

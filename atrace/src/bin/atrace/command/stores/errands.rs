@@ -15,7 +15,7 @@ use atrace::AtraceTag;
 use atrace::control::{Control, Error, Switched};
 use atrace_sys::errand::{Errand, PATIENCE, User, answers};
 use atrace_sys::properties::{self, ErrorKind};
-use nix::unistd::geteuid;
+use rustix::process::geteuid;
 
 use crate::command::stores::content::Content;
 
@@ -48,14 +48,14 @@ impl Work {
 
 /// Which store it is.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     OfUser(u32),
     At(PathBuf),
     /// That of this process, which is everybody's on Android.
     Own,
 }
 
-impl Place {
+impl Location {
     /// Makes it only where something is to be switched on.
     fn open(&self, work: &Work) -> Result<Control, Error> {
         let path = |path: &Path| {
@@ -137,12 +137,12 @@ impl Budget {
 
 /// Does the work at a path as that user, or in this process.
 pub(crate) fn perform_one(user: Option<User>, path: &Path, work: Work) -> Result<(), String> {
-    let place = Place::At(path.to_owned());
+    let location = Location::At(path.to_owned());
     let result = match user {
         Some(user) => {
-            perform_all(&[(user, place, work)]).pop().unwrap_or_else(|| Err("no answer".to_owned()))
+            perform_all(&[(user, location, work)]).pop().unwrap_or_else(|| Err("no answer".to_owned()))
         }
-        None => place.perform(&work).map_err(|e| e.to_string()),
+        None => location.perform(&work).map_err(|e| e.to_string()),
     };
     result.map(drop)
 }
@@ -166,7 +166,7 @@ pub(crate) fn remove(directory: &Path) {
 }
 
 /// Does each piece of work as its user, and tells what came of it, in their order.
-pub(crate) fn perform_all(pieces: &[(User, Place, Work)]) -> Vec<Result<Content, String>> {
+pub(crate) fn perform_all(pieces: &[(User, Location, Work)]) -> Vec<Result<Content, String>> {
     static BUDGET: Mutex<Option<Budget>> = Mutex::new(None);
     let mut budget = BUDGET.lock().unwrap_or_else(PoisonError::into_inner);
     let budget = budget.get_or_insert_default();
@@ -178,13 +178,13 @@ pub(crate) fn perform_all(pieces: &[(User, Place, Work)]) -> Vec<Result<Content,
             results.extend(pieces.iter().map(|_| late()));
             continue;
         }
-        let begin = |(user, place, work): &(User, Place, Work)| {
+        let begin = |(user, location, work): &(User, Location, Work)| {
             let left = budget.of(user.uid, work);
             if left.is_zero() {
                 return Err("not asked again, as its answers took too long".to_owned());
             }
             // So that it can say who holds the lock.
-            let work = || match place.perform_within(work, left / 2) {
+            let work = || match location.perform_within(work, left / 2) {
                 Ok(content) => content.bytes(),
                 Err(e) => Content::fault(&e.to_string()),
             };

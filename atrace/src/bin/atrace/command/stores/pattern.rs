@@ -6,14 +6,31 @@ use std::ffi::CString;
 
 use atrace::shown::shown;
 use atrace_sys::process::matches;
+use atrace_sys::properties::VALUE_MAX;
 
 use crate::command::terminal::{Failure, Result};
 
 /// Refuses what matches no name, or not what it looks like.
-pub(crate) fn check(pattern: &str) -> Result<()> {
+pub(crate) fn check_all(patterns: &[String]) -> Result<()> {
+    patterns.iter().try_for_each(|pattern| check(pattern))
+}
+
+fn check(pattern: &str) -> Result<()> {
     let refused = |what: &str, help: &str| {
         Err(Failure::new(format!("the pattern {} matches nothing: {what}; {help}", shown(pattern))))
     };
+    if pattern.is_empty() {
+        return Err(Failure::new("an empty pattern matches no process"));
+    }
+    if pattern.len() > VALUE_MAX {
+        let start = (pattern.len() - (VALUE_MAX - 1)..pattern.len()).find(|&at| pattern.is_char_boundary(at));
+        let end = start.and_then(|start| pattern.get(start..)).unwrap_or_default();
+        return Err(Failure::new(format!(
+            "a pattern has at most {VALUE_MAX} bytes, this has {}: give its end, as '*{}'",
+            pattern.len(),
+            shown(end)
+        )));
+    }
     if pattern.contains('\0') {
         return refused("it holds a NUL byte", "leave that out");
     }

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use atrace::shown::shown;
 use atrace_sys::errand;
 use atrace_sys::properties::Properties;
-use nix::unistd::{Uid, User, geteuid};
+use rustix::process::geteuid;
+use uzers::get_user_by_uid;
 
 use crate::command::caller::Caller;
 use crate::command::processes::Process;
 use crate::command::stores::content::Content;
-use crate::command::stores::errands::{Place, Work, perform_all};
+use crate::command::stores::errands::{Location, Work, perform_all};
 use crate::command::terminal::{Failure, Result, say};
 
 /// Nobody's group, for users of whom the system knows none.
@@ -25,7 +26,7 @@ const TOLD: usize = 5;
 
 /// A property store that can be switched.
 pub(crate) struct Store {
-    place: Place,
+    location: Location,
     /// Who is to be become to use it, where that is somebody else.
     user: Option<errand::User>,
     /// Whose it is; None where it is everybody's, or of a place that a variable names.
@@ -45,31 +46,31 @@ impl Store {
         let named = atrace_sys::process::variable("ATRACE_PROPERTIES").map(PathBuf::from);
         match named {
             Some(path) => Self::at(path),
-            None if cfg!(target_os = "android") => Self::of(Place::Own, None, Properties::path_for_uid(0)),
+            None if cfg!(target_os = "android") => Self::of(Location::Own, None, Properties::path_for_uid(0)),
             None => Self::of_user(geteuid().as_raw()),
         }
     }
 
     pub(crate) fn of_user(uid: u32) -> Self {
-        Self::of(Place::OfUser(uid), Some(uid), Properties::path_for_uid(uid))
+        Self::of(Location::OfUser(uid), Some(uid), Properties::path_for_uid(uid))
     }
 
     /// That of a place that a variable named. For root it may be another user's file.
     pub(crate) fn at(path: PathBuf) -> Self {
-        let place = if cfg!(target_os = "android") { Place::Own } else { Place::At(path.clone()) };
-        Self::of(place, None, path)
+        let location = if cfg!(target_os = "android") { Location::Own } else { Location::At(path.clone()) };
+        Self::of(location, None, path)
     }
 
-    fn of(place: Place, uid: Option<u32>, path: PathBuf) -> Self {
+    fn of(location: Location, uid: Option<u32>, path: PathBuf) -> Self {
         let of_file = || Some(fs::symlink_metadata(&path).ok()?.uid());
-        let owner = uid.or_else(|| if matches!(place, Place::Own) { None } else { of_file() });
+        let owner = uid.or_else(|| if matches!(location, Location::Own) { None } else { of_file() });
         let own = geteuid().as_raw();
         let user = owner.filter(|owner| own == 0 && *owner != own).map(become_user);
-        Self { place, user, uid, path, content: Content::default() }
+        Self { location, user, uid, path, content: Content::default() }
     }
 
     /// The process follows this store.
-    pub(crate) fn is_of(&self, process: &Seen) -> bool {
+    pub(crate) fn is_of(&self, process: &Follower) -> bool {
         match (self.uid, &process.store) {
             (_, Some(path)) => self.path.as_os_str() == path,
             (Some(uid), None) => process.uid == Some(uid),
@@ -79,7 +80,7 @@ impl Store {
 }
 
 /// What is known of a process, read once: a user can have thousands of them, and hundreds of patterns.
-pub(crate) struct Seen {
+pub(crate) struct Follower {
     pub(crate) process: Process,
     name: Option<CString>,
     uid: Option<u32>,
@@ -87,7 +88,7 @@ pub(crate) struct Seen {
     store: Option<OsString>,
 }
 
-impl Seen {
+impl Follower {
     pub(crate) fn of(process: Process) -> Self {
         let (name, uid) = (process.argv0(), process.uid());
         Self { process, name, uid, store: process.variable("ATRACE_PROPERTIES") }
@@ -101,15 +102,14 @@ impl Seen {
 
 /// A user, in words.
 fn owner(uid: u32) -> String {
-    match User::from_uid(uid.into()) {
-        Ok(Some(user)) => format!("user {} ({uid})", shown(&user.name)),
-        _ => format!("user {uid}"),
+    match get_user_by_uid(uid) {
+        Some(user) => format!("user {} ({uid})", shown(user.name().as_encoded_bytes())),
+        None => format!("user {uid}"),
     }
 }
 
 fn become_user(uid: u32) -> errand::User {
-    let known = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    errand::User { uid, gid: known.map_or(NO_GROUP, |user| user.gid.as_raw()) }
+    errand::User { uid, gid: get_user_by_uid(uid).map_or(NO_GROUP, |user| user.primary_group_id()) }
 }
 
 /// Does what `work` says to each store it says something of, and tells what they hold then.
@@ -122,13 +122,13 @@ pub(crate) fn perform<'a>(
     let pieces: Vec<_> = stores.into_iter().map(|store| (store, work(store))).collect();
     let foreign: Vec<_> = pieces
         .iter()
-        .filter_map(|(store, work)| Some((store.user?, store.place.clone(), work.clone())))
+        .filter_map(|(store, work)| Some((store.user?, store.location.clone(), work.clone())))
         .collect();
     let mut answers = perform_all(&foreign).into_iter();
     let result = |(store, work): (&'a Store, Work)| {
         let result = match store.user {
             Some(_) => answers.next().unwrap_or_else(|| Err("no answer".to_owned())),
-            None => store.place.perform(&work).map_err(|e| e.to_string()),
+            None => store.location.perform(&work).map_err(|e| e.to_string()),
         };
         (store, result)
     };

@@ -1,0 +1,180 @@
+//! The note of this command, and what is done about those of killed ones.
+
+use std::path::Path;
+
+use atrace::shown::shown;
+use atrace_sys::fork::{Generation, generation};
+
+use crate::command::caller::Caller;
+use crate::command::notes::folder::{Folder, Writer, boot};
+use crate::command::notes::text::{DONE, Entry, Output, SAVED, Text, UNDONE};
+use crate::command::stores::errands::Work;
+use crate::command::stores::store::{self, Store};
+use crate::command::terminal::{Result, failed, say};
+
+/// The note of this command. Dropped, what it switched on is switched off again; not by a forked child.
+pub(crate) struct Note {
+    folder: Folder,
+    name: String,
+    entries: Vec<Entry>,
+    is_done: bool,
+    by: Generation,
+}
+
+impl Note {
+    /// Writes down where the recording is to be saved.
+    pub(crate) fn write(output: &Path, owner: Option<&Caller>) -> Result<Self> {
+        let what = || format!("writing down in {} what is recorded", Folder::path().display());
+        let output = std::path::absolute(output).map_err(failed(what()))?;
+        let output = Output { path: output, owner: owner.map(|owner| (owner.uid, owner.gid)) };
+        let folder = Folder::make().map_err(failed(what()))?;
+        let name = folder.write(&format!("{}\n{}", boot(), output.line())).map_err(failed(what()))?;
+        Ok(Self { folder, name, entries: Vec::new(), is_done: false, by: generation() })
+    }
+
+    /// Writes down what is switched on, then switches it on. Where that fails for another user it is said, and
+    /// nothing else depends on it.
+    pub(crate) fn switch_on(&mut self, patterns: &[String], stores: &[Store]) -> Result<()> {
+        let of_store = |store| patterns.iter().map(move |pattern| Entry::new(store, pattern));
+        self.entries = stores.iter().flat_map(of_store).collect();
+        let lines: String = self.entries.iter().map(Entry::line).collect();
+        self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
+        let mut are_all_on = true;
+        for (store, result) in store::perform(stores, |_| Work::Enable(patterns.to_vec())) {
+            if let Err(e) = result {
+                are_all_on = false;
+                store::refuse(store, &e)?;
+            }
+        }
+        // Else it is unknown: what is listed more often than before is taken back.
+        self.is_done = are_all_on;
+        if are_all_on {
+            let _ = self.folder.add(&self.name, &format!("{DONE}\n"));
+        }
+        Ok(())
+    }
+
+    /// Switches off what was switched on. If that fails, the next command tries it once more.
+    pub(crate) fn switch_off(&mut self) {
+        if !self.entries.is_empty() && take_back(&self.entries, self.is_done) {
+            self.entries.clear();
+            let _ = self.folder.add(&self.name, &format!("{UNDONE}\n"));
+        }
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        if self.by == generation() {
+            self.switch_off();
+            strike(&self.folder, &self.name, SAVED, self.entries.is_empty());
+        }
+    }
+}
+
+/// Strikes out a part of a note; one that says nothing more goes.
+fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
+    if was_all {
+        folder.remove(name);
+    } else {
+        let _ = folder.add(name, &format!("{part}\n"));
+    }
+}
+
+/// Takes away what a recording switched on; says where that fails, and returns whether it did nowhere.
+fn take_back(entries: &[Entry], is_done: bool) -> bool {
+    let mut stores: Vec<Store> = Vec::new();
+    for entry in entries {
+        if !stores.iter().any(|store| entry.is_of(store)) {
+            stores.push(match entry.uid {
+                Some(uid) => Store::of_user(uid),
+                None => Store::at(entry.path.clone()),
+            });
+        }
+    }
+    let patterns = |store: &Store| {
+        let of_store = entries.iter().filter(|entry| entry.is_of(store));
+        of_store.map(|entry| (entry.pattern.clone(), if is_done { 0 } else { entry.before })).collect()
+    };
+    let mut is_clean = true;
+    for (store, result) in store::perform(&stores, |store| Work::TakeBack(patterns(store))) {
+        if let Err(e) = result {
+            is_clean = false;
+            say(format_args!("not switched off again, {}: {}", store.owner(), shown(&e)));
+        }
+    }
+    is_clean
+}
+
+/// What is on because of recordings.
+#[derive(Default)]
+pub(crate) struct Running(Vec<(u32, Entry)>);
+
+impl Running {
+    /// The recordings that have this pattern on in this store.
+    pub(crate) fn of<'a>(&'a self, store: &'a Store, pattern: &'a str) -> impl Iterator<Item = u32> + 'a {
+        let is_meant = move |entry: &Entry| entry.is_of(store) && entry.pattern == pattern;
+        self.0.iter().filter(move |(_, entry)| is_meant(entry)).map(|(pid, _)| *pid)
+    }
+}
+
+/// Takes away what killed recordings left switched on, says so, and returns what is on because of those that run.
+pub(crate) fn sweep() -> Running {
+    let mut running = Running::default();
+    let Ok(folder) = Folder::open() else { return running };
+    for (name, writer) in folder.notes() {
+        let claim = if writer.lives() { None } else { folder.claim(&name) };
+        let text = folder.read(&name);
+        if claim.is_none() {
+            let entries = text.unwrap_or_default().entries;
+            running.0.extend(entries.into_iter().map(|entry| (writer.pid, entry)));
+            continue;
+        }
+        match text.filter(|text| text.boot == boot()) {
+            Some(text) => undo(&folder, &name, writer, &text),
+            None => folder.remove(&name),
+        }
+    }
+    running
+}
+
+fn undo(folder: &Folder, name: &str, writer: Writer, text: &Text) {
+    if !text.entries.is_empty() {
+        take_back(&text.entries, text.is_done);
+        let mut patterns: Vec<_> =
+            text.entries.iter().map(|entry| shown(&entry.pattern).to_string()).collect();
+        patterns.sort();
+        patterns.dedup();
+        say(format_args!(
+            "switched off what was left on, as recording {} was killed: {}",
+            writer.pid,
+            patterns.join(", ")
+        ));
+    }
+    if text.output.is_none() || !text.entries.is_empty() {
+        strike(folder, name, UNDONE, text.output.is_none());
+    }
+}
+
+/// The commands that were killed before they saved their recording, and where that was to be.
+pub(crate) fn unsaved() -> Vec<(u32, Output)> {
+    let Ok(folder) = Folder::open() else { return Vec::new() };
+    let dead = folder.notes().into_iter().filter(|(_, writer)| !writer.lives());
+    let output = |name: &str| folder.read(name).filter(|text| text.boot == boot())?.output;
+    dead.filter_map(|(name, writer)| Some((writer.pid, output(&name)?))).collect()
+}
+
+/// Forgets where killed commands were to save their recordings.
+pub(crate) fn forget(pids: &[u32]) {
+    let Ok(folder) = Folder::open() else { return };
+    for (name, writer) in folder.notes() {
+        if pids.contains(&writer.pid)
+            && !writer.lives()
+            && let Some(_claim) = folder.claim(&name)
+            && let Some(text) = folder.read(&name)
+            && text.output.is_some()
+        {
+            strike(&folder, &name, SAVED, text.entries.is_empty());
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What a note says, line by line.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+use crate::command::stores::store::Store;
+
+/// The line that says that all patterns were switched on, and those that strike out the patterns, or the output.
+pub(crate) const DONE: &str = "done";
+pub(crate) const UNDONE: &str = "undone";
+pub(crate) const SAVED: &str = "saved";
+
+/// The first word of the line that says where the recording is to be saved.
+const OUTPUT: &str = "output";
+
+/// A pattern that a recording switches on in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Whose store it is; None where the path says which.
+    pub(crate) uid: Option<u32>,
+    pub(crate) path: PathBuf,
+    /// How often the pattern was listed before.
+    pub(crate) before: usize,
+    pub(crate) pattern: String,
+}
+
+impl Entry {
+    pub(crate) fn new(store: &Store, pattern: &str) -> Self {
+        let before = store.content.count(pattern);
+        Self { uid: store.uid, path: store.path.clone(), before, pattern: pattern.to_owned() }
+    }
+
+    pub(crate) fn is_of(&self, store: &Store) -> bool {
+        self.uid == store.uid && self.path == store.path
+    }
+
+    pub(crate) fn line(&self) -> String {
+        let (path, pattern) = (hex(self.path.as_os_str().as_bytes()), hex(self.pattern.as_bytes()));
+        format!("{} {} {path} {pattern}\n", word(self.uid), self.before)
+    }
+}
+
+/// Where a recording is to be saved, and for which user and group, if not for who saves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Output {
+    pub(crate) path: PathBuf,
+    pub(crate) owner: Option<(u32, u32)>,
+}
+
+impl Output {
+    pub(crate) fn line(&self) -> String {
+        let (uid, gid) = self.owner.unzip();
+        format!("{OUTPUT} {} {} {}\n", word(uid), word(gid), hex(self.path.as_os_str().as_bytes()))
+    }
+}
+
+/// All that a note says and did not strike out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Text {
+    /// The start of the machine in which it was written.
+    pub(crate) boot: String,
+    pub(crate) output: Option<Output>,
+    pub(crate) entries: Vec<Entry>,
+    /// All of them were switched on.
+    pub(crate) is_done: bool,
+}
+
+impl Text {
+    /// Reads the lines that are whole; `None` where one makes no sense.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let mut parsed = Self { boot: lines.next()?.to_owned(), ..Self::default() };
+        for line in lines {
+            match *line.split(' ').collect::<Vec<_>>() {
+                [DONE] => parsed.is_done = true,
+                [UNDONE] => parsed.entries.clear(),
+                [SAVED] => parsed.output = None,
+                [OUTPUT, uid, gid, path] => {
+                    let path = path_of(path).filter(|path| path.is_absolute())?;
+                    parsed.output = Some(Output { path, owner: number(uid)?.zip(number(gid)?) });
+                }
+                [uid, before, path, pattern] => parsed.entries.push(Entry {
+                    uid: number(uid)?,
+                    path: path_of(path)?,
+                    before: before.parse().ok()?,
+                    pattern: String::from_utf8(bytes(pattern)?).ok()?,
+                }),
+                _ => return None,
+            }
+        }
+        Some(parsed)
+    }
+}
+
+/// A number, or that there is none.
+fn word(number: Option<u32>) -> String {
+    number.map_or("-".to_owned(), |number| number.to_string())
+}
+
+fn number(word: &str) -> Option<Option<u32>> {
+    if word == "-" { Some(None) } else { word.parse().ok().map(Some) }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = hex.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect();
+    let (pairs, []) = digits.as_ref()?.as_chunks::<2>() else { return None };
+    Some(pairs.iter().map(|[high, low]| high << 4 | low).collect())
+}
+
+fn path_of(hex: &str) -> Option<PathBuf> {
+    Some(OsString::from_vec(bytes(hex)?).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(uid: Option<u32>, pattern: &str) -> Entry {
+        let path = OsString::from_vec(b"/a b\xff".to_vec()).into();
+        Entry { uid, path, before: 3, pattern: pattern.to_owned() }
+    }
+
+    #[test]
+    fn what_was_written_down_is_read() {
+        let entries = vec![entry(Some(7), "*/a \n'"), entry(None, "ü")];
+        let mut text = "boot\n".to_owned();
+        entries.iter().for_each(|entry| text += &entry.line());
+        let mut expected = Text { boot: "boot".into(), output: None, entries, is_done: false };
+        assert_eq!(Text::parse(&text).as_ref(), Some(&expected));
+        // Killed while writing: the last line is none.
+        assert_eq!(Text::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
+        text += "done\n";
+        expected.is_done = true;
+        assert_eq!(Text::parse(&text).as_ref(), Some(&expected));
+        for owner in [None, Some((1000, 100)), Some((u32::MAX, 0))] {
+            let output = Output { path: "/a b/c\n d ".into(), owner };
+            let text = text.clone() + &output.line();
+            expected.output = Some(output);
+            assert_eq!(Text::parse(&text).as_ref(), Some(&expected));
+            let undone = Text { entries: Vec::new(), ..expected.clone() };
+            assert_eq!(Text::parse(&(text.clone() + "undone\n")), Some(undone));
+            let saved = Text { output: None, ..expected.clone() };
+            assert_eq!(Text::parse(&(text + "saved\n")), Some(saved));
+        }
+        for wrong in [
+            "",
+            "b\n1\n",
+            "b\nx 0 2f 2a\n",
+            "b\n1 0 2 2a\n",
+            "b\n1 0 2f zz\n",
+            "b\n1 -1 2f 2a\n",
+            "b\n1 0 2f ff\n",
+            "b\noutput 1 1 61\n",
+            "b\noutput - - \n",
+            "b\noutput x 1 2f\n",
+            "b\noutput 1 2f\n",
+        ] {
+            assert_eq!(Text::parse(wrong), None, "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `atrace status`: what is switched on, and in which processes.
+
+use std::ffi::CString;
+use std::time::Instant;
+
+use atrace::AtraceTag;
+use atrace::shown::shown;
+use atrace_sys::errand::PATIENCE;
+
+use crate::command::notes::note;
+use crate::command::processes;
+use crate::command::stores::content::Content;
+use crate::command::stores::store::{self, Follower};
+use crate::command::terminal::{Result, print};
+
+pub(crate) fn main() -> Result<()> {
+    let running = note::sweep();
+    let processes: Vec<_> = processes::all().into_iter().map(Follower::of).collect();
+    for store in store::all([])? {
+        let Content { patterns, tags } = &store.content;
+        print(&format!("{}: {}", store.owner(), store.path.display()));
+        print(&format!("  tags: {}", if tags.is_empty() { "none".to_owned() } else { names(*tags) }));
+        if patterns.is_empty() {
+            print("  patterns: none");
+        }
+        let followers: Vec<_> = processes.iter().filter(|process| store.is_of(process)).collect();
+        let (start, mut is_late) = (Instant::now(), false);
+        for (index, pattern) in patterns.iter().enumerate() {
+            // A recording adds its own to what is listed already.
+            let later = patterns[index + 1..].iter().filter(|other| *other == pattern).count();
+            let why = match running.of(&store, pattern).nth(later) {
+                Some(pid) => format!(": on because recording {pid} runs"),
+                None => String::new(),
+            };
+            print(&format!("  pattern {}{why}", shown(pattern)));
+            let pattern = CString::new(pattern.as_str()).unwrap_or_default();
+            for follower in &followers {
+                // Patterns and names that take long to compare are their user's.
+                if !is_late && start.elapsed() > PATIENCE {
+                    is_late = true;
+                    print("    (not all processes were looked at: there are too many, or too many patterns)");
+                }
+                if is_late {
+                    break;
+                }
+                if follower.matches(&pattern) {
+                    print(&format!("    {}", follower.process));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn names(tags: AtraceTag) -> String {
+    let names: Vec<_> = tags.iter_names().map(|(name, _)| name).collect();
+    names.join(", ")
+}
