@@ -597,7 +597,7 @@ mod cases {
         let text = format!("{boot}output - - {planted}\n{ALICE} 0 {alices} {}\ndone\n", hex("hers"));
         fs::create_dir(folder).unwrap();
         fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
-        fs::write(folder.join("recording-1-1-0"), text).unwrap();
+        fs::write(folder.join("recording-1-1"), text).unwrap();
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! What is known of a process from outside: found out in one process, told as bytes, judged in another.
+//! The facts about a process, and the bytes by which the errand that found them answers.
 //!
-//! Nothing here touches the system. What was told is another user's word: its numbers are checked, its texts are
-//! bytes.
+//! Nothing here touches the system. The bytes are another user's word: numbers are checked, texts stay bytes.
 
 use atrace_sys::errand::{Words, parse};
 
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_read() {
+    fn an_answer_is_read() {
         let unseen = Facts { said: Said::Unseen(13), ..Facts::default() };
         for facts in [some(), unseen, Facts::default()] {
             assert_eq!(Facts::parse(&facts.bytes()).as_ref(), Some(&facts));
@@ -200,7 +199,7 @@ mod tests {
 
     /// Each byte of an answer changed, and each length of it: an answer, or none.
     #[test]
-    fn nothing_told_ends_the_reader() {
+    fn no_answer_ends_the_reader() {
         let bytes = some().bytes();
         for at in 0..bytes.len() {
             // The list of patterns may end between two of them.

@@ -4,75 +4,66 @@ use std::fmt;
 
 use crate::shown::shown;
 
-/// What was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Topic {
-    /// The process: is it there, and does it run?
-    Process,
-    /// What the process says of itself.
-    State,
-    /// The kind of place that was chosen for events.
-    Backend,
-    /// The library that events go to, and which functions it has.
-    Library,
-    /// Whether tracefs is mounted.
-    Mount,
-    /// The marker that events are written to.
-    Marker,
-    /// The process' descriptor of the marker.
-    Descriptor,
-    /// The ring buffer behind the marker.
-    Buffer,
-    /// Whether the ring buffer records.
-    TracingOn,
-    /// Whether the ring buffer takes markers.
-    Markers,
-    /// The property store.
-    Properties,
-    /// The mask of tags in the properties.
-    Tags,
-    /// The app patterns in the properties, and the name of the process.
-    Pattern,
-    /// The length of that name.
-    Name,
-    /// Whether the process disabled tracing for itself.
-    Disabled,
-    /// Whether the process noticed the properties' last change.
-    Serial,
-    /// Subscribers that keep what they were told, and the thread that tells them.
-    Filter,
-    /// Events that could not be written.
-    Lost,
-    /// Whether an event written now arrives.
-    Event,
+/// The topics, each with the word for it.
+macro_rules! topics {
+    ($($(#[$doc:meta])* $topic:ident: $name:literal,)*) => {
+        /// What was looked at.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Topic {
+            $($(#[$doc])* $topic,)*
+        }
+
+        impl Topic {
+            /// The word for it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$topic => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Topic {
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::State => "state",
-            Self::Backend => "backend",
-            Self::Library => "library",
-            Self::Mount => "mount",
-            Self::Marker => "marker",
-            Self::Descriptor => "descriptor",
-            Self::Buffer => "buffer",
-            Self::TracingOn => "tracing_on",
-            Self::Markers => "markers",
-            Self::Properties => "properties",
-            Self::Tags => "tags",
-            Self::Pattern => "pattern",
-            Self::Name => "name",
-            Self::Disabled => "disabled",
-            Self::Serial => "serial",
-            Self::Filter => "filter",
-            Self::Lost => "lost",
-            Self::Event => "event",
-        }
-    }
+topics! {
+    /// The process: is it there, and does it run?
+    Process: "process",
+    /// What the process says of itself.
+    State: "state",
+    /// The kind of place that was chosen for events.
+    Backend: "backend",
+    /// The library that events go to, and which functions it has.
+    Library: "library",
+    /// Whether tracefs is mounted.
+    Mount: "mount",
+    /// The marker that events are written to.
+    Marker: "marker",
+    /// The process' descriptor of the marker.
+    Descriptor: "descriptor",
+    /// The ring buffer behind the marker.
+    Buffer: "buffer",
+    /// Whether the ring buffer records.
+    TracingOn: "tracing_on",
+    /// Whether the ring buffer takes markers.
+    Markers: "markers",
+    /// The property store.
+    Properties: "properties",
+    /// The mask of tags in the properties.
+    Tags: "tags",
+    /// The app patterns in the properties, and the name of the process.
+    Pattern: "pattern",
+    /// The length of that name.
+    Name: "name",
+    /// Whether the process disabled tracing for itself.
+    Disabled: "disabled",
+    /// Whether the process noticed the properties' last change.
+    Serial: "serial",
+    /// Subscribers that keep what they were told, and the thread that tells them.
+    Filter: "filter",
+    /// Events that could not be written.
+    Lost: "lost",
+    /// Whether an event written now arrives.
+    Event: "event",
 }
 
 /// How it is.

@@ -1,4 +1,4 @@
-//! `atrace doctor`: what the library finds out, for the processes that are asked about.
+//! `atrace doctor`: the library's report about each of the processes that are named.
 
 use atrace::doctor::{Report, examine, examine_program};
 use atrace::shown::shown;

@@ -11,16 +11,13 @@ use std::time::{Duration, Instant};
 use atrace::shown::shown;
 use atrace::tracefs::{self, Instance};
 
-use crate::command::buffer::tally::Tally;
-use crate::command::buffer::top::Top;
-use crate::command::buffer::{categories, leftover, ring, save};
+use crate::command::buffer::{self, Tally, Top};
 use crate::command::caller::Caller;
-use crate::command::file::output::Output;
-use crate::command::notes::note::{self, Note};
+use crate::command::file::Output;
+use crate::command::notes::{self, Note};
 use crate::command::processes::{self, Process};
-use crate::command::program::signals::Signals;
-use crate::command::stores::content::Content;
-use crate::command::stores::{pattern, store};
+use crate::command::program::Signals;
+use crate::command::stores::{self, Content};
 use crate::command::terminal::{Failure, Result, say, thousands};
 
 #[derive(clap::Args, Debug)]
@@ -78,13 +75,13 @@ enum Buffer {
 
 impl Buffer {
     fn make(args: &Args) -> Result<Self> {
-        leftover::sweep()?;
+        buffer::sweep()?;
         if !args.top && !cfg!(target_os = "android") && Top::can_be_copied()? {
-            let instance = ring::make(args.buffer)?;
+            let instance = buffer::make(args.buffer)?;
             return Ok(Self::Copy(instance, None));
         }
         let top = Top::take(args.discard)?;
-        ring::prepare(top.instance(), args.buffer)?;
+        buffer::prepare(top.instance(), args.buffer)?;
         Ok(Self::Top(top))
     }
 
@@ -118,16 +115,16 @@ impl Buffer {
 
 pub(crate) fn main(args: &Args) -> Result<()> {
     let caller = Caller::behind_sudo()?;
-    pattern::check_all(&args.apps)?;
+    stores::check_all(&args.apps)?;
     let root = tracefs::root()?;
-    let events = categories::events(&root, &args.categories)?;
-    note::sweep();
+    let events = buffer::events(&root, &args.categories)?;
+    notes::sweep();
     let matching = processes::matching(&args.apps);
     if !args.apps.is_empty() && matching.is_empty() && !args.wait {
         let text = processes::none_matches(&args.apps);
         return Err(Failure::new(format!("{text}\natrace: --wait records nevertheless")));
     }
-    let stores = store::all(matching.iter().filter_map(|process| process.uid()))?;
+    let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
     let is_on = stores.iter().any(|store| store.content != Content::default());
     if args.apps.is_empty() && events.is_empty() && !is_on {
         return Err(Failure::new(
@@ -142,7 +139,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let signals = Signals::catch()?;
     let mut buffer = Buffer::make(args)?;
     for event in &events {
-        if event == ring::TEACHER {
+        if event == buffer::TEACHER {
             buffer.instance().control(&format!("events/{event}/filter"), "0")?;
         }
         buffer.instance().control(&format!("events/{event}/enable"), "1")?;
@@ -180,15 +177,18 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result<()> {
     let count = processes::all().len() * 2;
     let path = match buffer {
         Buffer::Copy(instance, _) => {
-            let (path, instance) = save::save(instance, output, count, name)?;
-            ring::remove(instance)?;
+            let (path, instance) = buffer::save(instance, output, count, name)?;
+            buffer::remove(instance)?;
             path
         }
-        Buffer::Top(mut top) => match save::save_from(top.instance(), output, count, name) {
+        Buffer::Top(mut top) => match buffer::save_from(top.instance(), output, count, name) {
             Ok(path) => path,
             Err(e) => {
                 top.keep_content();
-                return Err(save::kept(e, &format!("cat {}/trace > FILE", top.instance().path().display())));
+                return Err(buffer::kept(
+                    e,
+                    &format!("cat {}/trace > FILE", top.instance().path().display()),
+                ));
             }
         },
     };

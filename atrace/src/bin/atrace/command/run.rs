@@ -8,18 +8,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-use crate::command::buffer::leftover;
-use crate::command::buffer::names::Names;
-use crate::command::buffer::tally::Tally;
-use crate::command::buffer::{ring, save};
+use crate::command::buffer::{self, Names, Tally};
 use crate::command::caller::Caller;
-use crate::command::file::output::Output;
-use crate::command::notes::note::Note;
-use crate::command::program::child::{FAILED, Start, code, wait};
-use crate::command::program::signals::Signals;
-use crate::command::program::store::ProgramStore;
-use crate::command::program::tree::Tree;
-use crate::command::program::witness::Witness;
+use crate::command::file::Output;
+use crate::command::notes::Note;
+use crate::command::program::{FAILED, ProgramStore, Signals, Start, Tree, Witness, code, wait};
 use crate::command::terminal::{Failure, Result, say, shown_path};
 
 /// How many processes a program has as a rule: more are named, too, but the recording is copied once more.
@@ -57,8 +50,8 @@ fn record(args: &Args) -> Result<u8> {
     }
     let caller = Caller::behind_sudo()?;
     let signals = Signals::catch()?;
-    leftover::sweep()?;
-    let instance = ring::make(args.buffer)?;
+    buffer::sweep()?;
+    let instance = buffer::make(args.buffer)?;
     let path = args.output.clone().unwrap_or_else(|| default_name(&args.command));
     let output = Output::create(&path, args.force, caller.as_ref())?;
     let _note = Note::write(&path, caller.as_ref());
@@ -85,12 +78,12 @@ fn record(args: &Args) -> Result<u8> {
     instance.set_tracing_on(false)?;
     tally.look(&instance)?;
     let names = names.read();
-    let (path, instance) = save::save(instance, output, PROCESSES, |process| names.get(&process).cloned())?;
+    let (path, instance) = buffer::save(instance, output, PROCESSES, |process| names.get(&process).cloned())?;
     let problems = if tally.written() == 0 { tree.silence() } else { tree.lost().into_iter().collect() };
     say(if problems.is_empty() { tally.report("events") } else { tally.report_of_some("events") });
     problems.iter().for_each(say);
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
-    ring::remove(instance)?;
+    buffer::remove(instance)?;
     Ok(code(status))
 }
 

@@ -7,16 +7,14 @@ use atrace::AtraceTag;
 use atrace::shown::shown;
 use atrace_sys::errand::PATIENCE;
 
-use crate::command::notes::note;
-use crate::command::processes;
-use crate::command::stores::content::Content;
-use crate::command::stores::store::{self, Follower};
+use crate::command::stores::{self, Content, Follower};
 use crate::command::terminal::{Result, print};
+use crate::command::{notes, processes};
 
 pub(crate) fn main() -> Result<()> {
-    let running = note::sweep();
+    let running = notes::sweep();
     let processes: Vec<_> = processes::all().into_iter().map(Follower::of).collect();
-    for store in store::all([])? {
+    for store in stores::all([])? {
         let Content { patterns, tags } = &store.content;
         print(&format!("{}: {}", store.owner(), store.path.display()));
         print(&format!("  tags: {}", if tags.is_empty() { "none".to_owned() } else { names(*tags) }));

@@ -2,11 +2,9 @@
 
 use atrace::shown::shown;
 
-use crate::command::notes::note;
+use crate::command::notes;
 use crate::command::processes::{matching, none_matches};
-use crate::command::stores::errands::Work;
-use crate::command::stores::pattern::check_all;
-use crate::command::stores::store::{self, Follower, Store};
+use crate::command::stores::{self, Follower, Store, Work, check_all};
 use crate::command::terminal::{Failure, Result, print, say};
 
 #[derive(clap::Args, Debug)]
@@ -18,9 +16,9 @@ pub(crate) struct Args {
 
 pub(crate) fn on(args: &Args) -> Result<()> {
     check_all(&args.patterns)?;
-    let running = note::sweep();
+    let running = notes::sweep();
     let matching = matching(&args.patterns);
-    let stores = store::all(matching.iter().filter_map(|process| process.uid()))?;
+    let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
     // Twice listed, it would have to be switched off twice; what a recording switched on goes with it.
     let fresh = |store: &Store| {
         let mut fresh: Vec<String> = Vec::new();
@@ -33,10 +31,10 @@ pub(crate) fn on(args: &Args) -> Result<()> {
         fresh
     };
     let mut reached = Vec::new();
-    for (store, result) in store::perform(&stores, |store| Work::Enable(fresh(store))) {
+    for (store, result) in stores::perform(&stores, |store| Work::Enable(fresh(store))) {
         match result {
             Ok(_) => reached.push(store),
-            Err(e) => store::refuse(store, &e)?,
+            Err(e) => stores::refuse(store, &e)?,
         }
     }
     let mut meant: Vec<_> = matching.into_iter().map(Follower::of).collect();
@@ -52,18 +50,18 @@ pub(crate) fn on(args: &Args) -> Result<()> {
 }
 
 pub(crate) fn off(args: &Args) -> Result<()> {
-    note::sweep();
-    let stores = store::all([])?;
+    notes::sweep();
+    let stores = stores::all([])?;
     let mut unknown = Vec::new();
     for pattern in &args.patterns {
         let listed: Vec<_> = stores.iter().filter(|store| store.content.count(pattern) > 0).collect();
         if listed.is_empty() {
             unknown.push(in_quotes(pattern));
         }
-        for (store, result) in store::perform(listed, |_| Work::Disable(pattern.clone())) {
+        for (store, result) in stores::perform(listed, |_| Work::Disable(pattern.clone())) {
             match result {
                 Ok(_) => print(&format!("off: {} for {}", shown(pattern), store.owner())),
-                Err(e) => store::refuse(store, &e)?,
+                Err(e) => stores::refuse(store, &e)?,
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the command says: its output, why it failed, and the exit status that says so.
+//! The command's output, its errors and its exit status.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write as _};
@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 
 use atrace::shown::{quoted, shown};
 
-/// The exit status of a command that could not do what was asked.
+/// The exit status of a command that failed.
 const FAILED: u8 = 1;
 
-/// An error, told in one or more lines that say what to do.
+/// An error: one or more lines that say what failed and what to do.
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,
@@ -66,7 +66,7 @@ pub(crate) fn quoted_path(path: &Path) -> String {
 /// Why the output is not whole.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line of the output. That it could not be is for [`unprinted`] to tell.
+/// Prints a line of the output; [`unprinted`] returns what could not be.
 pub(crate) fn print(line: &str) {
     let mut stdout = io::stdout();
     if let Err(e) = writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
@@ -86,7 +86,7 @@ pub(crate) fn unprinted() -> Option<Failure> {
     UNPRINTED.get().map(|e| Failure::new(format!("the output is not whole: {e}")))
 }
 
-/// Tells the user something. Not `eprintln!`, which panics when stderr is gone.
+/// Writes a line to stderr. Not `eprintln!`, which panics when stderr is gone.
 pub(crate) fn say(line: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "atrace: {line}");
 }

@@ -1,8 +1,8 @@
-//! What recordings have left whose command died: swept when the next one begins.
+//! Sweeping the buffers of recordings whose command was killed, when the next recording begins.
 //!
-//! A buffer with events in it is saved first: to the place that the dead command had noted, by the same rules as
-//! it would have been, or else to root's own directory. One that a process still writes to is left for later,
-//! and one that could not be saved is marked and stays until somebody has brought it to a file.
+//! A buffer with events in it is saved first: to the file that the killed command had noted, by the same rules, or else
+//! to root's own directory. One that a process still writes to is left for later. One that can't be saved is marked,
+//! and stays until somebody has brought it to a file.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,18 +13,18 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use uzers::os::unix::UserExt as _;
 
-use crate::command::buffer::ring::{self, PREFIX, maker};
+use crate::command::buffer::ring::{PREFIX, maker};
 use crate::command::buffer::save::{is_kept, keep, rescue, save_from};
-use crate::command::buffer::{names, top};
+use crate::command::buffer::{names, ring, top};
 use crate::command::caller::Caller;
-use crate::command::file::output::Output;
-use crate::command::notes::note;
+use crate::command::file::Output;
+use crate::command::notes;
 use crate::command::processes::{holders, name_holders};
 use crate::command::terminal::{Result, say, shown_path};
 
 /// Saves and removes what killed recordings have left, and says what can't be.
 pub(crate) fn sweep() -> Result<()> {
-    let unsaved: Vec<_> = note::unsaved().into_iter().map(|(pid, _)| pid).collect();
+    let unsaved: Vec<_> = notes::unsaved().into_iter().map(|(pid, _)| pid).collect();
     let swept = tracefs::sweep_where(PREFIX, |path| {
         save(path).unwrap_or_else(|e| {
             say(e);
@@ -55,7 +55,7 @@ pub(crate) fn sweep() -> Result<()> {
     // The names are of use until the recording is saved.
     let is_left = |pid: &u32| left.contains(pid);
     tracefs::sweep_where(names::PREFIX, |path| maker(path, names::PREFIX).is_none_or(|pid| !is_left(&pid)))?;
-    note::forget(&unsaved.into_iter().filter(|pid| !is_left(pid)).collect::<Vec<_>>());
+    notes::forget(&unsaved.into_iter().filter(|pid| !is_left(pid)).collect::<Vec<_>>());
     Ok(())
 }
 
@@ -111,7 +111,7 @@ fn save(path: &Path) -> Result<bool> {
 
 /// Where the command was to save it, or root's own directory.
 fn output(instance: &Path, pid: u32) -> Result<Output> {
-    if let Some((_, noted)) = note::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
+    if let Some((_, noted)) = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));
         match Output::create(&noted.path, false, owner.as_ref()) {
             Ok(output) => return Ok(output),

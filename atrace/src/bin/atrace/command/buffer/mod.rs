@@ -1,10 +1,18 @@
 //! What holds the events while they are recorded: the kernel's ring buffers.
 
-pub(crate) mod categories;
-pub(crate) mod leftover;
-pub(crate) mod names;
-pub(crate) mod ring;
-pub(crate) mod save;
-pub(crate) mod tally;
+mod categories;
+mod leftover;
+mod names;
+mod ring;
+mod save;
+mod tally;
 mod text;
-pub(crate) mod top;
+mod top;
+
+pub(crate) use self::categories::events;
+pub(crate) use self::leftover::sweep;
+pub(crate) use self::names::Names;
+pub(crate) use self::ring::{TEACHER, make, prepare, remove};
+pub(crate) use self::save::{kept, save, save_from};
+pub(crate) use self::tally::Tally;
+pub(crate) use self::top::Top;

@@ -1,5 +1,5 @@
-//! The names of the processes of a program, which is seldom there any more when they are wanted: from a small
-//! buffer of its own, in which the kernel notes each program that one of them becomes.
+//! The names of a program's processes, most of which have ended before the recording is saved: from a small buffer of
+//! their own, in which the kernel notes each program that a process becomes.
 
 use std::collections::HashMap;
 use std::fs;

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use atrace::tracefs::Instance;
 
 use crate::command::buffer::names;
-use crate::command::file::output::Output;
-use crate::command::file::systrace;
+use crate::command::file::{Output, systrace};
 use crate::command::terminal::{Failure, Result, failed, quoted_path, shown_path};
 
 /// The mark of a recording that could not be saved: it is stopped, and its buffer does not overwrite.

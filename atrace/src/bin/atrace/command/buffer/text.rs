@@ -1,4 +1,4 @@
-//! What the kernel's text says of names, which may hold anything but NUL.
+//! Reading names from the kernel's text. A name may hold anything but NUL.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Opening directories: one that is named, or one that is root's alone.
+//! Opening a directory, as it is named or only if it is root's alone.
 
 use std::io;
 use std::os::fd::OwnedFd;

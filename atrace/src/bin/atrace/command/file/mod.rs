@@ -1,6 +1,9 @@
 //! The file that a recording is saved to.
 
-pub(crate) mod directory;
-pub(crate) mod output;
+mod directory;
+mod output;
 pub(crate) mod systrace;
 mod target;
+
+pub(crate) use self::directory::roots_own;
+pub(crate) use self::output::Output;

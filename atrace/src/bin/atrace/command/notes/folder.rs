@@ -13,7 +13,7 @@ use atrace_sys::properties::Properties;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 
-use crate::command::file::directory::roots_own;
+use crate::command::file::roots_own;
 use crate::command::notes::text::Text;
 use crate::command::processes::Process;
 
@@ -40,9 +40,8 @@ impl Writer {
 
     /// From the name of a note.
     fn of_name(name: &str) -> Option<Self> {
-        let mut parts = name.strip_prefix(PREFIX)?.split('-');
-        let writer = Self { pid: parts.next()?.parse().ok()?, start: parts.next()?.parse().ok()? };
-        parts.next()?.parse::<u32>().ok().map(|_| writer)
+        let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
+        Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()? })
     }
 
     pub(crate) fn lives(self) -> bool {
@@ -112,18 +111,12 @@ impl Folder {
         Text::parse(&text)
     }
 
-    /// Makes a note under a name that is free, and returns that.
+    /// Makes the note of this process, and returns its name.
     pub(crate) fn write(&self, text: &str) -> io::Result<String> {
-        let Some(writer) = Writer::of(std::process::id()) else { return Err(ErrorKind::Unsupported.into()) };
-        for number in 0..MOST {
-            let name = format!("{PREFIX}{}-{}-{number}", writer.pid, writer.start);
-            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file(&name)) {
-                Ok(mut file) => return file.write_all(text.as_bytes()).map(|()| name),
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Err(ErrorKind::AlreadyExists.into())
+        let this = Writer::of(std::process::id()).ok_or(ErrorKind::Unsupported)?;
+        let name = format!("{PREFIX}{}-{}", this.pid, this.start);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file(&name));
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map(|()| name)
     }
 
     /// Adds lines to a note.
@@ -159,9 +152,9 @@ mod tests {
         let this = Writer::of(std::process::id()).unwrap();
         assert!(this.lives());
         assert!(!Writer { start: this.start + 1, ..this }.lives());
-        let name = format!("recording-{}-{}-0", this.pid, this.start);
+        let name = format!("recording-{}-{}", this.pid, this.start);
         assert_eq!(Writer::of_name(&name), Some(this));
-        for name in ["recording-1-2", "recording-1--0", "recording-x-1-0", "properties", "recording-1-2-/"] {
+        for name in ["recording-1", "recording-1-", "recording-x-1", "properties", "recording-1-2-0", "1-2"] {
             assert_eq!(Writer::of_name(name), None, "{name}");
         }
     }

@@ -8,8 +8,7 @@ use atrace_sys::fork::{Generation, generation};
 use crate::command::caller::Caller;
 use crate::command::notes::folder::{Folder, Writer, boot};
 use crate::command::notes::text::{DONE, Entry, Output, SAVED, Text, UNDONE};
-use crate::command::stores::errands::Work;
-use crate::command::stores::store::{self, Store};
+use crate::command::stores::{self, Store, Work};
 use crate::command::terminal::{Result, failed, say};
 
 /// The note of this command. Dropped, what it switched on is switched off again; not by a forked child.
@@ -40,10 +39,10 @@ impl Note {
         let lines: String = self.entries.iter().map(Entry::line).collect();
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
         let mut are_all_on = true;
-        for (store, result) in store::perform(stores, |_| Work::Enable(patterns.to_vec())) {
+        for (store, result) in stores::perform(stores, |_| Work::Enable(patterns.to_vec())) {
             if let Err(e) = result {
                 are_all_on = false;
-                store::refuse(store, &e)?;
+                stores::refuse(store, &e)?;
             }
         }
         // Else it is unknown: what is listed more often than before is taken back.
@@ -97,7 +96,7 @@ fn take_back(entries: &[Entry], is_done: bool) -> bool {
         of_store.map(|entry| (entry.pattern.clone(), if is_done { 0 } else { entry.before })).collect()
     };
     let mut is_clean = true;
-    for (store, result) in store::perform(&stores, |store| Work::TakeBack(patterns(store))) {
+    for (store, result) in stores::perform(&stores, |store| Work::TakeBack(patterns(store))) {
         if let Err(e) = result {
             is_clean = false;
             say(format_args!("not switched off again, {}: {}", store.owner(), shown(&e)));

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-use crate::command::stores::store::Store;
+use crate::command::stores::Store;
 
 /// The line that says that all patterns were switched on, and those that strike out the patterns, or the output.
 pub(crate) const DONE: &str = "done";

@@ -1,4 +1,4 @@
-//! The program as a child of the command: started through [`stage`](super::stage), and waited for.
+//! The program as a child process of the command: started (through `stage`), and waited for.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -73,7 +73,7 @@ impl Start<'_> {
     }
 }
 
-/// Waits for the program, hands on what this process is asked, and has `look` called from time to time.
+/// Waits for the program, hands on the signals of this process, and calls `look` from time to time.
 pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,

@@ -1,8 +1,14 @@
 //! The program that `atrace run` starts: from its start to its end, with its signals and its processes.
 
-pub(crate) mod child;
-pub(crate) mod signals;
+mod child;
+mod signals;
 pub(crate) mod stage;
-pub(crate) mod store;
-pub(crate) mod tree;
+mod store;
+mod tree;
 pub(crate) mod witness;
+
+pub(crate) use self::child::{FAILED, Start, code, wait};
+pub(crate) use self::signals::Signals;
+pub(crate) use self::store::ProgramStore;
+pub(crate) use self::tree::Tree;
+pub(crate) use self::witness::Witness;

@@ -1,7 +1,7 @@
-//! The signals that ask this command to end, as they come through a pipe.
+//! The signals that ask this command to end: a handler writes them to a pipe.
 
 use std::io::PipeReader;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::command::terminal::{Result, failed};
 
 const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// A signal that came, and whether a process sent it to this one; the terminal sends it to all of a job.
+/// A signal that was caught, and whether a process sent it; else it was the kernel, for the keys of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Came {
+pub(crate) struct Caught {
     pub(crate) signal: Signal,
     pub(crate) from_process: bool,
 }
 
-/// Catches signals in place of ending. A program that is started has none of that: handlers are not inherited.
+/// Signals that are caught. A program that is started inherits no handler.
 #[derive(Debug)]
 pub(crate) struct Signals {
     pipe: PipeReader,
@@ -30,8 +30,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches those that ask to end. Those that are ignored stay so: whoever started this with `nohup` wants it to
-    /// go on.
+    /// Catches those that ask to end. An ignored one stays ignored, as under `nohup`.
     pub(crate) fn catch() -> Result<Self> {
         let ignored = Process::this().ignored_signals();
         Self::of(ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0))
@@ -60,13 +59,17 @@ impl Signals {
     }
 
     /// Waits for a signal, for `other` to be closed at its other end (then true), or for `timeout`.
-    pub(crate) fn wait(&self, other: Option<&impl AsFd>, timeout: Duration) -> Result<(Option<Came>, bool)> {
+    pub(crate) fn wait(
+        &self,
+        other: Option<&impl AsFd>,
+        timeout: Duration,
+    ) -> Result<(Option<Caught>, bool)> {
         let is_closed = is_ready([Some(self.pipe.as_fd()), other.map(AsFd::as_fd)], timeout)
             .map_err(failed("waiting for signals"))?;
         let mut bytes = [0; 2];
         let came = match read(&self.pipe, &mut bytes) {
             Ok(2) => Signal::from_named_raw(bytes[0].into())
-                .map(|signal| Came { signal, from_process: bytes[1] == 1 }),
+                .map(|signal| Caught { signal, from_process: bytes[1] == 1 }),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
             Err(e) => return Err(failed("reading a signal")(e)),
         };
@@ -74,9 +77,9 @@ impl Signals {
     }
 }
 
-/// Waits for one of the descriptors, and tells whether the last one is ready.
+/// Waits until one of the descriptors is ready, and returns whether the last one is.
 pub(crate) fn is_ready<const N: usize>(
-    descriptors: [Option<std::os::fd::BorrowedFd<'_>>; N],
+    descriptors: [Option<BorrowedFd<'_>>; N],
     timeout: Duration,
 ) -> rustix::io::Result<bool> {
     let mut places: Vec<_> = descriptors.iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();

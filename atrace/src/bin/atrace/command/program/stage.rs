@@ -1,7 +1,7 @@
-//! What `atrace run` starts: itself, to become the program.
+//! The process that `atrace run` starts: `atrace` once more, which prepares and then becomes the program.
 //!
-//! Here, between the fork and the program, the marker is opened to be inherited, and the caller's rights are taken
-//! on. An error goes to the pipe that the descriptor names; the pipe is closed when the program starts.
+//! It opens the marker, which the program inherits, and takes on the rights of the caller. It writes an error to the
+//! pipe that `--report` names, which is closed when the program starts.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::command::buffer::names::Names;
+use crate::command::buffer::Names;
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 
 /// The number that the program inherits the marker under, or the next that is free: beyond those that
@@ -77,7 +77,7 @@ fn become_program(args: &Args) -> Result<std::convert::Infallible> {
     Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
 }
 
-/// Opens the marker so that the program has it open, and returns how it is told so.
+/// Opens the marker so that the program has it open, and returns what `ATRACE_MARKER` then says.
 fn inherit(marker: &Path) -> io::Result<String> {
     let flags = OFlags::APPEND.bits().cast_signed();
     let file = OpenOptions::new().write(true).custom_flags(flags).open(marker)?;

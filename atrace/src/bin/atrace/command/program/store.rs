@@ -12,7 +12,7 @@ use atrace_sys::fork::{Generation, generation};
 
 use crate::command::caller::Caller;
 use crate::command::processes::Process;
-use crate::command::stores::errands::{Work, perform_one, remove};
+use crate::command::stores::{Work, perform_one, remove};
 use crate::command::terminal::{Failure, Result, say, shown_path};
 
 /// What the directory of such a store begins with; the number of the process that made it follows.

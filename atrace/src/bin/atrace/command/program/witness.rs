@@ -1,12 +1,11 @@
-//! Whether a signal was sent to this process alone or to its whole group.
+//! A process that shows whether a signal was sent to this command alone or to its whole group.
 //!
-//! The program is in the group of this command, as every command of a shell's job is: so the terminal's keys,
-//! job control and pipes work. What is sent to the group therefore reaches the program by itself, and handing it
-//! on would make it two; what is sent to this process alone has to be handed on. A signal does not say which it
-//! was: so a third process of the group, which does nothing else, tells whether it was sent the signal as well.
+//! The program is in the command's group, as every command of a shell's job is: so the terminal's keys, job control and
+//! pipes work. A signal to the group reaches the program by itself; one to the command alone has to be handed on. A
+//! signal does not say which it was. So a third process of the group reports each signal that it gets: the witness.
 //!
-//! The alternative is a group of the program's own. Then the terminal must be given to it and taken back as a
-//! shell does, and a pipe's other programs (`atrace run … | less`) would lose the terminal.
+//! With a group of its own for the program, the command would have to give it the terminal and take it back as a shell
+//! does, and the other programs of a pipe (`atrace run … | less`) would lose the terminal.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -19,24 +18,24 @@ use rustix::process::Signal;
 use crate::command::program::signals::{Signals, is_ready};
 use crate::command::terminal::{Result, failed};
 
-/// How long the kernel may take from one process of a group to the next, and the witness to tell.
+/// How long the kernel may take from one process of a group to the next, and the witness to report.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long the witness' word is taken for that of the present signal: two of the same may have become one here.
+/// How long a report counts for the present signal: two of the same may have become one here.
 const FRESH: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The signals to tell of.
+    /// The signals to report.
     #[arg(required = true)]
     signals: Vec<i32>,
 }
 
-/// Tells of each signal by a byte, until its input ends.
+/// Reports each signal by a byte, until its input ends.
 pub(crate) fn main(args: &Args) -> Result<()> {
     let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::from_named_raw(number)))?;
     let mut stdout = std::io::stdout();
-    // That there is one.
+    // It is ready.
     stdout.write_all(&[0])?;
     stdout.flush()?;
     loop {
@@ -51,18 +50,18 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     }
 }
 
-/// The process that tells.
+/// The witness, as the command sees it.
 #[derive(Debug)]
 pub(crate) struct Witness {
     child: Child,
-    told: ChildStdout,
-    /// The signals of the group, and when they were told of.
-    notes: Vec<(u8, Instant)>,
+    reports: ChildStdout,
+    /// The signals of the group, and when they were reported.
+    reported: Vec<(u8, Instant)>,
     by: Generation,
 }
 
 impl Witness {
-    /// Starts it, before any process of the group that shall be told once; None where none are caught.
+    /// Starts it, before the program; None where no signals are caught.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
         let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {
@@ -73,10 +72,10 @@ impl Witness {
         command.arg("__witness").args(numbers);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(failed("starting a witness of signals"))?;
-        let Some(mut told) = child.stdout.take() else { return Ok(None) };
+        let Some(mut reports) = child.stdout.take() else { return Ok(None) };
         let mut ready = [0];
-        told.read_exact(&mut ready).map_err(failed("waiting for the witness of signals"))?;
-        Ok(Some(Self { child, told, notes: Vec::new(), by: generation() }))
+        reports.read_exact(&mut ready).map_err(failed("waiting for the witness of signals"))?;
+        Ok(Some(Self { child, reports, reported: Vec::new(), by: generation() }))
     }
 
     /// Whether the group was sent the signal that has just come.
@@ -84,10 +83,10 @@ impl Witness {
         let start = Instant::now();
         loop {
             let is_there = self.listen(GRACE.saturating_sub(start.elapsed()));
-            self.notes.retain(|(_, at)| at.elapsed() < FRESH);
-            let before = self.notes.len();
-            self.notes.retain(|(number, _)| i32::from(*number) != signal.as_raw());
-            if self.notes.len() < before {
+            self.reported.retain(|(_, at)| at.elapsed() < FRESH);
+            let before = self.reported.len();
+            self.reported.retain(|(number, _)| i32::from(*number) != signal.as_raw());
+            if self.reported.len() < before {
                 return true;
             }
             if !is_there || start.elapsed() >= GRACE {
@@ -96,24 +95,24 @@ impl Witness {
         }
     }
 
-    /// Notes what was told so far.
+    /// Reads what was reported so far.
     pub(crate) fn look(&mut self) {
         self.listen(Duration::ZERO);
-        self.notes.retain(|(_, at)| at.elapsed() < FRESH);
+        self.reported.retain(|(_, at)| at.elapsed() < FRESH);
     }
 
-    /// Waits for the witness to tell something, and notes it; false if it is gone.
+    /// Waits for a report; false if the witness is gone.
     fn listen(&mut self, patience: Duration) -> bool {
-        let is_ready = is_ready([Some(self.told.as_fd())], patience).unwrap_or(false);
+        let is_ready = is_ready([Some(self.reports.as_fd())], patience).unwrap_or(false);
         if !is_ready {
             return true;
         }
         let mut bytes = [0; 64];
-        match self.told.read(&mut bytes) {
+        match self.reports.read(&mut bytes) {
             Ok(0) | Err(_) => false,
             Ok(len) => {
                 let now = Instant::now();
-                self.notes.extend(bytes.iter().take(len).map(|byte| (*byte, now)));
+                self.reported.extend(bytes.iter().take(len).map(|byte| (*byte, now)));
                 true
             }
         }

@@ -1,4 +1,4 @@
-//! What a property store switches on, as the answer of an errand tells it.
+//! What a property store switches on, and the bytes by which an errand answers with it.
 
 use atrace::AtraceTag;
 use atrace_sys::errand::{Words, parse};
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_read() {
+    fn an_answer_is_read() {
         let content = Content { patterns: vec!["*".into(), String::new()], tags: AtraceTag::Camera };
         assert_eq!(Content::parse(&content.bytes()), Ok(content.clone()));
         assert_eq!(Content::parse(&Content::fault("no room")), Err("no room".to_owned()));

@@ -1,10 +1,9 @@
-//! The property stores of other users, where root must not trust what it finds: an errand for each, as that user.
+//! Work on the property stores of other users, which root must not trust: each errand is done as the store's user.
 //!
-//! What a store holds comes back as bytes, and what can't be done is a line. No user keeps root from the others: the
-//! errands are under way at once; each user has [a second](PATIENCE) in one run of the command, and all together have
-//! [ten](LONGEST).
+//! The answer is bytes, and what can't be done is a line. No user keeps root from the others: the errands run at once;
+//! each user has [a second](PATIENCE) in one run of the command, and all together have [ten](LONGEST).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +23,8 @@ const TOGETHER: usize = 16;
 
 /// After this no further one is begun: a user can have thousands of numbers.
 const LONGEST: Duration = Duration::from_secs(10);
+
+const NO_ANSWER: &str = "no answer";
 
 /// What is to be done with a store.
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ impl Location {
         }
     }
 
-    /// Does the work in this process, and tells what the store holds then.
+    /// Does the work in this process, and returns what the store holds then.
     pub(crate) fn perform(&self, work: &Work) -> Result<Content, Error> {
         self.perform_within(work, properties::PATIENCE)
     }
@@ -119,32 +120,13 @@ fn perform(control: &Control, work: &Work) -> Result<Content, Error> {
     Ok(Content { patterns: control.patterns(), tags: control.tags() & AtraceTag::ValidMask })
 }
 
-/// How much time each user has left in this run of the command.
-#[derive(Debug, Default)]
-struct Budget(HashMap<u32, Duration>);
-
-impl Budget {
-    /// What a user has left; a little for putting back what was done.
-    fn of(&self, uid: u32, work: &Work) -> Duration {
-        let least = if matches!(work, Work::TakeBack(_)) { PATIENCE / 10 } else { Duration::ZERO };
-        PATIENCE.saturating_sub(self.0.get(&uid).copied().unwrap_or_default()).max(least)
-    }
-
-    fn spend(&mut self, uid: u32, time: Duration) {
-        *self.0.entry(uid).or_default() += time;
-    }
-}
+/// What is done, where, and as which user if not in this process.
+pub(crate) type Piece = (Option<User>, Location, Work);
 
 /// Does the work at a path as that user, or in this process.
 pub(crate) fn perform_one(user: Option<User>, path: &Path, work: Work) -> Result<(), String> {
-    let location = Location::At(path.to_owned());
-    let result = match user {
-        Some(user) => {
-            perform_all(&[(user, location, work)]).pop().unwrap_or_else(|| Err("no answer".to_owned()))
-        }
-        None => location.perform(&work).map_err(|e| e.to_string()),
-    };
-    result.map(drop)
+    let result = perform_all(&[(user, Location::At(path.to_owned()), work)]).pop();
+    result.map_or_else(|| Err(NO_ANSWER.to_owned()), |result| result.map(drop))
 }
 
 /// Removes a directory and what is in it, as the user whose it is.
@@ -165,44 +147,41 @@ pub(crate) fn remove(directory: &Path) {
     let _ = errand.and_then(Errand::answer);
 }
 
-/// Does each piece of work as its user, and tells what came of it, in their order.
-pub(crate) fn perform_all(pieces: &[(User, Location, Work)]) -> Vec<Result<Content, String>> {
-    static BUDGET: Mutex<Option<Budget>> = Mutex::new(None);
-    let mut budget = BUDGET.lock().unwrap_or_else(PoisonError::into_inner);
-    let budget = budget.get_or_insert_default();
+/// Does each piece of work, and returns the results in their order.
+pub(crate) fn perform_all(pieces: &[Piece]) -> Vec<Result<Content, String>> {
+    /// How much time each user has used up in this run of the command.
+    static SPENT: Mutex<BTreeMap<u32, Duration>> = Mutex::new(BTreeMap::new());
+    let mut spent = SPENT.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
     let mut results = Vec::new();
     for pieces in pieces.chunks(TOGETHER) {
-        if start.elapsed() > LONGEST {
-            let late = || Err("not asked, as other users took too long to answer".to_owned());
-            results.extend(pieces.iter().map(|_| late()));
-            continue;
-        }
-        let begin = |(user, location, work): &(User, Location, Work)| {
-            let left = budget.of(user.uid, work);
-            if left.is_zero() {
-                return Err("not asked again, as its answers took too long".to_owned());
+        let is_late = start.elapsed() > LONGEST;
+        let begin = |(user, location, work): &Piece| {
+            let Some(user) = user else { return Ok(None) };
+            // A little remains for taking back what was switched on.
+            let least = if matches!(work, Work::TakeBack(_)) { PATIENCE / 10 } else { Duration::ZERO };
+            let left = PATIENCE.saturating_sub(spent.get(&user.uid).copied().unwrap_or_default()).max(least);
+            if is_late || left.is_zero() {
+                let (late, again) =
+                    ("as other users took too long to answer", "again, as its answers took too long");
+                return Err(format!("not asked {}", if is_late { late } else { again }));
             }
             // So that it can say who holds the lock.
             let work = || match location.perform_within(work, left / 2) {
                 Ok(content) => content.bytes(),
                 Err(e) => Content::fault(&e.to_string()),
             };
-            Errand::start(*user, left, work).map_err(|e| e.to_string())
+            Errand::start(*user, left, work).map(Some).map_err(|e| e.to_string())
         };
-        let begun: Vec<_> = pieces.iter().map(begin).collect();
-        let (errands, begun): (Vec<_>, Vec<_>) = begun
-            .into_iter()
-            .map(|errand| match errand {
-                Ok(errand) => (Some(errand), Ok(())),
-                Err(e) => (None, Err(e)),
-            })
-            .unzip();
-        let mut answers = answers(errands.into_iter().flatten().collect()).into_iter();
-        for (begun, (user, ..)) in begun.into_iter().zip(pieces) {
+        let mut errands = Vec::new();
+        let begun: Vec<_> =
+            pieces.iter().map(begin).map(|begun| begun.map(|errand| errands.extend(errand))).collect();
+        let mut answers = answers(errands).into_iter();
+        for (begun, (user, location, work)) in begun.into_iter().zip(pieces) {
             results.push(begun.and_then(|()| {
-                let (answer, time) = answers.next().ok_or("no answer")?;
-                budget.spend(user.uid, time);
+                let Some(user) = user else { return location.perform(work).map_err(|e| e.to_string()) };
+                let (answer, time) = answers.next().ok_or(NO_ANSWER)?;
+                *spent.entry(user.uid).or_default() += time;
                 Content::parse(&answer.map_err(|e| e.to_string())?)
             }));
         }

@@ -1,6 +1,11 @@
 //! What switches tracing: the patterns and tags in the property stores of the users.
 
-pub(crate) mod content;
-pub(crate) mod errands;
-pub(crate) mod pattern;
-pub(crate) mod store;
+mod content;
+mod errands;
+mod pattern;
+mod store;
+
+pub(crate) use self::content::Content;
+pub(crate) use self::errands::{Work, perform_one, remove};
+pub(crate) use self::pattern::check_all;
+pub(crate) use self::store::{Follower, Store, all, perform, refuse};

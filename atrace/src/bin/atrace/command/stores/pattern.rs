@@ -1,6 +1,6 @@
-//! Patterns that can't match a name, found before anybody waits for what they would trace.
+//! Refusing patterns that can't match any name, before anybody waits for what they would trace.
 //!
-//! Which sets of characters match something is asked of the function that the programs ask, `fnmatch`.
+//! Whether a set of characters matches something is decided by `fnmatch`, which the programs use, too.
 
 use std::ffi::CString;
 

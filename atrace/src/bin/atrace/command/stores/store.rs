@@ -21,8 +21,8 @@ use crate::command::terminal::{Failure, Result, say};
 /// Nobody's group, for users of whom the system knows none.
 const NO_GROUP: u32 = 65534;
 
-/// How many planted names are told one by one.
-const TOLD: usize = 5;
+/// How many planted names get a line each.
+const NAMED: usize = 5;
 
 /// A property store that can be switched.
 pub(crate) struct Store {
@@ -112,37 +112,26 @@ fn become_user(uid: u32) -> errand::User {
     errand::User { uid, gid: get_user_by_uid(uid).map_or(NO_GROUP, |user| user.primary_group_id()) }
 }
 
-/// Does what `work` says to each store it says something of, and tells what they hold then.
-///
-/// Those of others are reached as their users, all at once.
+/// Does a piece of work at each store, and returns what they hold then. Other users' stores are reached as these users,
+/// all at once.
 pub(crate) fn perform<'a>(
     stores: impl IntoIterator<Item = &'a Store>,
     mut work: impl FnMut(&Store) -> Work,
 ) -> Vec<(&'a Store, std::result::Result<Content, String>)> {
-    let pieces: Vec<_> = stores.into_iter().map(|store| (store, work(store))).collect();
-    let foreign: Vec<_> = pieces
-        .iter()
-        .filter_map(|(store, work)| Some((store.user?, store.location.clone(), work.clone())))
-        .collect();
-    let mut answers = perform_all(&foreign).into_iter();
-    let result = |(store, work): (&'a Store, Work)| {
-        let result = match store.user {
-            Some(_) => answers.next().unwrap_or_else(|| Err("no answer".to_owned())),
-            None => store.location.perform(&work).map_err(|e| e.to_string()),
-        };
-        (store, result)
-    };
-    pieces.into_iter().map(result).collect()
+    let stores: Vec<_> = stores.into_iter().collect();
+    let piece = |store: &&Store| (store.user, store.location.clone(), work(store));
+    let pieces: Vec<_> = stores.iter().map(piece).collect();
+    stores.into_iter().zip(perform_all(&pieces)).collect()
 }
 
 /// The stores that can be reached, as far as this user may switch them; and that of who called, made if need be.
 ///
-/// For root these are the stores of all users, and that of each user `needed` is asked for. Of one that can't be
-/// reached, or can't be trusted, a line is said: it keeps the others from nothing. (Also of root's own, whose place
-/// somebody may have taken.) Where there is only that of this process, it must do.
+/// For root these are the stores of all users, and of each user in `needed`. One that can't be reached or trusted (also
+/// root's own, whose place somebody may have taken) is a line, and the others are reached. For others there is only their
+/// own, which must be reached.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
-    let made = perform(&stores, |_| Work::Enable(Vec::new())).into_iter().next().map(|(_, made)| made);
+    let made = perform_all(&[(stores[0].user, stores[0].location.clone(), Work::Enable(Vec::new()))]);
     let is_for_all = stores[0].uid == Some(0);
     if is_for_all {
         let mut users: BTreeSet<u32> = existing().into_iter().collect();
@@ -151,9 +140,8 @@ pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
         users.remove(&0);
         stores.extend(users.into_iter().map(Store::of_user));
     }
-    let mut contents: Vec<_> =
-        perform(stores.iter().skip(1), |_| Work::Look).into_iter().map(|(_, content)| content).collect();
-    contents.splice(..0, made);
+    let others = perform(stores.iter().skip(1), |_| Work::Look);
+    let contents: Vec<_> = made.into_iter().chain(others.into_iter().map(|(_, content)| content)).collect();
     let mut reached = Vec::new();
     for (index, (mut store, content)) in stores.into_iter().zip(contents).enumerate() {
         match content {
@@ -190,9 +178,8 @@ fn existing() -> Vec<u32> {
     let mut planted = 0;
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let digits = name.to_str().and_then(|name| name.strip_prefix("atrace-"));
-        let uid =
-            digits.and_then(|digits| digits.parse::<u32>().ok().filter(|uid| uid.to_string() == digits));
+        let digits = name.to_str().and_then(|name| name.strip_prefix("atrace-")).unwrap_or_default();
+        let uid = digits.parse::<u32>().ok().filter(|uid| uid.to_string() == digits);
         let Some(uid) = uid.filter(|uid| *uid != 0) else { continue };
         let is_theirs = entry.metadata().is_ok_and(|data| data.is_dir() && data.uid() == uid);
         if is_theirs {
@@ -200,13 +187,13 @@ fn existing() -> Vec<u32> {
             continue;
         }
         planted += 1;
-        if planted <= TOLD {
+        if planted <= NAMED {
             let path = entry.path();
             say(format_args!("not reached, {}: {} is no directory of theirs", owner(uid), path.display()));
         }
     }
-    if planted > TOLD {
-        say(format_args!("not reached: {} more like that", planted - TOLD));
+    if planted > NAMED {
+        say(format_args!("not reached: {} more like that", planted - NAMED));
     }
     users
 }
