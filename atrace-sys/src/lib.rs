@@ -51,6 +51,7 @@ pub mod process;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod properties;
 #[cfg(all(
+    feature = "guard-returns",
     any(target_os = "linux", target_os = "android"),
     target_arch = "x86_64",
     target_pointer_width = "64",

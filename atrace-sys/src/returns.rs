@@ -1,20 +1,17 @@
-//! Making the first return after a system call cheap, on processors where the kernel makes it dear.
+//! Making the first return after a system call cheap, on processors where the kernel makes it dear: an option that is
+//! off, the feature `guard-returns`.
 //!
 //! A processor predicts where a `ret` goes by a small stack of its own, which each `call` pushes to. On AMD
 //! processors with the weakness SRSO (Zen 1 to 4), Linux returns from each of its functions through a "safe
 //! return", which leaves an entry behind. After a system call that stack therefore holds nothing but
 //! addresses in the kernel, and the first `ret` of the program, usually that of `write()` itself, is
-//! predicted to go there. Measured on a Zen 4 guest (Linux 6.18): 60 ns for a write to `/dev/null`, 155 ns
-//! for one to `trace_marker`, of 530. The returns after it cost 6 ns each.
+//! predicted to go there.
 //!
 //! [`guard`] pushes entries that point at a trap, where the processor stops guessing at once. The returns
 //! that follow are mispredicted still, but for a few nanoseconds. (One entry would do for one return; with a
-//! single one, the processor sometimes guessed on past it.) What is saved is not merely put off: of a
-//! function that writes a begin and an end and then returns, at most that last return still pays (measured
-//! with one entry: 916 ns, against 1066).
+//! single one, the processor sometimes guessed on past it.)
 //!
-//! In about one process in ten of the benches it did nothing, and the return cost what it does without; why is
-//! not known.
+//! It is off because in about one process in ten it does nothing, and nobody knows why. No promise rests on it.
 //!
 //! Elsewhere entries too many would have the returns of all the callers mispredicted, so [`are_costly`] must
 //! be asked first.

@@ -111,7 +111,7 @@ pub struct Marker {
     kind: MarkerKind,
     source: Source,
     identity: Identity,
-    /// Whether the first return after a system call is worth a guard: see [`crate::returns`].
+    /// Whether the first return after a system call is worth a guard: see `returns.rs`.
     guards_returns: bool,
     dropped: AtomicU64,
     last_error: AtomicI32,

@@ -21,7 +21,7 @@ use super::{Marker, Source, TOLD, number_of};
 ))]
 use crate::process;
 use crate::process::Undisturbed;
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
+#[cfg(all(feature = "guard-returns", target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 pub(super) use crate::returns;
 use crate::thread;
 
@@ -174,8 +174,8 @@ fn is_due() -> bool {
     LEFT[stack % LEFT.len()].0.fetch_sub(1, Ordering::Relaxed) == 1
 }
 
-/// Elsewhere a return costs what it should.
-#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
+/// Elsewhere, or not asked for: a return costs what it costs.
+#[cfg(not(all(feature = "guard-returns", target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
 pub(super) mod returns {
     pub(in crate::marker) const fn are_costly() -> bool {
         false

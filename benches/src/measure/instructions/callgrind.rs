@@ -13,12 +13,6 @@ const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-ERMS,-FSR
 /// Starts a program where every process' id has five digits; fails before it does if that can't be.
 const FIVE_DIGITS: &str = "echo 9999 >/proc/sys/kernel/ns_last_pid && exec \"$@\"";
 
-/// Tells whether `atrace` spends instructions on the returns from system calls here, by the same file that it asks.
-pub(crate) fn is_guarded() -> bool {
-    let state = std::fs::read_to_string("/sys/devices/system/cpu/vulnerabilities/spec_rstack_overflow");
-    state.is_ok_and(|state| state.to_ascii_lowercase().contains("safe ret"))
-}
-
 /// Runs every case, and returns the instructions of all its operations, by the function of the bench and the
 /// number of the case.
 pub(crate) fn count() -> Result<BTreeMap<(String, usize), u64>, String> {

@@ -15,8 +15,6 @@
 //! - The C library chooses how it copies by the processor; `GLIBC_TUNABLES` has it choose alike. `atrace` itself
 //!   has a way of copying for AVX2 and one without; the counts are of the former, so that a processor without
 //!   (older than 2013) is refused.
-//! - Where the kernel uses safe returns (AMD before Zen 5), `atrace` spends [`GUARD`] instructions more on each
-//!   message. Elsewhere they are added, so that the counts are of such a machine.
 //! - C++ prints the process' id with each message, and so costs by its digits. The processes are therefore
 //!   started in a namespace of process ids where all have five, if the kernel allows that (root, or user
 //!   namespaces); where not, the counts of C++ may be some instructions off. They have no bounds.
@@ -34,7 +32,7 @@ use clap::Parser as _;
 
 use self::args::Args;
 use self::bounds::Bounds;
-use crate::catalogue::{Case, EVENTS, Id, SUBSCRIBERS, State, What, Who};
+use crate::catalogue::{Case, EVENTS, Id, SUBSCRIBERS, State, Who};
 use crate::harness::terminal::{fail, say};
 use crate::row::environment;
 use crate::row::{self, Row, Sink};
@@ -42,10 +40,6 @@ use crate::stats::Interval;
 
 /// How many operations are counted at once.
 pub const OPERATIONS: u64 = 1000;
-
-/// The instructions that `atrace` spends before a system call on processors that need it: four calls and what takes
-/// them back.
-pub const GUARD: u64 = 5;
 
 /// By how much two counts of the same code may differ.
 const SAME: f64 = 0.001;
@@ -100,20 +94,6 @@ impl Counted {
     }
 }
 
-/// How many messages `atrace` itself writes to its marker in one operation.
-fn messages(id: &Id) -> u64 {
-    match &id.what {
-        _ if id.who != Who::Rust => 0,
-        What::Event(State::On, event) => event.messages,
-        What::Tracing(kind, case) => {
-            let subscriber =
-                SUBSCRIBERS.iter().find(|subscriber| subscriber.is_own && subscriber.kind == kind);
-            subscriber.filter(|subscriber| subscriber.state == State::On).map_or(0, |_| case.messages())
-        }
-        _ => 0,
-    }
-}
-
 /// Runs `instructions` with this process' command line.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -160,20 +140,16 @@ fn bounds_file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("bounds.toml")
 }
 
-/// Counts every case once, as a machine with the guard does.
+/// Counts every case once.
 fn count() -> Result<Vec<Row>, String> {
     let counts = callgrind::count()?;
-    let guarded = callgrind::is_guarded();
     let mut rows = Vec::new();
     for who in Counted::ALL {
         for (index, id) in who.ids().into_iter().enumerate() {
             let total = counts.get(&(who.function().to_owned(), index));
             let total = total.ok_or_else(|| format!("{id} was not counted"))?;
             #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 instructions")]
-            let mut each = *total as f64 / OPERATIONS as f64;
-            if !guarded {
-                each += (messages(&Id::of(&id)) * GUARD) as f64;
-            }
+            let each = *total as f64 / OPERATIONS as f64;
             let exact = Interval { median: each, low: each, high: each, sure: true };
             let mut row = Row::new(id, exact, Sink::File);
             row.unit = "instructions".to_owned();
@@ -235,23 +211,6 @@ mod tests {
         let bench = BENCHES.iter().find(|bench| bench.name == INSTRUCTIONS).unwrap();
         for id in bench.rows() {
             assert!(all.contains(&id.to_string()), "{id}");
-        }
-    }
-
-    #[test]
-    fn messages_are_known() {
-        let known = [
-            ("rust/tracing_on_begin/10", 1),
-            ("rust/tracing_on_scoped", 2),
-            ("rust/tracing_off_scoped", 0),
-            ("rust/tracing_on_event_args", 1),
-            ("rust/layer_on_span", 2),
-            ("rust/filtered_span", 0),
-            ("ffi/tracing_on_begin/10", 0),
-            ("cc/tracing_on_begin/10", 0),
-        ];
-        for (id, expected) in known {
-            assert_eq!(messages(&Id::of(id)), expected, "{id}");
         }
     }
 
