@@ -1,15 +1,14 @@
-//! What must be kept of a span while it lives: the text of its fields, and the async slice it has open.
+//! What must be kept of a span while it lives: the text that its slices begin with, and the async slice it has open.
 //!
-//! Kept in slots that are used again and again. Slots come in chunks that double in size, and the buffers of
-//! a slot stay with it, so that nothing is allocated once there are as many slots as spans are alive at a
-//! time. One store serves the whole process: the slices of a thread nest whichever subscriber wrote them, and
-//! cookies must differ throughout it.
-//!
-//! Which slots are free and who holds one is [`slots`](crate::slots)'s. Nobody waits for a thread that may not
-//! exist (in a forked child, none but one does): who needs a chunk makes it, and the first of several is right; who
-//! finds a buffer in use for long does without it.
+//! - It is kept in slots that are used again and again. Slots come in chunks that double in size, and its buffers stay
+//!   with a slot: nothing is allocated once there are as many slots as spans are alive at a time.
+//! - One store serves the whole process: the slices of a thread nest whichever subscriber wrote them, and cookies must
+//!   differ throughout it.
+//! - Which slots are free and who holds one is [`slots`](crate::slots)'s.
+//! - Nobody waits for a thread that may not exist: in a forked child, none but one does. Of several threads that need a
+//!   chunk, each makes it and the first is right. If a slot stays locked, the fields are dropped.
 
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use atrace::TrackSlice;
 use atrace_sys::OnceRef;
@@ -17,11 +16,11 @@ use atrace_sys::OnceRef;
 use crate::callsites::Callsite;
 use crate::parts;
 use crate::slots::{Free, Life, Link, NONE_FREE, high, low, pair};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const FIRST_CHUNK: usize = 16;
 const CHUNKS: usize = 24;
-/// Bytes that the fields of most spans fit in.
+/// Bytes that the text of most spans fits in.
 const TEXT_AT_FIRST: usize = 120;
 /// Slots that have such a buffer from the start.
 const PREPARED: u32 = 4;
@@ -30,26 +29,30 @@ struct Slot {
     life: Life,
     link: Link,
     callsite: AtomicU32,
-    fields: RwLock<String>,
-    track: Mutex<Track>,
+    /// An async slice may be open. Without, nobody who closes the span needs the lock.
+    has_track: AtomicBool,
+    texts: RwLock<Texts>,
 }
 
-/// The async slice of a span.
+/// How a span is shown.
 #[derive(Debug)]
-pub(crate) struct Track {
-    /// Where it is shown, if that is not the span's target.
-    pub(crate) name: String,
-    pub(crate) slice: TrackSlice,
+pub(crate) struct Texts {
+    /// Its name, and behind it each field behind a separator.
+    pub(crate) shown: String,
+    /// The track of its async slice, if that is not its target.
+    pub(crate) track: String,
+    pub(crate) async_slice: TrackSlice,
 }
 
 impl Slot {
     fn new() -> Self {
+        let texts = Texts { shown: String::new(), track: String::new(), async_slice: TrackSlice::none() };
         Self {
             life: Life::new(),
             link: Link::new(),
             callsite: AtomicU32::new(0),
-            fields: RwLock::new(String::new()),
-            track: Mutex::new(Track { name: String::new(), slice: TrackSlice::none() }),
+            has_track: AtomicBool::new(false),
+            texts: RwLock::new(texts),
         }
     }
 }
@@ -59,23 +62,20 @@ static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS
 static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
 
-/// The chunk that slot `index` lies in, and its index there.
-fn place(index: u32) -> (usize, usize) {
-    parts::locate(index as usize, FIRST_CHUNK)
-}
-
+#[inline]
 fn slot(index: u32) -> Option<&'static Slot> {
-    let (chunk, at) = place(index);
+    let (chunk, at) = parts::locate(index as usize, FIRST_CHUNK);
     CHUNK.get(chunk)?.get()?.get(at)
 }
 
 /// Slot `index`, in a chunk that is made if need be.
 fn make_slot(index: u32) -> Option<&'static Slot> {
-    let (chunk, at) = place(index);
+    let (chunk, at) = parts::locate(index as usize, FIRST_CHUNK);
     let make = || (0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect();
     CHUNK.get(chunk)?.get_or_make(make).get(at)
 }
 
+#[cold]
 fn take_unused() -> Option<u32> {
     let most = u32::try_from(parts::room(CHUNKS, FIRST_CHUNK)).unwrap_or(u32::MAX);
     let index = USED
@@ -84,33 +84,27 @@ fn take_unused() -> Option<u32> {
     make_slot(index).map(|_| index)
 }
 
-/// Tries for as long as a thread that holds something for some nanoseconds can reasonably take.
-fn patiently<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
+/// Tries to lock for as long as a thread that holds a lock for some nanoseconds can reasonably take. A panic while it was
+/// held spoils nothing: these are buffers, good in any state.
+#[inline]
+fn patiently<G>(lock: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
     for _ in 0..200 {
-        if let Some(done) = attempt() {
-            return Some(done);
+        match lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
         }
-        std::thread::yield_now();
     }
     None
-}
-
-/// What a lock guards, also after a panic: these are buffers, good in any state.
-fn open<G>(tried: Result<G, TryLockError<G>>) -> Option<G> {
-    match tried {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 /// Makes the first slots ahead of the first span.
 pub(crate) fn prepare() {
     for index in 0..PREPARED {
         if let Some(slot) = make_slot(index)
-            && let Some(mut fields) = open(slot.fields.try_write())
+            && let Ok(mut texts) = slot.texts.try_write()
         {
-            fields.reserve(TEXT_AT_FIRST);
+            texts.shown.reserve(TEXT_AT_FIRST);
         }
     }
 }
@@ -120,17 +114,22 @@ pub(crate) fn prepare() {
 pub(crate) struct Kept(u64);
 
 impl Kept {
-    /// A new span of this callsite, with one holder, without fields or a track. None when there is no room
-    /// for more.
-    pub(crate) fn new(callsite: Callsite) -> Option<Self> {
+    /// Keeps a span of this callsite, with one holder, as `fill` shows it, which gets its cookie and empty buffers. None
+    /// when there is no room for more.
+    #[inline]
+    pub(crate) fn new(callsite: Callsite, fill: impl FnOnce(i32, &mut Texts)) -> Option<Self> {
         let index = FREE.take(|index| Some(&slot(index)?.link)).or_else(take_unused)?;
         let slot = slot(index)?;
         slot.callsite.store(callsite.number(), Ordering::Relaxed);
         let kept = Self(pair(slot.life.begin(), index));
-        if let Some(mut fields) = kept.fields_mut() {
-            fields.clear();
-            fields.reserve(TEXT_AT_FIRST);
-        }
+        let Some(mut texts) = patiently(|| slot.texts.try_write()) else {
+            kept.release();
+            return None;
+        };
+        texts.shown.clear();
+        texts.shown.reserve(TEXT_AT_FIRST);
+        fill(kept.cookie(), &mut texts);
+        slot.has_track.store(texts.async_slice.is_written(), Ordering::Relaxed);
         Some(kept)
     }
 
@@ -161,21 +160,15 @@ impl Kept {
         Some(Callsite::from_number(self.slot()?.callsite.load(Ordering::Relaxed)))
     }
 
-    /// The fields as text, each behind a separator.
     #[inline]
-    pub(crate) fn fields(self) -> Option<RwLockReadGuard<'static, String>> {
+    pub(crate) fn texts(self) -> Option<RwLockReadGuard<'static, Texts>> {
         let slot = self.slot()?;
-        open(slot.fields.try_read()).or_else(|| patiently(|| open(slot.fields.try_read())))
+        patiently(|| slot.texts.try_read())
     }
 
-    pub(crate) fn fields_mut(self) -> Option<RwLockWriteGuard<'static, String>> {
+    pub(crate) fn texts_mut(self) -> Option<RwLockWriteGuard<'static, Texts>> {
         let slot = self.slot()?;
-        patiently(|| open(slot.fields.try_write()))
-    }
-
-    pub(crate) fn track(self) -> Option<MutexGuard<'static, Track>> {
-        let slot = self.slot()?;
-        patiently(|| open(slot.track.try_lock()))
+        patiently(|| slot.texts.try_write())
     }
 
     /// Adds a holder.
@@ -193,15 +186,29 @@ impl Kept {
         if !slot.life.release(high(self.0)) {
             return false;
         }
-        if let Some(mut track) = open(slot.track.try_lock()) {
-            let slice = std::mem::replace(&mut track.slice, TrackSlice::none());
-            let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
-            let target = callsite.metadata().map_or("", |metadata| metadata.target());
-            slice.end(if track.name.is_empty() { target } else { &track.name }, self.cookie());
-            track.name.clear();
+        if slot.has_track.load(Ordering::Relaxed) {
+            self.end_async_slice(slot);
         }
         FREE.put_back(low(self.0), &slot.link);
         true
+    }
+
+    #[cold]
+    fn end_async_slice(self, slot: &Slot) {
+        slot.has_track.store(false, Ordering::Relaxed);
+        if let Some(mut texts) = patiently(|| slot.texts.try_write()) {
+            let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
+            let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
+            let target = callsite.metadata().map_or("", |metadata| metadata.target());
+            slice.end(texts.track_or(target), self.cookie());
+        }
+    }
+}
+
+impl Texts {
+    /// The track of its async slice; `target` is the span's.
+    pub(crate) fn track_or<'a>(&'a self, target: &'a str) -> &'a str {
+        if self.track.is_empty() { target } else { &self.track }
     }
 }
 
@@ -209,27 +216,30 @@ impl Kept {
 mod tests {
     use super::*;
 
+    fn kept(callsite: Callsite, shown: &str) -> Kept {
+        Kept::new(callsite, |_, texts| texts.shown.push_str(shown)).unwrap()
+    }
+
     #[test]
     fn stale_spans_find_nothing_and_slots_are_used_again() {
         let callsite = Callsite::from_number(7);
-        let first = Kept::new(callsite).unwrap();
-        first.fields_mut().unwrap().push_str("text");
+        let first = kept(callsite, "text");
         first.hold();
         assert!(!first.release());
         assert_eq!(first.callsite(), Some(callsite));
         assert!(first.release());
-        assert!(first.fields().is_none() && first.callsite().is_none() && first.track().is_none());
+        assert!(first.texts().is_none() && first.callsite().is_none() && first.texts_mut().is_none());
         first.hold();
         assert!(!first.release());
-        let second = Kept::new(callsite).unwrap();
+        let second = Kept::new(callsite, |_, texts| assert_eq!(texts.shown, "")).unwrap();
         assert_ne!(first, second);
-        assert_eq!(second.fields().unwrap().as_str(), "");
+        assert_eq!(second.texts().unwrap().shown, "");
         assert!(second.release());
     }
 
     #[test]
     fn cookies_are_none_that_a_program_chooses() {
-        let span = Kept::new(Callsite::from_number(1)).unwrap();
+        let span = kept(Callsite::from_number(1), "");
         for number in [span.0, pair(7, 0), pair(0, 1), pair(0x3fff_ffff, 0x3fff_ffff)] {
             let cookie = Kept::from_number(number).cookie();
             assert!(cookie >= 1 << 30, "{cookie}");
@@ -240,18 +250,17 @@ mod tests {
 
     #[test]
     fn a_panic_while_its_buffers_are_held_spoils_no_slot() {
-        let span = Kept::new(Callsite::from_number(1)).unwrap();
+        let span = kept(Callsite::from_number(1), "");
         let held = std::thread::spawn(move || {
-            let mut fields = span.fields_mut().unwrap();
-            let _track = span.track().unwrap();
-            fields.push_str("half");
+            span.texts_mut().unwrap().shown.push_str("half");
+            let _texts = span.texts_mut().unwrap();
             std::panic::resume_unwind(Box::new(()));
         });
         assert!(held.join().is_err());
-        assert_eq!(*span.fields().unwrap(), "half");
-        span.fields_mut().unwrap().push_str(" and whole");
-        assert_eq!(*span.fields().unwrap(), "half and whole");
-        assert!(!span.track().unwrap().slice.is_written());
+        span.texts_mut().unwrap().shown.push_str(" and whole");
+        let texts = span.texts().unwrap();
+        assert_eq!((&*texts.shown, texts.async_slice.is_written()), ("half and whole", false));
+        drop(texts);
         assert!(span.release());
     }
 
@@ -276,19 +285,18 @@ mod tests {
                 std::thread::spawn(|| {
                     let (times, spans) = if cfg!(miri) { (2, 6) } else { (200, 20) };
                     for _ in 0..times {
-                        let spans: Vec<_> =
-                            (0..spans).map(|_| Kept::new(Callsite::from_number(1)).unwrap()).collect();
+                        let spans: Vec<_> = (0..spans).map(|_| kept(Callsite::from_number(1), "")).collect();
                         for (n, span) in spans.iter().enumerate() {
-                            let mut fields = span.fields_mut().unwrap();
-                            assert_eq!(fields.as_str(), "");
-                            fields.push_str(&n.to_string());
+                            let mut texts = span.texts_mut().unwrap();
+                            assert_eq!(texts.shown, "");
+                            texts.shown.push_str(&n.to_string());
                         }
                         let mut cookies: Vec<_> = spans.iter().map(|span| span.cookie()).collect();
                         cookies.sort_unstable();
                         cookies.dedup();
                         assert_eq!(cookies.len(), spans.len());
                         for (n, span) in spans.iter().enumerate() {
-                            assert_eq!(*span.fields().unwrap(), n.to_string());
+                            assert_eq!(span.texts().unwrap().shown, n.to_string());
                             assert!(span.release());
                         }
                     }

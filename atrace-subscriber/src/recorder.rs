@@ -3,17 +3,15 @@
 use std::borrow::Cow;
 
 use atrace::{
-    AtraceTag, Glance, NameWriter, PreparedTag, Slice, TrackSlice, atrace_instant_for_track_with,
-    atrace_is_tag_enabled,
+    AtraceTag, Glance, PreparedTag, Slice, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
 };
-use tracing_core::field::Visit;
 use tracing_core::span::{Attributes, Record};
 use tracing_core::{Event, Metadata};
 
 use crate::AsyncSpans;
 use crate::callsites::Callsite;
 use crate::entered::{self, Owner};
-use crate::fields::{self, SpanText};
+use crate::fields;
 use crate::kept::Kept;
 use crate::span::Span;
 
@@ -22,7 +20,7 @@ use crate::span::Span;
 pub(crate) struct Recorder {
     pub(crate) tag: AtraceTag,
     /// The same, for the questions that are asked most often.
-    asked: PreparedTag,
+    prepared: PreparedTag,
     pub(crate) owner: Owner,
     pub(crate) fields: bool,
     pub(crate) fields_while_off: bool,
@@ -35,7 +33,7 @@ impl Recorder {
     pub(crate) fn new(tag: AtraceTag) -> Self {
         Self {
             tag,
-            asked: PreparedTag::new(tag),
+            prepared: PreparedTag::new(tag),
             owner: Owner::new(),
             fields: true,
             fields_while_off: false,
@@ -47,7 +45,7 @@ impl Recorder {
     /// False is exact.
     #[inline(always)]
     pub(crate) fn may_be_enabled(&self) -> bool {
-        self.asked.glance().is_some()
+        self.prepared.glance().is_some()
     }
 
     #[inline(always)]
@@ -77,40 +75,31 @@ impl Recorder {
         if !self.fields_while_off && !self.is_enabled() {
             return None;
         }
-        let has_track = metadata.fields().field(fields::TRACK).is_some();
-        let mut mode = self.async_mode(metadata.target());
-        if mode.is_none() && !has_track && (!self.fields || metadata.fields().is_empty()) {
+        let mode = self.async_mode(metadata.target());
+        let shows_fields = self.fields && !metadata.fields().is_empty();
+        if mode.is_none() && !shows_fields && metadata.fields().field(fields::TRACK).is_none() {
             return None;
         }
-        let slot = Scratch::new(Callsite::of(metadata)?)?;
-        let mut hidden = false;
-        {
-            // Nobody else knows the slot yet: whatever formatting the fields does, it can't come here.
-            let mut text = slot.0.fields_mut()?;
-            let mut track = slot.0.track()?;
-            track.name.clear();
-            let text = &mut *text;
-            if !metadata.fields().is_empty() {
-                SpanText::write(self.fields.then_some(text), &mut track.name, |visit| {
-                    attributes.record(visit)
-                });
-            }
-            if mode.is_none() && !track.name.is_empty() {
-                mode = Some(AsyncSpans::Beside);
-            }
-            if let Some(mode) = mode {
-                let name = if track.name.is_empty() { metadata.target() } else { &track.name };
-                let slice = TrackSlice::begin_with(
-                    self.tag,
-                    name,
-                    |writer| name_and_fields(writer, metadata.name(), text),
-                    slot.0.cookie(),
-                );
-                hidden = mode == AsyncSpans::Instead && slice.is_written();
-                track.slice = slice;
-            }
-        }
-        Some(Span::kept(slot.keep(), hidden))
+        let callsite = Callsite::of(metadata)?;
+        fields::with_span(metadata.name(), self.fields, &|visit| attributes.record(visit), |shown, track| {
+            let mut hidden = false;
+            let kept = Kept::new(callsite, |cookie, texts| {
+                texts.shown.push_str(shown);
+                let mode = mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
+                if let Some(mode) = mode {
+                    track.clone_into(&mut texts.track);
+                    texts.async_slice = self.begin_async(texts.track_or(metadata.target()), shown, cookie);
+                    hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
+                }
+            })?;
+            Some(Span::kept(kept, hidden))
+        })
+    }
+
+    /// Apart, as it is much code beside a way that counts nanoseconds.
+    #[inline(never)]
+    fn begin_async(&self, track: &str, shown: &str, cookie: i32) -> TrackSlice {
+        TrackSlice::begin_with(self.tag, track, |writer| writer.push_str(shown), cookie)
     }
 
     fn async_mode(&self, target: &str) -> Option<AsyncSpans> {
@@ -131,34 +120,28 @@ impl Recorder {
         if !self.fields || !(self.fields_while_off || self.is_enabled()) {
             return;
         }
-        let Some(kept) = span.in_slot() else { return };
-        let Some((callsite, metadata)) =
-            kept.callsite().and_then(|callsite| Some((callsite, callsite.metadata()?)))
-        else {
-            return;
-        };
-        // Formatted apart, in a slot that nobody else knows: what runs meanwhile may well enter this span.
-        let Some(apart) = Scratch::new(callsite) else { return };
-        let Some(mut text) = apart.0.fields_mut() else { return };
-        SpanText::write(Some(&mut text), &mut String::new(), |visit: &mut dyn Visit| values.record(visit));
-        if text.is_empty() {
-            return;
-        }
-        if let Some(mut fields) = kept.fields_mut() {
-            SpanText::append(&mut fields, &text);
-        }
-        if let Some(track) = kept.track().filter(|track| track.slice.is_written()) {
-            let name = if track.name.is_empty() { metadata.target() } else { &track.name };
-            atrace_instant_for_track_with(self.tag, name, |writer| {
-                name_and_fields(writer, metadata.name(), &text);
-            });
-        }
+        let Some((kept, metadata)) = span.in_slot().zip(span.metadata()) else { return };
+        // Formatted before anything is locked: what runs meanwhile may well enter this span.
+        fields::with_span("", true, &|visit| values.record(visit), |new, _| {
+            if new.is_empty() {
+                return;
+            }
+            if let Some(mut texts) = kept.texts_mut() {
+                fields::append(&mut texts.shown, new);
+            }
+            if let Some(texts) = kept.texts().filter(|texts| texts.async_slice.is_written()) {
+                let track = texts.track_or(metadata.target());
+                atrace_instant_for_track_with(self.tag, track, |writer| {
+                    writer.__push_pieces([metadata.name(), new]);
+                });
+            }
+        });
     }
 
     /// Enters a span that is known by `id`.
     #[inline(always)]
     pub(crate) fn enter(&self, id: u64, span: Span) {
-        if let Some(glance) = self.asked.glance() {
+        if let Some(glance) = self.prepared.glance() {
             self.enter_while_on(glance, id, span);
         } else {
             entered::enter(self.owner, id, span, self.tag, Slice::none());
@@ -178,7 +161,7 @@ impl Recorder {
 
     #[inline]
     pub(crate) fn event(&self, event: &Event<'_>) {
-        if let Some(glance) = self.asked.glance() {
+        if let Some(glance) = self.prepared.glance() {
             self.event_while_on(glance, event);
         }
     }
@@ -193,34 +176,6 @@ impl Recorder {
             }
         }
         enabled.instant_with(|writer| fields::write_event(event, self.fields, writer));
-    }
-}
-
-/// Apart, as each `push_str` is much code, and these are beside the ways that count nanoseconds.
-#[inline(never)]
-fn name_and_fields(writer: &mut NameWriter<'_>, name: &str, fields: &str) {
-    writer.push_str(name);
-    writer.push_str(fields);
-}
-
-/// A slot that is given back unless it is kept.
-struct Scratch(Kept);
-
-impl Scratch {
-    fn new(callsite: Callsite) -> Option<Self> {
-        Kept::new(callsite).map(Self)
-    }
-
-    fn keep(self) -> Kept {
-        let kept = self.0;
-        std::mem::forget(self);
-        kept
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        self.0.release();
     }
 }
 
@@ -239,10 +194,10 @@ mod tests {
         let span = with_default(&dispatch, || info_span!("span", n = 1, later = tracing::field::Empty));
         let known = Span::from_number(span.id().unwrap().into_u64());
         let kept = known.in_slot().unwrap();
-        assert_eq!(*kept.fields().unwrap(), ", n = 1");
+        assert_eq!(kept.texts().unwrap().shown, "span, n = 1");
         // A thread that finds the text in use for long does without: so as many as there are are whole.
-        let recorded = |fields: &str| {
-            let later = fields.strip_prefix(", n = 1").unwrap();
+        let recorded = |shown: &str| {
+            let later = shown.strip_prefix("span, n = 1").unwrap();
             assert_eq!(later, ", later = \"text\"".repeat(later.matches("later").count()));
             later.len()
         };
@@ -251,14 +206,14 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..if cfg!(miri) { 2 } else { 20 } {
                         span.clone().in_scope(|| span.record("later", "text"));
-                        kept.fields().map(|fields| recorded(&fields));
+                        kept.texts().map(|texts| recorded(&texts.shown));
                     }
                 });
             }
         });
-        assert!(recorded(&kept.fields().unwrap()) > 0);
+        assert!(recorded(&kept.texts().unwrap().shown) > 0);
         assert_eq!(known.metadata().unwrap().name(), "span");
         drop(span);
-        assert!(known.metadata().is_none() && kept.fields().is_none());
+        assert!(known.metadata().is_none() && kept.texts().is_none());
     }
 }

@@ -75,13 +75,17 @@ impl Span {
     /// Begins its slice on this thread. A call, as it is much code and there are two callers.
     #[inline(never)]
     pub(crate) fn begin(self, enabled: Enabled) -> Slice {
-        let Some(metadata) = self.metadata().filter(|_| !self.is_hidden()) else { return Slice::none() };
-        let fields = self.in_slot().and_then(Kept::fields);
-        enabled.begin_with(|writer| {
-            writer.push_str(metadata.name());
-            if let Some(fields) = fields {
-                writer.push_str(&fields);
-            }
-        })
+        if self.is_hidden() {
+            return Slice::none();
+        }
+        let texts = self.in_slot().and_then(Kept::texts);
+        let name = match &texts {
+            Some(texts) => &*texts.shown,
+            None => match self.metadata() {
+                Some(metadata) => metadata.name(),
+                None => return Slice::none(),
+            },
+        };
+        enabled.begin_with(|writer| writer.push_str(name))
     }
 }

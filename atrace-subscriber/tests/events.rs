@@ -155,6 +155,14 @@ fn a_value_that_panics_ends_the_event_and_nothing_else() {
         }
         let worse = Doing(|_| std::panic::panic_any(Bomb));
         info!(?worse);
+        struct ThrowsBomb;
+        impl Drop for ThrowsBomb {
+            fn drop(&mut self) {
+                std::panic::panic_any(Bomb);
+            }
+        }
+        let worst = Doing(|_| std::panic::panic_any(ThrowsBomb));
+        info!(?worst);
         let span = info_span!("span", ?bad, later = tracing::field::Empty);
         span.in_scope(|| info!("inside"));
         span.record("later", tracing::field::debug(&worse));
@@ -180,6 +188,7 @@ fn a_value_that_panics_ends_the_event_and_nothing_else() {
             [
                 "I|before, a = 1, bad = half<panicked>",
                 "I|worse = <panicked>",
+                "I|worst = <panicked>",
                 "B|span, bad = half<panicked>",
                 "I|inside",
                 "E",

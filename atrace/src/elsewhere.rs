@@ -54,7 +54,7 @@ pub(crate) mod message {
 
     use std::fmt;
 
-    use super::Infallible;
+    use crate::panics::{PANICKED, is_caught};
 
     #[derive(Clone, Copy)]
     #[allow(dead_code, reason = "nothing is written, so nothing reads the numbers")]
@@ -73,39 +73,81 @@ pub(crate) mod message {
 
     /// Writes the name of an event straight into its message.
     ///
-    /// On this system none is ever made.
+    /// On this system no message is made; only the fields of live spans are written, as text.
     #[derive(Debug)]
     pub struct NameWriter<'a> {
-        never: Infallible,
-        _message: std::marker::PhantomData<&'a mut ()>,
+        text: &'a mut String,
+        was_cut: bool,
     }
+
+    const TEXT_MAX: usize = 1023;
 
     impl NameWriter<'_> {
         /// Appends `text`.
-        pub fn push_str(&mut self, _text: &str) {
-            match self.never {}
+        pub fn push_str(&mut self, text: &str) {
+            if !self.was_cut {
+                let mut end = text.len().min(TEXT_MAX - self.text.len());
+                self.was_cut = end < text.len();
+                while !text.is_char_boundary(end) {
+                    end -= 1; // 0 is a boundary.
+                }
+                self.text.push_str(&text[..end]);
+            }
         }
 
         /// Appends an integer in decimal.
-        pub fn push_int(&mut self, _number: impl itoa::Integer) {
-            match self.never {}
+        pub fn push_int(&mut self, number: impl itoa::Integer) {
+            self.push_str(itoa::Buffer::new().format(number));
         }
 
         /// Tells whether text was cut: nothing more will be written.
         pub fn is_full(&self) -> bool {
-            match self.never {}
+            self.was_cut || self.text.len() >= TEXT_MAX
         }
 
         /// Appends `value`'s text.
-        pub fn push_fmt(&mut self, _value: fmt::Arguments<'_>) {
-            match self.never {}
+        pub fn push_fmt(&mut self, value: fmt::Arguments<'_>) {
+            self.__catching(|writer| _ = fmt::Write::write_fmt(writer, value));
+        }
+
+        #[doc(hidden)]
+        pub fn __catching(&mut self, format: impl FnOnce(&mut Self)) {
+            if is_caught(|| format(self)) {
+                self.push_str(PANICKED);
+            }
+        }
+
+        #[doc(hidden)]
+        pub fn __push_pieces<const N: usize>(&mut self, pieces: [&str; N]) {
+            self.__push_what_fits(&pieces);
+        }
+
+        #[doc(hidden)]
+        pub fn __push_what_fits(&mut self, pieces: &[&str]) {
+            pieces.iter().for_each(|piece| self.push_str(piece));
+        }
+
+        #[doc(hidden)]
+        pub fn __len(&self) -> usize {
+            self.text.len()
         }
     }
 
     impl fmt::Write for NameWriter<'_> {
-        fn write_str(&mut self, _text: &str) -> fmt::Result {
-            match self.never {}
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.push_str(text);
+            if self.is_full() { Err(fmt::Error) } else { Ok(()) }
         }
+    }
+
+    #[doc(hidden)]
+    pub fn __with_text<W, T>(
+        write: impl FnOnce(&mut NameWriter<'_>) -> W,
+        then: impl FnOnce(&str, W) -> T,
+    ) -> T {
+        let mut text = String::new();
+        let written = write(&mut NameWriter { text: &mut text, was_cut: false });
+        then(&text, written)
     }
 }
 

@@ -117,6 +117,7 @@
 
 mod enabled;
 mod events;
+mod panics;
 mod scoped;
 mod tag;
 
@@ -166,6 +167,8 @@ pub use sink::choice::sink;
 pub use sink::{SinkInfo, SinkKind};
 pub use tag::AtraceTag;
 
+#[doc(hidden)]
+pub use message::__with_text;
 #[doc(hidden)]
 pub use scoped::private as __private;
 

@@ -1,7 +1,6 @@
 //! The layer that notices spans come and go.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -16,7 +15,7 @@ use super::rules::Rules;
 use super::spans::{LiveSpans, Symbols};
 use super::stack::{DEEPEST, Walk};
 use super::table::Description;
-use crate::fields::{FIELDS_MAX, SpanText, TRACK};
+use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 
 /// Knows the spans that are alive, as a layer over a `Registry`.
 ///
@@ -163,34 +162,24 @@ impl Handle {
     }
 }
 
-thread_local! {
-    static SCRATCH: Cell<String> = const { Cell::new(String::new()) };
-}
-
 /// The fields as text, `key = value, …`; None if there are none to be shown.
-fn text(record: impl FnOnce(&mut dyn Visit)) -> Option<Arc<str>> {
-    // What is formatted may come back here, and then finds none.
-    let mut text = SCRATCH.try_with(Cell::take).unwrap_or_default();
-    let mut track = String::new();
-    text.clear();
-    SpanText::write(Some(&mut text), &mut track, record);
-    if !track.is_empty() {
-        SpanText::append(&mut text, &format!("{SEPARATOR}{TRACK} = \"{track}\""));
-    }
-    let fields = text.strip_prefix(SEPARATOR).map(Arc::from);
-    let _ = SCRATCH.try_with(|scratch| scratch.set(text));
-    fields
+fn text(record: &dyn Fn(&mut dyn Visit)) -> Option<Arc<str>> {
+    fields::with_span("", true, record, |text, track| {
+        if track.is_empty() {
+            return text.strip_prefix(SEPARATOR).map(Arc::from);
+        }
+        let mut all = text.to_owned();
+        fields::append(&mut all, &format!("{SEPARATOR}{TRACK} = \"{track}\""));
+        all.strip_prefix(SEPARATOR).map(Arc::from)
+    })
 }
-
-const SEPARATOR: &str = ", ";
 
 /// Both, as far as they fit.
 fn join(before: &str, new: &str) -> Arc<str> {
-    let mut all = String::with_capacity(before.len() + SEPARATOR.len() + new.len());
-    all.push_str(before);
-    if before.len() + SEPARATOR.len() < FIELDS_MAX {
+    let mut all = before.to_owned();
+    if before.len() + SEPARATOR.len() < TEXT_MAX {
         all.push_str(SEPARATOR);
-        SpanText::append(&mut all, new);
+        fields::append(&mut all, new);
     }
     all.into()
 }
@@ -202,7 +191,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let fields = if attributes.is_empty() { None } else { text(|visit| attributes.record(visit)) };
+        let fields = if attributes.is_empty() { None } else { text(&|visit| attributes.record(visit)) };
         let parent = if attributes.is_root() {
             None
         } else {
@@ -223,7 +212,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
             return;
         }
         let (table, id) = (&self.spans().table, id.into_u64());
-        let Some(new) = text(|visit| values.record(visit)) else { return };
+        let Some(new) = text(&|visit| values.record(visit)) else { return };
         loop {
             let before = table.fields(id);
             let all = match &before {

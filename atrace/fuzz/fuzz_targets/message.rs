@@ -10,6 +10,8 @@ use libfuzzer_sys::fuzz_target;
 #[allow(dead_code)]
 #[path = "../../src/message/mod.rs"]
 mod message;
+#[path = "../../src/panics.rs"]
+mod panics;
 #[path = "../../src/message/reference.rs"]
 mod reference;
 

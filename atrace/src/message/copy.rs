@@ -22,6 +22,11 @@ const fn is_suspect(byte: u8, bar: bool) -> bool {
 /// Tells whether one of the bytes is suspect.
 #[inline(always)]
 pub(super) fn has_suspect(bytes: &[u8], bar: bool) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() >= 16 && !cfg!(all(debug_assertions, not(test))) {
+        // SAFETY: every x86_64 processor has SSE2; there are at least 16 bytes.
+        return unsafe { x86::scan_sse2(bytes, bar) };
+    }
     let mut found = false;
     for &byte in bytes {
         found |= is_unsafe(byte) | (byte == b'<') | (bar & (byte == b'|'));
@@ -277,6 +282,37 @@ mod x86 {
         };
     }
 
+    /// Tells whether one of the bytes is suspect.
+    ///
+    /// # Safety
+    ///
+    /// There must be at least 16 bytes.
+    #[target_feature(enable = "sse2")]
+    pub(super) unsafe fn scan_sse2(bytes: &[u8], bar: bool) -> bool {
+        // `<` and `|` differ in this bit alone.
+        let either = _mm_set1_epi8(if bar { 0x40 } else { 0 });
+        let angle = _mm_or_si128(_mm_set1_epi8(b'<' as i8), either);
+        let delete = _mm_set1_epi8(0x7f);
+        let mut plain_min = _mm_set1_epi8(-1);
+        let mut other_min = _mm_set1_epi8(-1);
+        let mut step = |at: usize| {
+            // SAFETY: below, only places with a whole vector behind them are passed.
+            let bytes = unsafe { _mm_loadu_si128(bytes.as_ptr().add(at).cast()) };
+            plain_min = _mm_min_epu8(plain_min, bytes);
+            let is_angle = _mm_xor_si128(_mm_or_si128(bytes, either), angle);
+            other_min = _mm_min_epu8(other_min, _mm_min_epu8(_mm_xor_si128(bytes, delete), is_angle));
+        };
+        let mut at = 0;
+        while at + 16 < bytes.len() {
+            step(at);
+            at += 16;
+        }
+        step(bytes.len() - 16);
+        let zero = _mm_setzero_si128();
+        let control = _mm_cmpeq_epi8(_mm_and_si128(plain_min, _mm_set1_epi8(!0x1f)), zero);
+        _mm_movemask_epi8(_mm_or_si128(control, _mm_cmpeq_epi8(other_min, zero))) != 0
+    }
+
     vector_copy!(
         copy_avx2,
         "avx2",
@@ -336,6 +372,12 @@ mod tests {
         text[place] = before;
     }
 
+    /// Copies, and looks afterwards.
+    fn copy_first(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
+        to.iter_mut().zip(from).for_each(|(to, &from)| _ = to.write(from));
+        has_suspect(from, bar)
+    }
+
     /// The values at the bounds of what is suspect: beside one, or one bit from it.
     fn edges() -> impl Iterator<Item = u8> {
         let is_near = |value: u8, edge: u8| value.abs_diff(edge) <= 1 || (value ^ edge).count_ones() == 1;
@@ -380,9 +422,11 @@ mod tests {
 
     #[test]
     fn short_texts_are_copied_and_looked_at() {
-        check_all(copy, 0..=34);
-        for length in [2, 3, 7, 15, 31] {
-            check_pairs(copy, length);
+        for copy in [copy, copy_first] {
+            check_all(copy, 0..=34);
+            for length in [2, 3, 7, 15, 31] {
+                check_pairs(copy, length);
+            }
         }
     }
 
@@ -392,6 +436,7 @@ mod tests {
             if cfg!(miri) { vec![32, 63, 97] } else { vec![47, 48, 63, 64, 65, 95, 96, 127, 128, 200] };
         let copies: &[Copy] = &[
             copy,
+            copy_first,
             |from, to, bar| if bar { copy_lanes::<true>(from, to) } else { copy_lanes::<false>(from, to) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: SSE2 is part of x86_64, the lengths are equal and above 32.

@@ -21,20 +21,20 @@
 )]
 
 mod copy;
+mod pieces;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
 use std::ffi::CStr;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use atrace_sys::process::ProcessId;
 
 use self::copy::{copy, has_suspect, is_unsafe};
+pub use self::pieces::__with_text;
 
 /// The longest message: libcutils' buffer of 1024 bytes less its NUL.
 pub(crate) const MESSAGE_MAX: usize = 1023;
@@ -248,23 +248,6 @@ impl Message {
         whole
     }
 
-    /// Appends `text` as it is, if it does not grow the message beyond `limit`.
-    #[inline(always)]
-    fn unchecked_text(&mut self, text: &str, limit: usize) -> bool {
-        let start = self.len;
-        let end = start + text.len();
-        match self.buffer.get_mut(start..end) {
-            Some(place) if end <= limit => {
-                for (place, &byte) in place.iter_mut().zip(text.as_bytes()) {
-                    place.write(byte); // A `memcpy`.
-                }
-                self.len = end;
-                true
-            }
-            _ => false,
-        }
-    }
-
     /// Replaces what must be in the text that starts at `start` and was appended as it is.
     #[inline(never)]
     fn check(&mut self, start: usize, replace_bar: bool) {
@@ -401,37 +384,8 @@ impl NameWriter<'_> {
         if let Some(text) = value.as_str() {
             return self.push_str(text);
         }
-        let written = catch_unwind(AssertUnwindSafe(|| fmt::Write::write_fmt(self, value)));
-        // An error within is the message being full, or a value that gave up: what came out stays.
-        if let Err(payload) = written {
-            self.mark_panicked(payload);
-        }
-    }
-
-    /// Appends of `text` what still fits.
-    #[cold]
-    #[inline(never)]
-    fn push_last(&mut self, text: &str) {
-        self.push_str(text);
-    }
-
-    #[cold]
-    fn mark_panicked(&mut self, payload: Box<dyn Any + Send>) {
-        // What was thrown may throw again when it is dropped.
-        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(another);
-        }
-        self.push_last("<panicked>");
-    }
-}
-
-impl fmt::Write for NameWriter<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.unchecked = true;
-        if !self.message.unchecked_text(text, self.limit) {
-            self.push_last(text);
-        }
-        if self.is_full() { Err(fmt::Error) } else { Ok(()) }
+        // An error is the message being full, or a value that gave up: what came out stays.
+        self.__catching(|writer| _ = fmt::Write::write_fmt(writer, value));
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! For the tests beside this file and for the fuzz target, which brings `Kind` and `Message` itself.
 
+use std::fmt;
+
 use atrace_sys::process::ProcessId;
 
 use super::{Kind, Message, NameWriter};
@@ -14,6 +16,9 @@ pub(crate) struct Event {
     pub(crate) track: String,
     pub(crate) name: String,
 }
+
+/// A way of writing a text.
+type Push = fn(&mut NameWriter<'_>, &str);
 
 /// Each kind, with a number cut to what it can have.
 pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
@@ -46,23 +51,32 @@ impl Event {
         (track.then_some(&*self.track), name.then_some(&*self.name), number)
     }
 
-    /// The message of the encoder under test, the name written in pieces of `piece` characters (0: in one),
-    /// with the fields' C strings.
-    pub(crate) fn encode(&self, piece: usize) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    /// The message of the encoder under test, with the fields' C strings.
+    pub(crate) fn encode(&self) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+        self.encode_by(0, |writer, name| writer.push_str(name))
+    }
+
+    /// As [`encode`](Self::encode), the name written in pieces of `piece` characters (0: in one).
+    fn encode_by(
+        &self,
+        piece: usize,
+        push: impl Fn(&mut NameWriter<'_>, &str),
+    ) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         let (track, name, _) = self.fields();
         let mut message = Message::new();
         let write = name.map(|name| {
+            let push = &push;
             move |writer: &mut NameWriter<'_>| {
                 if piece == 0 {
-                    return writer.push_str(name);
+                    return push(writer, name);
                 }
                 let mut rest = name;
                 while !rest.is_empty() {
                     let end = rest.char_indices().nth(piece).map_or(rest.len(), |(at, _)| at);
-                    writer.push_str(&rest[..end]);
+                    push(writer, &rest[..end]);
                     rest = &rest[end..];
                 }
-                writer.push_str("");
+                push(writer, "");
             }
         });
         let texts = message.encode(self.kind, ProcessId::new(self.pid), track, write);
@@ -103,7 +117,7 @@ impl Event {
 
     /// Checks all that is promised of this event's message.
     pub(crate) fn check(&self) {
-        let (bytes, c_track, c_name) = self.encode(0);
+        let (bytes, c_track, c_name) = self.encode();
         let (track, name, number) = self.fields();
         let (has_track, has_name, has_number) = (track.is_some(), name.is_some(), number.is_some());
         let text = std::str::from_utf8(&bytes).unwrap_or_else(|_| panic!("not UTF-8: {self:?}"));
@@ -125,9 +139,18 @@ impl Event {
         assert_eq!(c_name, if has_name { parts[2 + usize::from(has_track)].as_bytes() } else { b"" });
 
         // However the name comes, the message is the same.
-        let pieces: &[usize] = if cfg!(miri) { &[50] } else { &[1, 2, 7, 64] };
-        for &piece in pieces {
-            assert_eq!(self.encode(piece).0, bytes, "in pieces of {piece}: {self:?}");
+        let ways: [(usize, Push); 5] = [
+            (64, |writer, text| writer.push_str(text)),
+            (1, |writer, text| writer.__push_pieces([text])),
+            (2, |writer, text| _ = fmt::Write::write_str(writer, text)),
+            (7, |writer, text| {
+                let (one, other) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+                writer.__push_pieces(["", one, other]);
+            }),
+            (0, |writer, text| _ = fmt::Write::write_str(writer, text)),
+        ];
+        for (piece, push) in ways.into_iter().filter(|(piece, _)| !cfg!(miri) || *piece == 0) {
+            assert_eq!(self.encode_by(piece, push).0, bytes, "in pieces of {piece}: {self:?}");
         }
         // What is harmless stays as it is.
         let again = Self {
@@ -135,13 +158,13 @@ impl Event {
             name: String::from_utf8(c_name).unwrap_or_default(),
             ..self.clone()
         };
-        assert_eq!(again.encode(0).0, bytes, "{self:?}");
+        assert_eq!(again.encode().0, bytes, "{self:?}");
         // A track is the same in each event of that track.
         if has_track {
             for (name, cookie) in [("", 0), ("é", -1), (&*self.track, i32::MIN)] {
                 for kind in [Kind::TrackBegin(cookie), Kind::TrackEnd(cookie), Kind::TrackInstant] {
                     let other = Self { kind, name: name.to_owned(), ..self.clone() };
-                    let (other, ..) = other.encode(0);
+                    let (other, ..) = other.encode();
                     assert_eq!(
                         other.split(|byte| *byte == b'|').nth(2),
                         Some(parts[2].as_bytes()),

@@ -122,12 +122,12 @@ fn spaces_at_the_end_of_a_line_are_seen() {
 #[test]
 fn an_empty_begin_stays_empty() {
     let event = |kind| Event { kind, pid: 7, track: String::new(), name: String::new() };
-    assert_eq!(event(Kind::Begin).encode(0).0, b"B|7|");
-    assert_eq!(event(Kind::End).encode(0).0, b"E|7");
-    assert_eq!(event(Kind::AsyncBegin(1)).encode(0).0, b"S|7|?|1");
-    assert_eq!(event(Kind::TrackBegin(1)).encode(0).0, b"G|7|?|?|1");
-    assert_eq!(event(Kind::TrackEnd(1)).encode(0).0, b"H|7|?|1");
-    assert_eq!(event(Kind::TrackInstant).encode(0).0, b"N|7|?|?");
+    assert_eq!(event(Kind::Begin).encode().0, b"B|7|");
+    assert_eq!(event(Kind::End).encode().0, b"E|7");
+    assert_eq!(event(Kind::AsyncBegin(1)).encode().0, b"S|7|?|1");
+    assert_eq!(event(Kind::TrackBegin(1)).encode().0, b"G|7|?|?|1");
+    assert_eq!(event(Kind::TrackEnd(1)).encode().0, b"H|7|?|1");
+    assert_eq!(event(Kind::TrackInstant).encode().0, b"N|7|?|?");
     KINDS.iter().for_each(|kind| event(kind(1)).check());
 }
 
@@ -147,6 +147,41 @@ fn after_a_cut_nothing_more_is_written() {
     };
     message.encode(Kind::Begin, ProcessId::new(1234), None, Some(name));
     assert_eq!(message.bytes(), ("B|1234|".to_owned() + &"x".repeat(1014)).as_bytes());
+}
+
+/// As many bytes as there are ways of copying, none of which touches what is beside them.
+#[test]
+fn pieces_of_every_length_are_copied() {
+    let text = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ".repeat(20);
+    for length in (0..=70_usize).chain([1000, 1015, 1016, 1017, 1040]) {
+        for room in [length, length.saturating_sub(1), 0] {
+            let before = 1016_usize.saturating_sub(room);
+            let piece = &text[..length];
+            let of = |push: &dyn Fn(&mut NameWriter<'_>)| {
+                let mut message = Message::new();
+                let name = |writer: &mut NameWriter<'_>| {
+                    writer.push_str(&"-".repeat(before));
+                    push(writer);
+                };
+                message.encode(Kind::Begin, ProcessId::new(1234), None, Some(name));
+                message.bytes().to_vec()
+            };
+            let plain =
+                of(&|writer| ["(", piece, ")", piece].iter().for_each(|piece| writer.push_str(piece)));
+            assert_eq!(
+                of(&|writer| writer.__push_pieces(["(", piece, ")", piece])),
+                plain,
+                "{length} {room}"
+            );
+            let formatted = |writer: &mut NameWriter<'_>| writer.push_fmt(format_args!("({piece}){piece}"));
+            assert_eq!(of(&formatted), plain, "{length} {room}");
+        }
+    }
+    let of =
+        |name: &str| __with_text(|writer| writer.__push_pieces([name, "\n|é"]), |text, ()| text.to_owned());
+    assert_eq!(of("a"), "a\n|é", "as it is");
+    assert_eq!(of(&"x".repeat(1020)), "x".repeat(1020) + "\n|");
+    assert_eq!(of(&"x".repeat(2000)), "x".repeat(1023));
 }
 
 #[test]

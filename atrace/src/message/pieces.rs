@@ -1,0 +1,176 @@
+//! Pieces of text, appended to a message as they are.
+//!
+//! A formatter brings many small pieces. To look at each for bytes that must be replaced costs several times what it
+//! costs to look at all of them at the end, which [`Message::encode`] does where there were any.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+use crate::panics::{PANICKED, is_caught};
+
+use super::{MESSAGE_MAX, Message, NameWriter, cut};
+
+/// Pieces that are copied without `memcpy`.
+const SHORT: usize = 32;
+
+impl NameWriter<'_> {
+    /// Appends the pieces, one behind the other, as [`push_str`](Self::push_str) would.
+    ///
+    /// For `atrace-subscriber`, where most are constants, whose lengths the compiler then knows.
+    #[doc(hidden)]
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn __push_pieces<const N: usize>(&mut self, pieces: [&str; N]) {
+        let start = self.message.len;
+        // No address space is so large that lengths of pieces add up to 2^64.
+        let end = pieces.iter().fold(start as u64, |end, piece| end + piece.len() as u64);
+        if end > self.limit as u64 {
+            // A copy, so that those of the fast way stay in registers.
+            return self.__push_what_fits(&{ pieces });
+        }
+        self.unchecked = true;
+        let mut at = start;
+        for piece in pieces {
+            // SAFETY: `at + piece.len()` is at most `end`, and so within the buffer: `limit` is at most MESSAGE_MAX.
+            unsafe { put(piece, self.message.buffer.as_mut_ptr().add(at)) };
+            at += piece.len();
+        }
+        self.message.len = at;
+    }
+
+    /// Appends the pieces as far as they fit. Nothing follows what was cut.
+    #[doc(hidden)]
+    #[inline(never)]
+    pub fn __push_what_fits(&mut self, pieces: &[&str]) {
+        self.unchecked = true;
+        for piece in pieces {
+            let start = self.message.len;
+            let room = self.limit.saturating_sub(start);
+            let fits = piece.len() <= room;
+            let part = if fits { piece } else { cut(piece, room) };
+            if let Some(place) = self.message.buffer.get_mut(start..start + part.len()) {
+                place.copy_from_slice(as_uninit(part.as_bytes()));
+                self.message.len += part.len();
+            }
+            if !fits {
+                self.limit = self.message.len;
+            }
+        }
+    }
+
+    /// Calls `format`, and appends `<panicked>` if it panics.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn __catching(&mut self, format: impl FnOnce(&mut Self)) {
+        if is_caught(|| format(self)) {
+            self.__push_what_fits(&[PANICKED]);
+        }
+    }
+
+    #[inline(never)]
+    fn write_long(&mut self, text: &str) -> fmt::Result {
+        self.__push_pieces([text]);
+        if self.is_full() { Err(fmt::Error) } else { Ok(()) }
+    }
+
+    /// The length of the message up to here.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn __len(&self) -> usize {
+        self.message.len
+    }
+}
+
+impl fmt::Write for NameWriter<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // What is rare is elsewhere, and so this is without a frame.
+        let start = self.message.len;
+        if text.len() > SHORT || start + text.len() >= self.limit {
+            return self.write_long(text);
+        }
+        self.unchecked = true;
+        // SAFETY: the piece ends below `limit`, and so within the buffer.
+        unsafe { put_short(text, self.message.buffer.as_mut_ptr().add(start)) };
+        self.message.len = start + text.len();
+        Ok(())
+    }
+}
+
+/// Calls `then` with the text that `write` writes, as it is, cut to the length of a message, on the stack; and with what
+/// `write` returns.
+///
+/// For `atrace-subscriber`. What `write` appends by other means than pieces and formatting is replaced as in a message.
+#[doc(hidden)]
+#[inline(always)]
+pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: impl FnOnce(&str, W) -> T) -> T {
+    let mut message = Message::new();
+    let written = write(&mut NameWriter {
+        message: &mut message,
+        limit: MESSAGE_MAX,
+        replace_bar: false,
+        unchecked: false,
+    });
+    // SAFETY: all of it are strings, cut between characters, in which bytes of ASCII may have become others of ASCII.
+    then(unsafe { std::str::from_utf8_unchecked(message.bytes()) }, written)
+}
+
+fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
+    // SAFETY: bytes are as good as bytes that may be uninitialised, and can't be written through this.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+}
+
+/// Copies the piece.
+///
+/// # Safety
+///
+/// There is room for it at `to`.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+unsafe fn put(piece: &str, to: *mut MaybeUninit<u8>) {
+    if piece.len() <= SHORT {
+        // SAFETY: as promised, and it is short.
+        unsafe { put_short(piece, to) };
+    } else {
+        // SAFETY: as promised; no text lies in the buffer, which is borrowed mutably.
+        unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), to.cast(), piece.len()) };
+    }
+}
+
+/// Copies a short piece: as two parts of fixed length that overlap, which no call of `memcpy` is as fast as.
+///
+/// # Safety
+///
+/// It is not longer than [`SHORT`], and there is room for it at `to`.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+unsafe fn put_short(piece: &str, to: *mut MaybeUninit<u8>) {
+    let (from, length) = (piece.as_ptr(), piece.len());
+    // SAFETY: each branch copies no more bytes than the piece has.
+    unsafe {
+        if length >= 8 {
+            if length >= 16 { put_ends::<16>(from, to, length) } else { put_ends::<8>(from, to, length) }
+        } else if length >= 4 {
+            put_ends::<4>(from, to, length);
+        } else if length >= 2 {
+            put_ends::<2>(from, to, length);
+        } else if length == 1 {
+            to.cast::<u8>().write(from.read());
+        }
+    }
+}
+
+/// Copies the first and the last `N` bytes of `length`.
+///
+/// # Safety
+///
+/// Both have `length` bytes, which are at least `N`.
+#[inline(always)]
+unsafe fn put_ends<const N: usize>(from: *const u8, to: *mut MaybeUninit<u8>, length: usize) {
+    // SAFETY: both parts lie within `length` bytes.
+    unsafe {
+        let first = from.cast::<[u8; N]>().read();
+        let last = from.add(length - N).cast::<[u8; N]>().read();
+        to.cast::<[u8; N]>().write(first);
+        to.add(length - N).cast::<[u8; N]>().write(last);
+    }
+}
