@@ -374,6 +374,8 @@ pub mod control {
             /// Never called.
             fn disable(self: &Self, _pattern: &str) -> Result<Switched, Error>;
             /// Never called.
+            fn enable_once(self: &Self, _pattern: &str, _beside: usize) -> Result<Switched, Error>;
+            /// Never called.
             fn disable_once(self: &Self, _pattern: &str) -> Result<Switched, Error>;
             /// Never called.
             fn enable_tags(self: &Self, _tags: AtraceTag) -> Result<Switched, Error>;

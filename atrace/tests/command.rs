@@ -7,6 +7,7 @@ mod here;
 #[allow(unsafe_code, reason = "a disk is mounted and processes are signalled as a C program would")]
 mod cases {
     use std::fs;
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::process::CommandExt as _;
     use std::path::PathBuf;
@@ -498,6 +499,33 @@ mod cases {
         assert_eq!(control.patterns(), [""; 0]);
         refused(&of(&["off", &running.pattern]), 1, &["what is: nothing"]);
         refused(&of(&["on", ""]), 1, &["empty pattern"]);
+    }
+
+    /// Whatever each saw of the store before: they wait for its lock together.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store has no lock")]
+    fn who_switch_the_same_on_at_once_list_it_once() {
+        let here = Here::new();
+        let place = here.path("properties");
+        let control = Control::open_path(&place).unwrap();
+        for _ in 0..3 {
+            let lock = fs::File::open(&place).unwrap();
+            // SAFETY: an open descriptor.
+            assert_eq!(unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) }, 0);
+            let start = |_| {
+                let mut command = here.atrace("none");
+                command.args(["on", "*/same", "*/same"]).env("ATRACE_PROPERTIES", &place).spawn().unwrap()
+            };
+            let all: Vec<_> = (0..4).map(start).collect();
+            std::thread::sleep(Duration::from_millis(300));
+            drop(lock);
+            for one in all {
+                let ran = common::end_of(one);
+                assert!(ran.status.success(), "{ran:?}");
+            }
+            assert_eq!(control.patterns(), ["*/same"]);
+            control.disable("*/same").unwrap().keep();
+        }
     }
 
     /// As root, all users' programs are reached; in a `/dev/shm` that nobody else has.

@@ -147,11 +147,28 @@ impl Control {
         self.enable_pattern(pattern.as_bytes().to_vec())
     }
 
+    /// Enables the pattern as [`enable`](Self::enable) does, but only where it is listed at most `beside` times: whoever
+    /// else is switching, it is not listed once more for nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`enable`](Self::enable).
+    pub fn enable_once(&self, pattern: &str, beside: usize) -> Result<Switched, Error> {
+        self.enable_beside(pattern.as_bytes().to_vec(), beside)
+    }
+
     fn enable_pattern(&self, pattern: Vec<u8>) -> Result<Switched, Error> {
+        self.enable_beside(pattern, usize::MAX)
+    }
+
+    fn enable_beside(&self, pattern: Vec<u8>, beside: usize) -> Result<Switched, Error> {
         if pattern.is_empty() {
             return Err(Error::new("an empty pattern matches no process"));
         }
         self.switch(|switched, store| {
+            if store.slots().iter().filter(|slot| **slot == pattern).count() > beside {
+                return Ok(());
+            }
             switched.add_pattern(store, &pattern)?;
             switched.undo.push(Undo::RemovePattern(pattern));
             switched.announce(store, None)

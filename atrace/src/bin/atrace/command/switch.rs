@@ -20,18 +20,12 @@ pub(crate) fn on(args: &Args) -> Result<()> {
     let matching = matching(&args.patterns);
     let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
     // Twice listed, it would have to be switched off twice; what a recording switched on goes with it.
-    let fresh = |store: &Store| {
-        let mut fresh: Vec<String> = Vec::new();
-        for pattern in &args.patterns {
-            let is_on = store.content.count(pattern) > running.of(store, pattern).count();
-            if !is_on && !fresh.contains(pattern) {
-                fresh.push(pattern.clone());
-            }
-        }
-        fresh
+    let once = |store: &Store| {
+        let beside = |pattern: &String| (pattern.clone(), running.of(store, pattern).count());
+        Work::EnableOnce(args.patterns.iter().map(beside).collect())
     };
     let mut reached = Vec::new();
-    for (store, result) in stores::perform(&stores, |store| Work::Enable(fresh(store))) {
+    for (store, result) in stores::perform(&stores, once) {
         match result {
             Ok(_) => reached.push(store),
             Err(e) => stores::refuse(store, &e)?,
