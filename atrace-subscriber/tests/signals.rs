@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use common::{Message, Place, Role, balanced, case};
 use tracing::{Span, info_span};
@@ -189,4 +189,56 @@ fn a_handler_may_run_between_any_two_instructions() {
 fn a_handler_may_run_between_any_two_instructions_deep_down() {
     let name = case!({ stepped(30) });
     is_whole(&name, 30);
+}
+
+/// Is to be interrupted: how many destructors are noted from then on.
+static IS_ARMED: AtomicBool = AtomicBool::new(false);
+static NOTED: AtomicU64 = AtomicU64::new(0);
+
+/// In place of the C library's, which notes a destructor of this thread's memory: a signal may come just before.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __cxa_thread_atexit_impl(
+    destructor: *mut libc::c_void,
+    object: *mut libc::c_void,
+    library: *mut libc::c_void,
+) -> libc::c_int {
+    type Note = unsafe extern "C" fn(*mut libc::c_void, *mut libc::c_void, *mut libc::c_void) -> libc::c_int;
+    if IS_ARMED.load(Ordering::Relaxed) && NOTED.fetch_add(1, Ordering::Relaxed) == 0 {
+        // SAFETY: the handler was installed.
+        unsafe { libc::raise(libc::SIGUSR1) };
+    }
+    // SAFETY: the C library's function of that name, which is of this type, with what it is to be given.
+    unsafe {
+        let next = libc::dlsym(libc::RTLD_NEXT, c"__cxa_thread_atexit_impl".as_ptr());
+        std::mem::transmute::<*mut libc::c_void, Note>(next)(destructor, object, library)
+    }
+}
+
+extern "C" fn short(_: libc::c_int) {
+    INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+    info_span!("handler").in_scope(|| {});
+}
+
+/// A destructor that is noted twice runs twice.
+#[test]
+fn a_handler_notes_no_destructor_that_is_being_noted() {
+    let name = case!({
+        install(libc::SIGUSR1, short);
+        let before = INTERRUPTED.load(Ordering::Relaxed);
+        let deep_down = || {
+            let inside: Vec<_> = (0..32).map(|_| info_span!("around").entered()).collect();
+            let last = info_span!("last");
+            IS_ARMED.store(true, Ordering::Relaxed);
+            let last = last.entered();
+            IS_ARMED.store(false, Ordering::Relaxed);
+            drop(last);
+            drop(inside);
+        };
+        std::thread::spawn(deep_down).join().unwrap();
+        assert_eq!(INTERRUPTED.load(Ordering::Relaxed) - before, 1);
+        assert_eq!(NOTED.load(Ordering::Relaxed), 1);
+    });
+    let Some(place) = place(&name) else { return };
+    place.run(&name, Role::Alone);
+    balanced(&place.messages());
 }
