@@ -246,14 +246,17 @@ fn agrees(calls: usize) -> bool {
     std::hint::black_box(agrees)
 }
 
-/// The return addresses of the frames above the stack pointer `from`.
+/// The return addresses of the frames from the first above the stack pointer `from` on.
 fn unwind(from: usize, into: &mut [usize]) -> usize {
     let mut found = 0;
+    let mut is_above = false;
     let mut frame = |frame: &backtrace::Frame| {
         let stack = frame.sp() as usize;
         let address = frame.ip() as usize;
-        // Where the stack is not told, all are taken. The outermost of a thread may return to nowhere.
-        if (stack == 0 || stack > from) && address != 0 {
+        // Where the stack is not told, all are taken. What a signal handler interrupted may lie on a lower stack.
+        is_above |= stack == 0 || stack > from;
+        // The outermost of a thread may return to nowhere.
+        if is_above && address != 0 {
             match into.get_mut(found) {
                 Some(place) => *place = address,
                 None => return false,

@@ -345,18 +345,39 @@ fn nothing_is_learnt_of_a_stack_that_is_not_seen_to_its_end() {
     std::thread::Builder::new().stack_size(16 << 20).spawn(work).unwrap().join().unwrap();
 }
 
+/// Memory for a stack, below this thread's own and above it.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn stacks_around() -> [&'static mut [u8]; 2] {
+    const SIZE: usize = 1 << 19;
+    let (low, high) = known_stack();
+    let below = (1..1000).map(|away| low - away * SIZE);
+    let above = (0..1000).map(|away| high.next_multiple_of(SIZE) + away * SIZE);
+    // SAFETY: new memory, in no one's place, which stays.
+    let map = |at: usize| unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let place = std::ptr::without_provenance_mut(at);
+        let new = libc::mmap(place, SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        (new == place).then(|| std::slice::from_raw_parts_mut(new.cast(), SIZE))
+    };
+    [below.filter_map(map).next().unwrap(), above.filter_map(map).next().unwrap()]
+}
+
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[cfg_attr(miri, ignore = "miri sends no signals")]
 fn a_signal_handler_is_walked_wherever_it_runs() {
+    // Above a main thread's stack there is no room.
+    std::thread::spawn(|| stacks_around().into_iter().for_each(walk_in_handlers)).join().unwrap();
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn walk_in_handlers(stack: &mut [u8]) {
     let has_frame_pointers = has_frame_pointers();
     let here = Found::here();
-    let mut stack = vec![0_u64; 0x10000];
     // SAFETY: a handler for a signal that this thread sends itself, on a stack that lives until the former is back.
     unsafe {
         let mut before = std::mem::zeroed::<libc::stack_t>();
-        let own =
-            libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: size_of_val(&stack[..]) };
+        let own = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
         assert_eq!(libc::sigaltstack(&own, &mut before), 0);
         for flags in [0, libc::SA_ONSTACK] {
             let mut action = std::mem::zeroed::<libc::sigaction>();
