@@ -449,7 +449,8 @@ mod cases {
         common::run(command.stderr(Stdio::from(OpenOptions::new().write(true).open("/dev/full").unwrap())));
         // And a terminal, which can be read: one line.
         let (mut master, terminal) = terminal();
-        let slave = OpenOptions::new().read(true).write(true).open(terminal).unwrap();
+        let mut options = OpenOptions::new();
+        let slave = options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(terminal).unwrap();
         common::run(command.stderr(Stdio::from(OwnedFd::from(slave))));
         let mut text = [0; 4096];
         let length = master.read(&mut text).unwrap();
