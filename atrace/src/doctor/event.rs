@@ -1,4 +1,4 @@
-//! The ring buffer behind a marker, and whether an event that is written now arrives there.
+//! Trying whether an event arrives in the ring buffer behind a marker.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

@@ -15,7 +15,7 @@ pub(super) struct Facts {
     pub(super) properties: Option<Vec<u8>>,
     /// What `ATRACE_MARKER` names is there.
     pub(super) has_marker: bool,
-    pub(super) said: Said,
+    pub(super) page: Page,
     pub(super) descriptor: Descriptor,
     /// It has a thread that watches the properties.
     pub(super) has_watch: bool,
@@ -24,12 +24,12 @@ pub(super) struct Facts {
 
 /// What the process says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Page {
     #[default]
     Nothing,
     /// It can't be looked at: why, as an errno.
     Unseen(i32),
-    /// A forked child that has said nothing yet shows its parent's.
+    /// A forked child that has published nothing yet shows its parent's.
     Text { text: Vec<u8>, is_parents: bool },
 }
 
@@ -77,12 +77,12 @@ impl Facts {
         for text in [&self.name, &self.backend, &self.marker, &self.properties] {
             option(&mut words, text.as_deref());
         }
-        let (said, errno, is_parents) = match &self.said {
-            Said::Nothing => (None, 0, false),
-            Said::Unseen(errno) => (None, *errno, false),
-            Said::Text { text, is_parents } => (Some(&text[..]), 0, *is_parents),
+        let (page, errno, is_parents) = match &self.page {
+            Page::Nothing => (None, 0, false),
+            Page::Unseen(errno) => (None, *errno, false),
+            Page::Text { text, is_parents } => (Some(&text[..]), 0, *is_parents),
         };
-        option(&mut words, said);
+        option(&mut words, page);
         words.add(errno.to_le_bytes());
         option(&mut words, self.descriptor.link.as_deref());
         let store = &self.store;
@@ -110,7 +110,7 @@ impl Facts {
     /// Reads such an answer; None where it is none.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let words = &mut parse(bytes)?.into_iter();
-        let [name, backend, marker, properties, said] = read_options(words)?;
+        let [name, backend, marker, properties, page] = read_options(words)?;
         let errno = i32::from_le_bytes(words.next()?.try_into().ok()?);
         let [link] = read_options(words)?;
         let bits: [u8; 7] = words.next()?.try_into().ok()?;
@@ -130,15 +130,15 @@ impl Facts {
             Some(serial) => Some(u32::from_le_bytes(serial.try_into().ok()?)),
             None => None,
         };
-        let said = match (said, errno) {
-            (Some(text), _) => Said::Text { text, is_parents },
-            (None, 0) => Said::Nothing,
-            (None, errno) => Said::Unseen(errno),
+        let page = match (page, errno) {
+            (Some(text), _) => Page::Text { text, is_parents },
+            (None, 0) => Page::Nothing,
+            (None, errno) => Page::Unseen(errno),
         };
         let patterns = words.map(<[u8]>::to_vec).collect();
         let descriptor = Descriptor { link, is_it, is_place, has_place };
         let store = Store { path, presence, is_stale, fault, flags, serial, patterns };
-        Some(Self { name, backend, marker, properties, has_marker, said, descriptor, has_watch, store })
+        Some(Self { name, backend, marker, properties, has_marker, page, descriptor, has_watch, store })
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
             name: Some(b"/bin/name".to_vec()),
             marker: Some(Vec::new()),
             has_marker: true,
-            said: Said::Text { text: b"pid 1\n\xff".to_vec(), is_parents: true },
+            page: Page::Text { text: b"pid 1\n\xff".to_vec(), is_parents: true },
             descriptor: Descriptor { link: Some(b"/a".to_vec()), is_place: true, ..Descriptor::default() },
             has_watch: true,
             store: Store {
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_read() {
-        let unseen = Facts { said: Said::Unseen(13), ..Facts::default() };
+        let unseen = Facts { page: Page::Unseen(13), ..Facts::default() };
         for facts in [some(), unseen, Facts::default()] {
             assert_eq!(Facts::parse(&facts.bytes()).as_ref(), Some(&facts));
         }

@@ -1,8 +1,8 @@
-//! Finding out about a process: as its user, and changing nothing.
+//! Looking at a process: as its user, and changing nothing.
 //!
 //! For root, an [`Errand`] does it with the rights of the process' user, or apart from the doctor where that is root.
-//! What is read here was made by that user: each file has a size that is read at most, and nothing is opened that
-//! could wait or be anything else than what it must be.
+//! That user made what is read here: each file has a size that is read at most, and nothing is opened that could wait
+//! or be anything else than what it must be.
 
 use std::ffi::{CString, OsStr};
 use std::fs;
@@ -17,9 +17,9 @@ use atrace_sys::properties::Properties;
 use atrace_sys::state::NAME;
 use atrace_sys::{probe, process};
 
-use super::facts::{Descriptor, Facts, Presence, Said, Store};
+use super::facts::{Descriptor, Facts, Page, Presence, Store};
 use super::process::{Process, Status};
-use super::said::State;
+use super::published::Published;
 use crate::control::Control;
 use crate::flags;
 use crate::state;
@@ -63,25 +63,22 @@ pub(super) fn own() -> Facts {
     let pid = std::process::id();
     crate::atrace_init();
     let mut text = Vec::new();
-    state::compose(&mut |said| text = said.to_vec());
+    state::compose(&mut |composed| text = composed.to_vec());
     let variable = |name: &str| process::variable(name).map(OsStringExt::into_vec);
-    complete(pid, User::present().uid, Said::Text { text, is_parents: false }, variable)
+    complete(pid, User::present().uid, Page::Text { text, is_parents: false }, variable)
 }
 
 /// Of another process.
 fn of(pid: u32, uid: u32, numbers: &str) -> Facts {
     let environment = Process(pid).environment();
-    complete(pid, uid, said(pid, numbers), |name| environment.get(name).map(<[u8]>::to_vec))
+    complete(pid, uid, page(pid, numbers), |name| environment.get(name).map(<[u8]>::to_vec))
 }
 
-fn complete(pid: u32, uid: u32, said: Said, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Facts {
+fn complete(pid: u32, uid: u32, page: Page, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Facts {
     let name = Process(pid).argv0().map(CString::into_bytes);
     let marker = variable("ATRACE_MARKER");
     let has_marker = marker.as_deref().is_some_and(|marker| as_path(marker).exists());
-    let state = match &said {
-        Said::Text { text, .. } => Some(State::parse(text)),
-        _ => None,
-    };
+    let state = Published::of(&page);
     let properties = variable("ATRACE_PROPERTIES");
     let named = state.as_ref().and_then(|state| Some(state.get("properties")?.as_bytes().to_vec()));
     let place = named.or_else(|| properties.clone()).map(|place| as_path(&place).to_owned());
@@ -92,7 +89,7 @@ fn complete(pid: u32, uid: u32, said: Said, variable: impl Fn(&str) -> Option<Ve
         properties,
         has_marker,
         descriptor: state.map_or(Descriptor::default(), |state| descriptor(pid, &state)),
-        said,
+        page,
         has_watch: has_watch(pid),
         store: store(pid, &place.unwrap_or_else(|| Properties::path_for_uid(uid))),
     }
@@ -103,11 +100,11 @@ fn as_path(bytes: &[u8]) -> &Path {
 }
 
 /// Finds and reads what the process says of itself.
-fn said(pid: u32, numbers: &str) -> Said {
+fn page(pid: u32, numbers: &str) -> Page {
     let process = Process(pid);
     let descriptors = match process.descriptors() {
         Ok(descriptors) => descriptors,
-        Err(e) => return Said::Unseen(e.raw_os_error().unwrap_or(0).max(1)),
+        Err(e) => return Page::Unseen(e.raw_os_error().unwrap_or(0).max(1)),
     };
     let link = format!("/memfd:{NAME} ");
     let files = descriptors.filter(|(_, to)| to.as_os_str().as_bytes().starts_with(link.as_bytes()));
@@ -117,20 +114,20 @@ fn said(pid: u32, numbers: &str) -> Said {
         .collect();
     // In another namespace of processes it has more numbers than one.
     let is_own = |text: &Vec<u8>| {
-        let state = State::parse(text);
+        let state = Published::parse(text);
         state.get("pid").is_some_and(|pid| numbers.split_whitespace().any(|number| number == pid))
     };
     if let Some(text) = texts.iter().find(|text| is_own(text)) {
-        return Said::Text { text: text.clone(), is_parents: false };
+        return Page::Text { text: text.clone(), is_parents: false };
     }
     match texts.into_iter().next() {
-        Some(text) => Said::Text { text, is_parents: true },
-        None => Said::Nothing,
+        Some(text) => Page::Text { text, is_parents: true },
+        None => Page::Nothing,
     }
 }
 
 /// The descriptor of the marker as the kernel shows it.
-fn descriptor(pid: u32, state: &State) -> Descriptor {
+fn descriptor(pid: u32, state: &Published) -> Descriptor {
     let Some((fd, identity)) = state.marker() else { return Descriptor::default() };
     let own = Process(pid).path(&format!("fd/{fd}"));
     let is_it = |path: &Path| fs::metadata(path).is_ok_and(|data| (data.dev(), data.ino()) == identity);

@@ -8,14 +8,12 @@
 //! }
 //! ```
 //!
-//! A process tells some of it itself, in a page that others can read; see `atrace_sys::state`. It says nothing
-//! before its first event (or question), nor where its host closed every descriptor: then the rest is found out from
-//! outside, and what its own state is stays unknown. On Android no process tells.
+//! A process publishes its state in a page that others can read (`atrace_sys::state`). There is none before its first
+//! event, nor where its host closed every descriptor, nor on Android: then the doctor sees it from outside only.
 //!
-//! The page of another user's process is for root, who does not trust it: what the process, its files and its
-//! property store say is found out by a child that becomes its user and has a second for it, and comes back as bytes.
-//! Nothing that they name is opened for writing, and nothing is made. Texts are
-//! [escaped](crate::shown::shown), and advice is [quoted](crate::shown::quoted) for a shell.
+//! Root does not trust another user's process: a child that becomes this user looks at the process, its files and its
+//! property store, has a second for it, and answers with bytes. Nothing that they name is opened for writing, and nothing
+//! is made. Texts are [escaped](crate::shown::shown), and advice is [quoted](crate::shown::quoted) for a shell.
 
 mod event;
 mod facts;
@@ -23,18 +21,18 @@ mod look;
 #[allow(dead_code, reason = "the command compiles it too, and needs all of it")]
 mod process;
 mod properties;
+mod published;
 mod report;
-mod said;
 mod sink;
 
 use std::time::Duration;
 
 use atrace_sys::errand::{PATIENCE, User};
 
-use self::facts::{Facts, Said};
+use self::facts::{Facts, Page};
 use self::process::{Process, Status};
+use self::published::Published;
 pub use self::report::{Finding, Level, Report, Topic};
-use self::said::State;
 use crate::shown::shown;
 
 /// Looks at a running process.
@@ -62,8 +60,8 @@ pub fn examine(pid: u32) -> Report {
     if !patient.lives(&status, &mut report) {
         return report;
     }
-    let said = patient.state(&status, &mut report);
-    patient.report(said, report)
+    let published = patient.state(&status, &mut report);
+    patient.report(published, report)
 }
 
 /// Looks at what a program would find that this user starts now, in the environment of the calling process:
@@ -72,8 +70,8 @@ pub fn examine_program(argv0: Option<&str>) -> Report {
     let mut facts = look::own();
     facts.name = argv0.map(|name| name.as_bytes().to_vec());
     let patient = Patient { pid: std::process::id(), facts, is_new: true, left: PATIENCE };
-    let said = patient.said();
-    patient.report(said, Report::default())
+    let published = patient.published();
+    patient.report(published, Report::default())
 }
 
 /// The process that is looked at.
@@ -91,16 +89,16 @@ fn uid_of(status: &Status) -> String {
 }
 
 impl Patient {
-    fn report(mut self, said: Option<State>, mut report: Report) -> Report {
-        let marker = match &said {
-            Some(said) => self.sink(said, &mut report),
+    fn report(mut self, published: Option<Published>, mut report: Report) -> Report {
+        let marker = match &published {
+            Some(published) => self.sink(published, &mut report),
             None => self.unknown_sink(&mut report),
         };
         self.properties(&mut report);
-        if let Some(said) = &said {
-            self.follows(said, &mut report);
+        if let Some(published) = &published {
+            self.follows(published, &mut report);
         }
-        self.event(said.is_some(), marker, &mut report);
+        self.event(published.is_some(), marker, &mut report);
         report
     }
 
@@ -116,11 +114,8 @@ impl Patient {
         }
     }
 
-    fn said(&self) -> Option<State> {
-        match &self.facts.said {
-            Said::Text { text, .. } => Some(State::parse(text)),
-            _ => None,
-        }
+    fn published(&self) -> Option<Published> {
+        Published::of(&self.facts.page)
     }
 
     fn lives(&self, status: &Status, report: &mut Report) -> bool {
@@ -144,13 +139,13 @@ impl Patient {
     }
 
     /// What the process says of itself.
-    fn state(&self, status: &Status, report: &mut Report) -> Option<State> {
+    fn state(&self, status: &Status, report: &mut Report) -> Option<Published> {
         let is_root = User::present().uid == 0;
-        match &self.facts.said {
+        match &self.facts.page {
             _ if cfg!(target_os = "android") && self.pid != std::process::id() => {
                 report.note(Topic::State, "on Android a process says nothing of itself: where its events go, and what it has read, can't be seen");
             }
-            Said::Unseen(errno) if is_root => {
+            Page::Unseen(errno) if is_root => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 report.bad(
                     Topic::State,
@@ -162,7 +157,7 @@ impl Patient {
                     "start it without file capabilities or set-user-id, or have it print atrace::sink()",
                 );
             }
-            Said::Unseen(errno) => report.bad(
+            Page::Unseen(errno) => report.bad(
                 Topic::State,
                 format!(
                     "what it says of itself can't be seen ({}): it is for user {} and root",
@@ -171,21 +166,21 @@ impl Patient {
                 ),
                 format!("sudo atrace doctor {}", self.pid),
             ),
-            Said::Nothing => report.bad(
+            Page::Nothing => report.bad(
                 Topic::State,
                 "it says nothing of itself: it does not use this library, wrote no event yet, closed its descriptors, \
                  or runs with ATRACE_STATE=none",
                 "have it begin with atrace::atrace_init()",
             ),
-            Said::Text { is_parents: true, .. } => report.note(
+            Page::Text { is_parents: true, .. } => report.note(
                 Topic::State,
                 "it was forked, and has written no event since: what follows is its parent's",
             ),
-            Said::Text { text, .. } => {
-                let version = State::parse(text).get("version").unwrap_or("?").to_owned();
+            Page::Text { text, .. } => {
+                let version = Published::parse(text).get("version").unwrap_or("?").to_owned();
                 report.good(Topic::State, format!("atrace {version}"));
             }
         }
-        self.said()
+        self.published()
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the properties switch a process on, and whether it knows.
+//! Judging whether the properties switch a process on, and whether it has read them.
 
 use std::ffi::CString;
 use std::io;
@@ -9,8 +9,8 @@ use atrace_sys::properties::VALUE_MAX;
 
 use super::Patient;
 use super::facts::Presence;
+use super::published::Published;
 use super::report::{Level, Report, Topic};
-use super::said::State;
 use crate::AtraceTag;
 use crate::control;
 use crate::flags;
@@ -117,8 +117,8 @@ impl Patient {
     }
 
     /// Whether the process knows what the properties say.
-    pub(super) fn follows(&mut self, said: &State, report: &mut Report) {
-        let tags = AtraceTag::from_bits_retain(said.number("tags").unwrap_or(0));
+    pub(super) fn follows(&mut self, published: &Published, report: &mut Report) {
+        let tags = AtraceTag::from_bits_retain(published.number("tags").unwrap_or(0));
         if tags.contains(AtraceTag::NotReady) {
             report.bad(
                 Topic::Disabled,
@@ -126,7 +126,7 @@ impl Patient {
                 "have it call atrace_set_tracing_enabled(true)",
             );
         }
-        let filters = said.number("filters").unwrap_or(0);
+        let filters = published.number("filters").unwrap_or(0);
         // A thread that was just started names itself a little later.
         for _ in 0..20 {
             if self.facts.has_watch || filters == 0 {
@@ -146,7 +146,7 @@ impl Patient {
         if !self.is_new {
             self.serial(filters > 0 && self.facts.has_watch, report);
         }
-        if let Some((count, code)) = said.get("dropped").and_then(|text| text.split_once(' ')) {
+        if let Some((count, code)) = published.get("dropped").and_then(|text| text.split_once(' ')) {
             let error = code.parse().map_or(io::Error::other("?"), io::Error::from_raw_os_error);
             report.note(
                 Topic::Lost,
@@ -157,8 +157,9 @@ impl Patient {
 
     fn serial(&mut self, is_watched: bool, report: &mut Report) {
         let Some(serial) = self.facts.store.serial else { return };
-        let is_noticed =
-            |patient: &Self| patient.said().is_some_and(|said| said.number("serial") == Some(serial.into()));
+        let is_noticed = |patient: &Self| {
+            patient.published().is_some_and(|published| published.number("serial") == Some(serial.into()))
+        };
         let mut is_known = is_noticed(self);
         if !is_known && is_watched {
             // It may be about to.

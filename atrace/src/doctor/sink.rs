@@ -1,34 +1,36 @@
-//! Where the events of a process go.
+//! Judging where the events of a process go.
 
 use std::io::ErrorKind;
 
 use super::event::{Buffer, Written};
+use super::published::Published;
 use super::report::{Report, Topic};
-use super::said::State;
 use super::{Patient, event};
 use crate::shown::shown;
 use crate::tracefs;
 
 impl Patient {
     /// Looks at where the events go.
-    pub(super) fn sink(&self, said: &State, report: &mut Report) -> Option<Written> {
-        let kind = said.get("sink").unwrap_or("None");
-        let place = said.get("place").unwrap_or_default();
+    pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
+        let kind = published.get("sink").unwrap_or("None");
+        let place = published.get("place").unwrap_or_default();
         match kind {
             "None" => {
-                self.nowhere(said.get("reason").unwrap_or("no event was written yet"), report);
+                self.nowhere(published.get("reason").unwrap_or("no event was written yet"), report);
                 return None;
             }
             "Cutils" | "Ndk" => {
-                let path =
-                    said.get("library").filter(|path| !path.is_empty()).unwrap_or("a library of no name");
+                let path = published
+                    .get("library")
+                    .filter(|path| !path.is_empty())
+                    .unwrap_or("a library of no name");
                 report.good(
                     Topic::Backend,
                     format!("events go to {}", if kind == "Ndk" { "libandroid" } else { "libcutils" }),
                 );
                 report.good(Topic::Library, format!("found: {path}"));
-                let lacks = said.lacks.join(", ");
-                if !lacks.is_empty() && said.get("marker").is_some() {
+                let lacks = published.lacks.join(", ");
+                if !lacks.is_empty() && published.get("marker").is_some() {
                     report.note(
                         Topic::Library,
                         format!("it lacks {lacks}: those events are written to the marker"),
@@ -54,7 +56,7 @@ impl Patient {
             }
             _ => report.good(Topic::Backend, "events go to the kernel's marker"),
         }
-        let (fd, identity) = said.marker()?;
+        let (fd, identity) = published.marker()?;
         if !self.descriptor(fd, place, report) {
             return None;
         }
@@ -110,7 +112,7 @@ impl Patient {
             report.bad(
                 Topic::Mount,
                 format!("tracefs is not mounted: {reason}"),
-                format!("mount -t tracefs nodev /sys/kernel/tracing; then {again}"),
+                format!("{}; then {again}", tracefs::MOUNT),
             );
         } else if reason.contains("propert") {
             report.bad(Topic::Properties, format!("the property store can't be used: {reason}"), again);
@@ -128,7 +130,7 @@ impl Patient {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                report.bad(Topic::Mount, e.to_string(), "mount -t tracefs nodev /sys/kernel/tracing");
+                report.bad(Topic::Mount, e.to_string(), tracefs::MOUNT);
             }
             Err(_) => {}
         }

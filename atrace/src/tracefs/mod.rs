@@ -46,6 +46,9 @@ pub use self::sweep::{Swept, sweep, sweep_where};
 /// Where tracefs is mounted, the usual place first.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
+/// The command that mounts it there.
+pub(crate) const MOUNT: &str = "mount -t tracefs nodev /sys/kernel/tracing";
+
 /// The option of an instance to get a copy of what is written to the top-level marker (Linux 6.16).
 pub const COPY: &str = "copy_trace_marker";
 
@@ -69,10 +72,7 @@ pub fn root() -> io::Result<PathBuf> {
             ErrorKind::PermissionDenied,
             format!("no permission to use {mount}: run this as root (sudo)"),
         ),
-        None => io::Error::new(
-            ErrorKind::NotFound,
-            format!("tracefs is not mounted: run as root: mount -t tracefs nodev {}", MOUNTS[0]),
-        ),
+        None => io::Error::new(ErrorKind::NotFound, format!("tracefs is not mounted: run as root: {MOUNT}")),
     })
 }
 

@@ -1,16 +1,26 @@
-//! What a process says of itself, and where that stands.
+//! The state that a process publishes, as lines of a key and a value.
 
 use std::collections::HashMap;
 
+use super::facts::Page;
+
 /// The lines of a state; see [`crate::state`] for the keys.
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+pub(super) struct Published {
     fields: HashMap<String, String>,
     /// The functions that the library has not.
     pub(super) lacks: Vec<String>,
 }
 
-impl State {
+impl Published {
+    /// What the page says, if it says something.
+    pub(super) fn of(page: &Page) -> Option<Self> {
+        match page {
+            Page::Text { text, .. } => Some(Self::parse(text)),
+            _ => None,
+        }
+    }
+
     pub(super) fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let lines = || text.lines().filter_map(|line| line.split_once(' '));
