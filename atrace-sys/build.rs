@@ -8,6 +8,12 @@ fn main() {
     // Dependents find `cutils/trace.h` below DEP_CUTILS_INCLUDE.
     println!("cargo::metadata=include={}", include.display());
 
+    // Named after what is missing: a build without this script is one for Linux or Android.
+    println!("cargo::rustc-check-cfg=cfg(no_tracing)");
+    if !matches!(variable("CARGO_CFG_TARGET_OS").as_str(), "linux" | "android") {
+        println!("cargo::rustc-cfg=no_tracing");
+    }
+
     println!("cargo::rustc-check-cfg=cfg(atrace_link_cutils)");
     if std::env::var_os("CARGO_CFG_ATRACE_LINK_CUTILS").is_some() {
         println!("cargo::rustc-link-lib=dylib=cutils");

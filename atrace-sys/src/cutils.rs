@@ -18,6 +18,7 @@ use std::fmt;
 use std::sync::atomic::AtomicU64;
 
 use crate::bindings;
+use crate::system::library_of;
 
 /// Why libcutils can't be used.
 #[derive(Debug)]
@@ -60,7 +61,7 @@ macro_rules! functions {
 
             /// Those of a library opened at run time.
             #[cfg(not(atrace_link_cutils))]
-            fn of(library: crate::library::Library) -> Self {
+            fn of(library: crate::system::Library) -> Self {
                 Self {
                     $(
                         // SAFETY: libcutils' symbol of that name has that type in every version (for the
@@ -123,7 +124,7 @@ impl TrackEnd {
     fn of(functions: &Functions, api_level: Option<u32>) -> Self {
         let Some(function) = functions.atrace_async_for_track_end_body else { return Self::Not };
         // A process of the vendor partition may be given the libcutils of an older Android than the device's.
-        match vendor_level(path_of(function as *const _).to_bytes()).unwrap_or(api_level) {
+        match vendor_level(library_of(function as *const _).to_bytes()).unwrap_or(api_level) {
             Some(ANDROID_13) => {
                 // SAFETY: both are functions of C; this is the type it has in Android 13, the first to have it.
                 Self::WithName(unsafe { std::mem::transmute::<TakesTrack, TakesName>(function) })
@@ -134,21 +135,6 @@ impl TrackEnd {
             _ => Self::Not,
         }
     }
-}
-
-/// The path of the library that a function is in; empty where the dynamic linker does not tell.
-fn path_of(function: *const std::ffi::c_void) -> &'static CStr {
-    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address may be asked for, and `found` is writable; zeroes are a valid Dl_info.
-    let found = unsafe {
-        libc::dladdr(function, found.as_mut_ptr());
-        found.assume_init()
-    };
-    if found.dli_fname.is_null() {
-        return c"";
-    }
-    // SAFETY: a C string of the dynamic linker's, valid while the library is loaded: always.
-    unsafe { CStr::from_ptr(found.dli_fname) }
 }
 
 /// The API level of a library of the VNDK, which its directory names: `/apex/com.android.vndk.v33/lib64/`,
@@ -198,7 +184,7 @@ impl Cutils {
     #[cfg(not(atrace_link_cutils))]
     pub fn load(path: Option<&OsStr>) -> Result<Self, CutilsError> {
         let name = path.unwrap_or(OsStr::new("libcutils.so"));
-        let library = crate::library::Library::open(name).map_err(CutilsError)?;
+        let library = crate::system::Library::open(name).map_err(CutilsError)?;
         let functions = Functions::of(library);
         // SAFETY: a uint64_t in every version, aligned, written by whole 64-bit stores, and never unmapped: a library stays.
         let tags = unsafe { library.get::<&'static AtomicU64>(c"atrace_enabled_tags") };
@@ -234,7 +220,7 @@ impl Cutils {
     fn new(functions: Functions, enabled_tags: &'static AtomicU64) -> Self {
         let path = functions
             .atrace_begin_body
-            .map_or(c"", |function| path_of(function as *const _))
+            .map_or(c"", |function| library_of(function as *const _))
             .to_string_lossy();
         Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags, path }
     }

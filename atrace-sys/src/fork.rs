@@ -17,11 +17,12 @@ mod turn;
 mod value;
 
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use self::turn::Turn;
 pub use self::value::PerProcess;
-use crate::errno::ErrnoGuard;
+use crate::system::{self, ErrnoGuard, Plain};
+use crate::word::{AtomicRef, offer};
 
 /// A process among those that come from each other by forking: a child's generation differs from that of every
 /// ancestor, also where it has the same number.
@@ -43,22 +44,19 @@ struct Own {
     generation: AtomicU64,
 }
 
+// SAFETY: zeros are numbers.
+unsafe impl Plain for Own {}
+
 /// Used until [`place`] has a page, and where there can be none.
 static UNWIPED: Own = Own { kept: AtomicU64::new(0), generation: AtomicU64::new(0) };
-static OWN: AtomicPtr<Own> = AtomicPtr::new((&raw const UNWIPED).cast_mut());
+static OWN: AtomicRef<Own> = AtomicRef::new(&UNWIPED);
 /// The last generation that this process or an ancestor of it had.
 static LAST: AtomicU64 = AtomicU64::new(0);
-
-#[inline(always)]
-fn own() -> &'static Own {
-    // SAFETY: OWN points to UNWIPED or to the page that `place` made, which is never unmapped.
-    unsafe { &*OWN.load(Ordering::Acquire) }
-}
 
 /// Returns the generation of the calling process, also right after a fork. Costs two loads.
 #[inline(always)]
 pub fn generation() -> Generation {
-    NonZeroU64::new(own().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
+    NonZeroU64::new(OWN.get().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
 /// Returns what `make` makes, made once in each process; it always makes the same. Costs two loads.
@@ -66,7 +64,7 @@ pub fn generation() -> Generation {
 /// There is room for one such word: that of [`process::id`](crate::process::id).
 #[inline(always)]
 pub(crate) fn kept(make: fn() -> NonZeroU64) -> NonZeroU64 {
-    NonZeroU64::new(own().kept.load(Ordering::Relaxed)).unwrap_or_else(|| keep(make))
+    NonZeroU64::new(OWN.get().kept.load(Ordering::Relaxed)).unwrap_or_else(|| keep(make))
 }
 
 #[cold]
@@ -98,74 +96,26 @@ fn learn_generation() -> Generation {
 
 /// Where words are kept, in a page if that can be had; and whether they are zeros in a child.
 fn place() -> (&'static Own, bool) {
-    let unwiped = (&raw const UNWIPED).cast_mut();
-    let mut place = OWN.load(Ordering::Acquire);
-    if place == unwiped {
-        place = wiped_on_fork().unwrap_or(unwiped);
-        if place != unwiped
-            && let Err(faster) = OWN.compare_exchange(unwiped, place, Ordering::AcqRel, Ordering::Acquire)
-        {
-            unmap(place);
-            place = faster;
-        }
+    if std::ptr::eq(OWN.get(), &UNWIPED)
+        && let Some(page) = system::wiped_on_fork()
+    {
+        let _ = offer(page, |page| OWN.replace(&UNWIPED, page));
     }
-    let is_cleared = place != unwiped || clear_at_fork();
-    // SAFETY: `place` is UNWIPED or a live page of ours, see `own`.
-    (unsafe { &*place }, is_cleared)
+    let own = OWN.get();
+    (own, !std::ptr::eq(own, &UNWIPED) || clear_at_fork())
 }
 
-fn page_size() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
-/// Maps a page that reads as zero in every forked child, if the kernel knows how.
-fn wiped_on_fork() -> Option<*mut Own> {
-    if cfg!(miri) {
-        return None;
-    }
-    let size = page_size();
-    // SAFETY: a new private anonymous mapping touches no memory of anyone.
-    let page = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            size,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: the range is the mapping just made.
-    if unsafe { libc::madvise(page, size, libc::MADV_WIPEONFORK) } != 0 {
-        unmap(page.cast());
-        return None;
-    }
-    Some(page.cast())
-}
-
-fn unmap(page: *mut Own) {
-    // SAFETY: only called with a page of `wiped_on_fork` that nobody else has seen.
-    unsafe { libc::munmap(page.cast(), page_size()) };
-}
-
-/// Has UNWIPED cleared in forked children; false where that can't be arranged.
+/// Has UNWIPED cleared in forked children; false where that can't be arranged. Done twice, it does no harm.
 fn clear_at_fork() -> bool {
-    static REGISTERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
     extern "C" fn clear() {
         UNWIPED.kept.store(0, Ordering::Relaxed);
         UNWIPED.generation.store(0, Ordering::Relaxed);
     }
-    if cfg!(miri) || REGISTERED.load(Ordering::Acquire) {
-        return true;
+    if !REGISTERED.load(Ordering::Acquire) {
+        REGISTERED.store(system::at_fork(clear), Ordering::Release);
     }
-    // SAFETY: the handler only stores to a static; registering it twice would do no harm.
-    let registered = unsafe { libc::pthread_atfork(None, None, Some(clear)) } == 0;
-    REGISTERED.store(registered, Ordering::Release);
-    registered
+    REGISTERED.load(Ordering::Acquire)
 }
 
 #[cfg(test)]

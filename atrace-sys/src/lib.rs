@@ -15,7 +15,8 @@
 //! - [`thread`]: a thread that its host does not notice;
 //! - [`AtomicRef`], [`OnceRef`]: a shared word in a place that can change, or is not known yet.
 //!
-//! On other systems there are only the last two, [`fork`], a plain [`thread`] and the bindings' constants.
+//! On other systems nothing can be opened, and there are neither [`errand`] nor [`probe`].
+#![cfg_attr(no_tracing, expect(dead_code, reason = "nothing can be opened, so nothing uses it"))]
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
 
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
@@ -27,43 +28,19 @@ pub mod bindings {
     #[cfg(not(feature = "bindgen"))]
     include!("bindings.rs");
 }
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod cutils;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(not(no_tracing))]
 pub mod errand;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod errno;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod fork;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-#[path = "fork/elsewhere.rs"]
-pub mod fork;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod library;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod marker;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod ndk;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(not(no_tracing))]
 pub mod probe;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod process;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod properties;
-#[cfg(all(
-    feature = "guard-returns",
-    any(target_os = "linux", target_os = "android"),
-    target_arch = "x86_64",
-    target_pointer_width = "64",
-    not(miri)
-))]
-mod returns;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod state;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub mod thread;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-#[path = "thread_elsewhere.rs"]
+#[cfg_attr(no_tracing, path = "elsewhere.rs")]
+mod system;
 pub mod thread;
 mod word;
 

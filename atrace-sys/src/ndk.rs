@@ -45,7 +45,7 @@ impl Ndk {
     /// Says why it can't be loaded, or that it is none of Android 6 or later.
     pub fn load(path: Option<&OsStr>) -> Result<Self, NdkError> {
         let name = path.unwrap_or(OsStr::new("libandroid.so"));
-        let library = crate::library::Library::open(name).map_err(NdkError)?;
+        let library = crate::system::Library::open(name).map_err(NdkError)?;
         // SAFETY: the functions have had these types since they were introduced (`android/trace.h` of the NDK).
         let (is_enabled, begin, end, async_begin, async_end, counter) = unsafe {
             (

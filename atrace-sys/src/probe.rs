@@ -3,13 +3,15 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::marker::open::on_tracefs;
 use crate::state::{SIZE, text_of};
+use crate::system::file;
 
 /// Opens the marker at `path` for writing, provided that it is on tracefs and has this device and inode.
 ///
@@ -21,13 +23,10 @@ use crate::state::{SIZE, text_of};
 pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::Result<File> {
     let found = look_at(path, is_followed)?;
     let data = found.metadata()?;
-    if !data.is_file()
-        || (data.dev(), data.ino()) != identity
-        || !crate::marker::on_tracefs(found.as_raw_fd())
-    {
+    if !data.is_file() || (data.dev(), data.ino()) != identity || !on_tracefs(found.as_raw_fd()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not that marker"));
     }
-    reopen(&found, libc::O_WRONLY)
+    file::reopen(&found, libc::O_WRONLY)
 }
 
 /// Reads the [state](crate::state) of another process from its descriptor in `/proc`; `None` where it is none.
@@ -39,17 +38,17 @@ pub fn read_state(path: &Path) -> Option<Vec<u8>> {
     if !data.is_file() || data.len() != SIZE as u64 {
         return None;
     }
-    let file = reopen(&found, libc::O_RDONLY).ok()?;
+    let again = file::reopen(&found, libc::O_RDONLY).ok()?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    // SAFETY: an open descriptor. It fails where the file is no memory file.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) } & seals != seals {
+    // It fails where the file is no memory file.
+    if file::control(again.as_raw_fd(), libc::F_GET_SEALS, 0).ok()? & seals != seals {
         return None;
     }
     for _ in 0..100 {
-        let (mut page, mut again) = ([0; SIZE], [0; 8]);
-        file.read_exact_at(&mut page, 0).ok()?;
-        file.read_exact_at(&mut again, 0).ok()?;
-        if page[..8] == again
+        let (mut page, mut sequence) = ([0; SIZE], [0; 8]);
+        again.read_exact_at(&mut page, 0).ok()?;
+        again.read_exact_at(&mut sequence, 0).ok()?;
+        if page[..8] == sequence
             && let Some(text) = text_of(&page)
         {
             return Some(text.to_vec());
@@ -62,22 +61,7 @@ pub fn read_state(path: &Path) -> Option<Vec<u8>> {
 /// A descriptor that nothing can be done with but to look at the file.
 fn look_at(path: &Path, is_followed: bool) -> io::Result<File> {
     let name = CString::new(path.as_os_str().as_bytes())?;
-    open(&name, libc::O_PATH | if is_followed { 0 } else { libc::O_NOFOLLOW })
-}
-
-/// Opens the very file that was looked at, whatever its path means by now.
-fn reopen(found: &File, flags: libc::c_int) -> io::Result<File> {
-    let again = CString::new(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
-    open(&again, flags | libc::O_NOCTTY | libc::O_NONBLOCK)
-}
-
-fn open(name: &CString, flags: libc::c_int) -> io::Result<File> {
-    // SAFETY: a C string and flags.
-    match unsafe { libc::open(name.as_ptr(), flags | libc::O_CLOEXEC) } {
-        fd if fd < 0 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened, and nobody else's.
-        fd => Ok(unsafe { File::from_raw_fd(fd) }),
-    }
+    file::open(&name, libc::O_PATH | if is_followed { 0 } else { libc::O_NOFOLLOW })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! reference that is empty at first: all zeroes, so that a large table of them takes no room in a program.
 
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A `&'static T` that can be replaced atomically, from any thread.
@@ -25,24 +26,24 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// assert_eq!(PLACE.get().load(Ordering::Relaxed), 2);
 /// ```
 #[derive(Debug)]
-pub struct AtomicRef<T: Sync + 'static>(AtomicPtr<T>, PhantomData<&'static T>);
+pub struct AtomicRef<T: Sync + 'static>(OnceRef<T>);
 
 impl<T: Sync + 'static> AtomicRef<T> {
     /// Makes a reference that can be replaced later.
     pub const fn new(target: &'static T) -> Self {
-        Self(AtomicPtr::new(std::ptr::from_ref(target).cast_mut()), PhantomData)
+        Self(OnceRef(AtomicPtr::new(std::ptr::from_ref(target).cast_mut()), PhantomData))
     }
 
     /// Returns what it refers to now.
     #[inline(always)]
     pub fn get(&self) -> &'static T {
-        // SAFETY: the pointer comes from a `&'static T`: `new`, `set` and `replace` accept nothing else.
-        unsafe { &*self.0.load(Ordering::Acquire) }
+        // SAFETY: never null, and from a `&'static T`: `new`, `set` and `replace` accept nothing else.
+        unsafe { &*self.0.0.load(Ordering::Acquire) }
     }
 
     /// Makes it refer to `target`.
     pub fn set(&self, target: &'static T) {
-        self.0.store(std::ptr::from_ref(target).cast_mut(), Ordering::Release);
+        self.0.put(Some(target));
     }
 
     /// Makes it refer to the content of `new`, which is never freed then, if it still refers to `current`;
@@ -52,18 +53,7 @@ impl<T: Sync + 'static> AtomicRef<T> {
     ///
     /// Returns the present reference when another thread was faster.
     pub fn publish(&self, current: &'static T, new: Box<T>) -> Result<&'static T, &'static T> {
-        let new = Box::into_raw(new);
-        // SAFETY: a box' content, which lives for ever unless it is taken back below, where nobody else has
-        // seen it.
-        match self.replace(current, unsafe { &*new }) {
-            // SAFETY: as above, and published now.
-            Ok(()) => Ok(unsafe { &*new }),
-            Err(present) => {
-                // SAFETY: made from a box above and not published.
-                drop(unsafe { Box::from_raw(new) });
-                Err(present)
-            }
-        }
+        offer(new, |new| self.replace(current, new))
     }
 
     /// Makes it refer to `new` if it still refers to `current`; else returns what it refers to.
@@ -72,16 +62,7 @@ impl<T: Sync + 'static> AtomicRef<T> {
     ///
     /// Returns the present reference when another thread was faster.
     pub fn replace(&self, current: &'static T, new: &'static T) -> Result<(), &'static T> {
-        match self.0.compare_exchange(
-            std::ptr::from_ref(current).cast_mut(),
-            std::ptr::from_ref(new).cast_mut(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
-            Ok(_) => Ok(()),
-            // SAFETY: as in `get`.
-            Err(present) => Err(unsafe { &*present }),
-        }
+        self.0.replace(Some(current), new).map_err(|present| present.unwrap_or(current))
     }
 }
 
@@ -111,8 +92,17 @@ impl<T: Sync + 'static> OnceRef<T> {
     /// Returns what was set.
     #[inline(always)]
     pub fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or from a `&'static T`: `set` accepts nothing else.
-        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+        Self::target(self.0.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn target(pointer: *mut T) -> Option<&'static T> {
+        // SAFETY: null, or from a `&'static T`: `put` and `replace` accept nothing else.
+        unsafe { pointer.as_ref() }
+    }
+
+    fn pointer(target: Option<&'static T>) -> *mut T {
+        target.map_or(std::ptr::null_mut(), |target| std::ptr::from_ref(target).cast_mut())
     }
 
     /// Sets what it refers to from now on; waits for nobody.
@@ -121,12 +111,23 @@ impl<T: Sync + 'static> OnceRef<T> {
     ///
     /// Returns what it refers to when something, be it the same, was set before.
     pub fn set(&self, target: &'static T) -> Result<(), &'static T> {
-        let new = std::ptr::from_ref(target).cast_mut();
-        match self.0.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(()),
-            // SAFETY: as in `get`; it was not null.
-            Err(present) => Err(unsafe { &*present }),
-        }
+        self.replace(None, target).map_err(|present| present.unwrap_or(target))
+    }
+
+    /// Makes it refer to `target`, whatever it refers to.
+    pub(crate) fn put(&self, target: Option<&'static T>) {
+        self.0.store(Self::pointer(target), Ordering::Release);
+    }
+
+    /// Makes it refer to `new` if it still refers to `current`; else returns what it refers to.
+    pub(crate) fn replace(
+        &self,
+        current: Option<&'static T>,
+        new: &'static T,
+    ) -> Result<(), Option<&'static T>> {
+        let (current, new) = (Self::pointer(current), Self::pointer(Some(new)));
+        let replaced = self.0.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
+        replaced.map(drop).map_err(Self::target)
     }
 
     /// Returns what was set, making and leaking it now if need be.
@@ -134,19 +135,13 @@ impl<T: Sync + 'static> OnceRef<T> {
     /// Of threads that come at once each makes one, the first to finish is right, and what the others made is dropped:
     /// nobody waits, also not in a forked child for a thread of its parent's.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
-        self.get().unwrap_or_else(|| {
-            let new = Box::into_raw(Box::new(make()));
-            // SAFETY: made above, and from now on nobody frees it but this function, if it was not set.
-            self.set(unsafe { &*new }).map_or_else(
-                |present| {
-                    // SAFETY: made above, and nobody else has seen it.
-                    drop(unsafe { Box::from_raw(new) });
-                    present
-                },
-                // SAFETY: made above and set: nobody frees it.
-                |()| unsafe { &*new },
-            )
-        })
+        self.get().unwrap_or_else(|| self.keep(Box::new(make())))
+    }
+
+    /// Sets the content of `new`, which is never freed then, unless something was set before; returns what is set.
+    pub(crate) fn keep(&self, new: impl Leak<T>) -> &'static T {
+        let (Ok(set) | Err(set)) = offer(new, |new| self.set(new));
+        set
     }
 }
 
@@ -154,6 +149,44 @@ impl<T: Sync + 'static> Default for OnceRef<T> {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// What owns a `T` and can leave it where it is for ever.
+pub(crate) trait Leak<T> {
+    /// Gives up the `T`, which stays until it is taken back.
+    fn into_raw(self) -> NonNull<T>;
+
+    /// Takes a `T` back.
+    ///
+    /// # Safety
+    ///
+    /// It is from `into_raw`, and nobody refers to it any more.
+    unsafe fn from_raw(raw: NonNull<T>) -> Self;
+}
+
+impl<T> Leak<T> for Box<T> {
+    fn into_raw(self) -> NonNull<T> {
+        NonNull::from(Box::leak(self))
+    }
+
+    unsafe fn from_raw(raw: NonNull<T>) -> Self {
+        // SAFETY: as promised.
+        unsafe { Self::from_raw(raw.as_ptr()) }
+    }
+}
+
+/// Has `set` publish `new`, which is dropped where that fails.
+pub(crate) fn offer<T: 'static, E, L: Leak<T>>(
+    new: L,
+    set: impl FnOnce(&'static T) -> Result<(), E>,
+) -> Result<&'static T, E> {
+    let raw = new.into_raw();
+    // SAFETY: lives for ever unless it is taken back below, where nobody else has seen it.
+    let new = unsafe { raw.as_ref() };
+    set(new).map(|()| new).inspect_err(|_| {
+        // SAFETY: given up above, and not published.
+        drop(unsafe { L::from_raw(raw) });
+    })
 }
 
 #[cfg(test)]

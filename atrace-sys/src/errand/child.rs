@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{ANSWER_MAX, User};
+use crate::system::{self, file};
 
 /// How much memory the child may have beside what its maker has, how large a file, how many descriptors.
 const MEMORY: u64 = 256 << 20;
@@ -13,7 +14,7 @@ const FILE: u64 = 1 << 20;
 const DESCRIPTORS: u64 = 256;
 
 /// What the child does; it ends in here.
-pub(super) fn live(user: User, maker: libc::pid_t, pipe: &File, work: impl FnOnce() -> Vec<u8>) -> ! {
+pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> Vec<u8>) -> ! {
     let done = catch_unwind(AssertUnwindSafe(|| {
         if become_user(user, maker, pipe).is_none() {
             return false;
@@ -35,7 +36,7 @@ pub(super) fn live(user: User, maker: libc::pid_t, pipe: &File, work: impl FnOnc
 pub(super) const PIPE: libc::c_int = 3;
 
 /// Gives up everything but the pipe, for good.
-fn become_user(user: User, maker: libc::pid_t, pipe: &File) -> Option<()> {
+fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
     // SAFETY: numbers, C strings and live structures; the child has one thread, and nobody else uses its descriptors,
     // its signals or its environment.
     unsafe {
@@ -44,9 +45,7 @@ fn become_user(user: User, maker: libc::pid_t, pipe: &File) -> Option<()> {
         for signal in 1..=64 {
             libc::signal(signal, libc::SIG_DFL);
         }
-        let mut none = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        system::signals::unblock_all();
         // Away from the terminal, which could be typed into.
         libc::setsid();
         libc::clearenv();
@@ -54,7 +53,7 @@ fn become_user(user: User, maker: libc::pid_t, pipe: &File) -> Option<()> {
         hold(libc::chdir(c"/".as_ptr()))?;
         leave_descriptors(pipe)?;
         limits()?;
-        if user.uid != libc::geteuid() {
+        if user.uid != system::effective_ids().0 {
             hold(libc::setgroups(0, std::ptr::null()))?;
             hold(libc::setresgid(user.gid, user.gid, user.gid))?;
             hold(libc::setresuid(user.uid, user.uid, user.uid))?;
@@ -70,11 +69,8 @@ fn become_user(user: User, maker: libc::pid_t, pipe: &File) -> Option<()> {
         hold(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
         // Should the maker be gone already, or not come to end it.
         libc::alarm(5);
-        if libc::getppid() != maker {
-            return None;
-        }
     }
-    Some(())
+    (std::os::unix::process::parent_id() == maker).then_some(())
 }
 
 fn hold(result: libc::c_int) -> Option<()> {
@@ -83,55 +79,38 @@ fn hold(result: libc::c_int) -> Option<()> {
 
 /// Closes all but the pipe, and has /dev/null for the first three.
 fn leave_descriptors(pipe: &File) -> Option<()> {
-    // SAFETY: numbers and a C string; nobody else in this process uses a descriptor.
-    unsafe {
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        // Beyond those that are given new files below.
-        let (null, pipe) =
-            (libc::fcntl(null, libc::F_DUPFD, 10), libc::fcntl(pipe.as_raw_fd(), libc::F_DUPFD, 10));
-        for (from, to) in [(null, 0), (null, 1), (null, 2), (pipe, PIPE)] {
-            if libc::dup2(from, to) != to {
-                return None;
-            }
+    let null = file::open(c"/dev/null", libc::O_RDWR).ok()?.into_raw_fd();
+    // Beyond those that are given new files below.
+    let beyond = |fd| file::control(fd, libc::F_DUPFD, 10).ok();
+    let (null, pipe) = (beyond(null)?, beyond(pipe.as_raw_fd())?);
+    for (from, to) in [(null, 0), (null, 1), (null, 2), (pipe, PIPE)] {
+        // SAFETY: numbers; nobody else in this process uses a descriptor.
+        if unsafe { libc::dup2(from, to) } != to {
+            return None;
         }
-        let first = PIPE + 1;
-        if libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) == 0 {
-            return Some(());
-        }
+    }
+    let first = PIPE + 1;
+    if !system::close_range(first as libc::c_uint, 0) {
         // Before Linux 5.9.
-        let mut limit = std::mem::zeroed::<libc::rlimit>();
-        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        let last = libc::c_int::try_from(limit.rlim_cur).unwrap_or(libc::c_int::MAX).min(1 << 20);
-        (first..last).for_each(|fd| {
-            libc::close(fd);
-        });
+        let last = system::soft_limit(libc::RLIMIT_NOFILE).unwrap_or(u64::MAX).min(1 << 20);
+        (first..last as libc::c_int).for_each(file::close);
     }
     Some(())
 }
 
 /// No core, two seconds of work, a little memory, small files, no children.
 fn limits() -> Option<()> {
-    // SAFETY: no preconditions.
-    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let present = statm.split(' ').next()?.parse::<u64>().ok()?.checked_mul(page)?;
-    let limit = |what, most: u64| {
-        let most = libc::rlim_t::try_from(most).unwrap_or(libc::rlim_t::MAX);
-        // SAFETY: a resource and a live structure.
-        unsafe {
-            let mut limit = std::mem::zeroed::<libc::rlimit>();
-            libc::getrlimit(what, &mut limit);
-            limit.rlim_cur = limit.rlim_cur.min(most);
-            limit.rlim_max = limit.rlim_cur;
-            hold(libc::setrlimit(what, &limit))
-        }
-    };
-    limit(libc::RLIMIT_CORE, 0)?;
-    limit(libc::RLIMIT_CPU, 2)?;
-    limit(libc::RLIMIT_AS, present.saturating_add(MEMORY))?;
-    limit(libc::RLIMIT_FSIZE, FILE)?;
-    limit(libc::RLIMIT_NOFILE, DESCRIPTORS)?;
-    limit(libc::RLIMIT_NPROC, 0)
+    let present = statm.split(' ').next()?.parse::<u64>().ok()?.checked_mul(system::page_size() as u64)?;
+    let limits = [
+        (libc::RLIMIT_CORE, 0),
+        (libc::RLIMIT_CPU, 2),
+        (libc::RLIMIT_AS, present.saturating_add(MEMORY)),
+        (libc::RLIMIT_FSIZE, FILE),
+        (libc::RLIMIT_NOFILE, DESCRIPTORS),
+        (libc::RLIMIT_NPROC, 0),
+    ];
+    limits.into_iter().try_for_each(|(what, most)| system::lower_limit(what, most).ok())
 }
 
 /// Also those that the process kept across the change of its user, or could give to a program.

@@ -18,10 +18,11 @@ mod words;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 pub use self::words::{Words, parse};
+use crate::system::{self, file};
 
 /// How long what is done as one user may take.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -41,8 +42,8 @@ pub struct User {
 impl User {
     /// Whose rights are in force.
     pub fn present() -> Self {
-        // SAFETY: no preconditions.
-        unsafe { Self { uid: libc::geteuid(), gid: libc::getegid() } }
+        let (uid, gid) = system::effective_ids();
+        Self { uid, gid }
     }
 }
 
@@ -100,8 +101,7 @@ impl Errand {
     pub fn start(user: User, patience: Duration, work: impl FnOnce() -> Vec<u8>) -> Result<Self, Failure> {
         let start = Instant::now();
         let (answer, pipe) = pipe().map_err(Failure::NotStarted)?;
-        // SAFETY: no preconditions.
-        let maker = unsafe { libc::getpid() };
+        let maker = std::process::id();
         // SAFETY: the child goes on below, and never returns from there.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
@@ -110,12 +110,7 @@ impl Errand {
         if pid < 0 {
             return Err(Failure::NotStarted(io::Error::last_os_error()));
         }
-        // SAFETY: a number; the result is checked.
-        let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        #[allow(clippy::useless_conversion, reason = "the result has 32 bits on some systems, 64 on others")]
-        let handle = i32::try_from(handle).ok().filter(|fd| *fd >= 0);
-        // SAFETY: just made, and nobody else's.
-        let handle = handle.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let handle = system::process_handle(pid).ok();
         let deadline = start + patience.min(PATIENCE);
         Ok(Self { pid, handle, pipe: answer, said: Vec::new(), start, deadline, is_over: false })
     }
@@ -158,10 +153,9 @@ impl Errand {
             return 0;
         }
         let mut status = 0;
-        let mut is_gone = || {
-            // SAFETY: a child of this process, or no more; the status is writable.
-            let gone = unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) };
-            gone != 0 && (gone > 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted)
+        let mut is_gone = || match system::wait_for(self.pid, &mut status) {
+            Ok(gone) => gone > 0,
+            Err(error) => error.kind() != io::ErrorKind::Interrupted,
         };
         // One that ended says why; it closes its pipe a little earlier.
         let mut is_killed = false;
@@ -179,17 +173,7 @@ impl Errand {
     }
 
     fn kill(&self) {
-        match &self.handle {
-            // SAFETY: a descriptor of ours, a signal, and nothing more about it.
-            Some(handle) => unsafe {
-                let nothing = std::ptr::null::<libc::siginfo_t>();
-                libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), libc::SIGKILL, nothing, 0);
-            },
-            // SAFETY: a child that was not waited for.
-            None => unsafe {
-                libc::kill(self.pid, libc::SIGKILL);
-            },
-        }
+        system::kill(self.pid, self.handle.as_ref());
     }
 }
 
@@ -229,26 +213,15 @@ pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Durat
         }
         // Rounded up, so that the last fraction is no busy wait.
         let milliseconds = libc::c_int::try_from(longest.as_millis()).unwrap_or(0).saturating_add(1);
-        let count = libc::nfds_t::try_from(places.len()).unwrap_or(0);
-        // SAFETY: so many writable places.
-        unsafe { libc::poll(places.as_mut_ptr(), count, milliseconds) };
+        let _ = file::poll(&mut places, milliseconds);
     }
 }
 
 /// A pipe whose end to read from does not wait.
 fn pipe() -> io::Result<(File, File)> {
-    let mut ends = [-1; 2];
-    // SAFETY: room for two numbers.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just made, and nobody else's.
-    let [read, write] = ends.map(|fd| unsafe { File::from_raw_fd(fd) });
-    // SAFETY: an open descriptor and its flags.
-    if unsafe { libc::fcntl(read.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((read, write))
+    let (answer, pipe) = io::pipe()?;
+    file::control(answer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK)?;
+    Ok((OwnedFd::from(answer).into(), OwnedFd::from(pipe).into()))
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! A value of each process: see [`PerProcess`].
 
 use std::fmt;
-use std::marker::PhantomData;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{Generation, Turn, generation};
+use crate::word::{OnceRef, offer};
 
 /// A value that every process makes for itself: a forked child does not see its parent's.
 ///
@@ -22,7 +21,7 @@ use super::{Generation, Turn, generation};
 /// NAMES.get_or_make(Default::default).lock().unwrap().push("one".to_owned());
 /// assert_eq!(NAMES.get().unwrap().lock().unwrap().len(), 1); // In a child: None.
 /// ```
-pub struct PerProcess<T: Sync + 'static>(AtomicPtr<Made<T>>, PhantomData<&'static T>);
+pub struct PerProcess<T: Sync + 'static>(OnceRef<Made<T>>);
 
 struct Made<T> {
     by: Generation,
@@ -32,25 +31,20 @@ struct Made<T> {
 impl<T: Sync + 'static> PerProcess<T> {
     /// Makes a place that is empty in every process.
     pub const fn new() -> Self {
-        Self(AtomicPtr::new(std::ptr::null_mut()), PhantomData)
-    }
-
-    fn made(&self) -> Option<&'static Made<T>> {
-        // SAFETY: null, or a leaked box that `get_or_make` published.
-        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+        Self(OnceRef::new())
     }
 
     /// Returns what this process made; `None` if it has made nothing yet, whatever its parent had.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
-        self.made().filter(|made| made.by == generation()).map(|made| &made.value)
+        self.0.get().filter(|made| made.by == generation()).map(|made| &made.value)
     }
 
     /// Returns what was made last, by this process or the nearest ancestor that made any.
     ///
     /// Of an ancestor's, one of its threads may have been in the middle of changing it at the fork.
     pub fn inherited(&self) -> Option<&'static T> {
-        self.made().map(|made| &made.value)
+        self.0.get().map(|made| &made.value)
     }
 
     /// Returns what this process made, making it now if need be.
@@ -67,23 +61,23 @@ impl<T: Sync + 'static> PerProcess<T> {
 
     #[cold]
     fn make(&self, make: impl FnOnce() -> T) -> &'static T {
-        let new = Box::into_raw(Box::new(Made { by: generation(), value: make() }));
-        let mut present = self.0.load(Ordering::Acquire);
-        loop {
-            // SAFETY: null, or a leaked box that was published.
-            if let Some(made) = unsafe { present.as_ref() }
-                && made.by == generation()
-            {
-                // SAFETY: made above and not published.
-                drop(unsafe { Box::from_raw(new) });
-                return &made.value;
+        let new = Box::new(Made { by: generation(), value: make() });
+        let made = offer(new, |new| {
+            let mut present = self.0.get();
+            loop {
+                if let Some(made) = present
+                    && made.by == generation()
+                {
+                    return Err(made);
+                }
+                match self.0.replace(present, new) {
+                    Ok(()) => return Ok(()),
+                    Err(faster) => present = faster,
+                }
             }
-            match self.0.compare_exchange(present, new, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: a leaked box; from now on nobody frees it.
-                Ok(_) => return &unsafe { &*new }.value,
-                Err(faster) => present = faster,
-            }
-        }
+        });
+        let (Ok(made) | Err(made)) = made;
+        &made.value
     }
 }
 

@@ -12,20 +12,30 @@
 //! programs reach last, and whether it still is our file is looked at now and then (`marker/write.rs`), and whenever
 //! a write is answered as no marker answers.
 
-mod open;
+#[cfg(not(no_tracing))]
+pub(crate) mod open;
+#[cfg(all(
+    feature = "guard-returns",
+    not(no_tracing),
+    target_arch = "x86_64",
+    target_pointer_width = "64",
+    not(miri)
+))]
+mod returns;
+#[cfg(not(no_tracing))]
 mod write;
 
 use std::ffi::{CStr, CString, OsStr};
-use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::{fmt, io};
 
-pub(crate) use self::open::on_tracefs;
 use self::open::{Opened, close, identity_of, inherit_checked, open_checked};
-#[cfg(target_os = "linux")]
-pub(crate) use self::open::{duplicate_high, soft_limit};
-use crate::process;
+#[cfg(not(no_tracing))]
+use self::write::returns_are_costly;
+#[cfg(no_tracing)]
+use crate::system::marker::{self as open, returns_are_costly};
 use crate::word::AtomicRef;
+use crate::{process, system};
 
 /// Where the marker is looked for, in this order: tracefs as mounted today, then within debugfs (Linux before
 /// 4.1, Android before 12).
@@ -67,14 +77,13 @@ impl fmt::Display for MarkerError {
 
 impl std::error::Error for MarkerError {}
 
-fn error<T>(text: impl Into<String>) -> Result<T, MarkerError> {
+pub(crate) fn error<T>(text: impl Into<String>) -> Result<T, MarkerError> {
     Err(MarkerError { text: text.into(), code: 0 })
 }
 
-/// The error that errno names.
-fn failed<T>(place: &str) -> Result<T, MarkerError> {
-    let code = process::errno();
-    Err(MarkerError { text: format!("{place}: {}", std::io::Error::from_raw_os_error(code)), code })
+fn failed<T>(place: &str, reason: &io::Error) -> Result<T, MarkerError> {
+    let code = reason.raw_os_error().unwrap_or(0);
+    Err(MarkerError { text: format!("{place}: {reason}"), code })
 }
 
 /// Who is told of failures.
@@ -88,9 +97,9 @@ pub fn on_failure(told: &'static fn()) {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
 }
 
 #[derive(Debug)]
@@ -111,7 +120,7 @@ pub struct Marker {
     kind: MarkerKind,
     source: Source,
     identity: Identity,
-    /// Whether the first return after a system call is worth a guard: see `returns.rs`.
+    /// Whether the first return after a system call is worth a guard: see `marker/returns.rs`.
     guards_returns: bool,
     dropped: AtomicU64,
     last_error: AtomicI32,
@@ -135,8 +144,7 @@ impl Marker {
                 }
             }
         }
-        // SAFETY: no preconditions.
-        let hint = if unsafe { libc::geteuid() } == 0 {
+        let hint = if system::effective_ids().0 == 0 {
             "mount tracefs with: mount -t tracefs nodev /sys/kernel/tracing"
         } else {
             "only root and its group may write there: run as root"
@@ -153,10 +161,10 @@ impl Marker {
     /// Says what is wrong with the value: not there, not writable, another file than the one named, or a kind
     /// of file that could block or signal.
     pub fn open_named(value: &OsStr) -> Result<Self, MarkerError> {
-        if let Some(rest) = value.as_bytes().strip_prefix(b"fd:") {
+        if let Some(rest) = value.as_encoded_bytes().strip_prefix(b"fd:") {
             return Self::inherit(&String::from_utf8_lossy(rest));
         }
-        match CString::new(value.as_bytes()) {
+        match CString::new(value.as_encoded_bytes()) {
             Ok(path) => Self::open_path(path),
             Err(_) => error("the path of the marker contains a NUL byte"),
         }
@@ -189,7 +197,7 @@ impl Marker {
             kind,
             source,
             identity,
-            guards_returns: write::returns::are_costly(),
+            guards_returns: returns_are_costly(),
             dropped: AtomicU64::new(0),
             last_error: AtomicI32::new(0),
         }
@@ -222,7 +230,7 @@ impl Marker {
         impl fmt::Display for Shown<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self.0 {
-                    Source::Path(path) => fmt::Display::fmt(&OsStr::from_bytes(path.to_bytes()).display(), f),
+                    Source::Path(path) => f.write_str(&path.to_string_lossy()),
                     Source::Inherited(fd) => write!(f, "fd:{fd}"),
                 }
             }

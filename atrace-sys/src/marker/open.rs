@@ -1,16 +1,19 @@
 //! Opening a marker, and telling what stands at a descriptor's number.
 
 use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 
 use super::{Identity, MARKER_PATHS, MarkerError, MarkerKind, error, failed};
-use crate::process;
+pub(super) use crate::system::file::close;
+use crate::system::{file, soft_limit};
 
 /// `f_type` of tracefs and debugfs, from `linux/magic.h`.
 const TRACEFS: u64 = 0x7472_6163;
 const DEBUGFS: u64 = 0x6462_6720;
 
 /// The highest number that is taken: the kernel keeps a table as long as the highest, 32 KiB for this one.
-const HIGHEST: i32 = 4095;
+const HIGHEST: u64 = 4095;
 
 /// What [`open_checked`] and [`inherit_checked`] found, with a descriptor of our own.
 pub(super) struct Opened {
@@ -19,37 +22,22 @@ pub(super) struct Opened {
     pub(super) identity: Identity,
 }
 
-pub(super) fn close(fd: i32) {
-    // SAFETY: only called with descriptors this module opened and nobody else knows.
-    unsafe { libc::close(fd) };
-}
-
 /// Of a file of tracefs that may not be looked at.
 const UNSEEN: Identity = Identity { device: 0, inode: 0 };
 
-fn identity_from(stat: &libc::stat) -> Identity {
-    // The types differ between systems: 32-bit Android has a 64-bit st_dev and inode, others what u64 holds.
-    #[allow(clippy::unnecessary_cast)]
-    Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }
-}
-
-fn mode_of(stat: &libc::stat) -> u32 {
-    stat.st_mode
-}
-
 /// The device, inode and mode of an open descriptor; of a file of tracefs that may not be looked at, zeros.
 pub(super) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: `stat` is writable and of the right type; any descriptor number is allowed.
-    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+    match file::stat(fd) {
+        // The types differ between systems: 32-bit Android has a 64-bit st_dev and inode, others what u64 holds.
+        #[allow(clippy::unnecessary_cast)]
+        Ok(stat) => Some((Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }, stat.st_mode)),
         // Android lets every process write to the marker, but few look at its attributes (SELinux:
         // `w_file_perms`).
-        let unseen = process::errno() == libc::EACCES && on_tracefs(fd);
-        return unseen.then_some((UNSEEN, REGULAR));
+        Err(error) => {
+            let is_unseen = error.raw_os_error() == Some(libc::EACCES) && on_tracefs(fd);
+            is_unseen.then_some((UNSEEN, REGULAR))
+        }
     }
-    // SAFETY: fstat succeeded (and zeroes are a valid stat anyway).
-    let stat = unsafe { stat.assume_init() };
-    Some((identity_from(&stat), mode_of(&stat)))
 }
 
 /// Whether a descriptor is this file; if so, and it is a regular one, whether writing to it may signal.
@@ -79,37 +67,19 @@ pub(super) enum Found {
 /// Opens `path` for writing if it is a kind of file that can neither block nor signal; not at the number `not`.
 pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, MarkerError> {
     let shown = path.to_string_lossy();
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // Before opening: even to open a pipe changes what its reader sees.
-    // SAFETY: a C string and a writable stat.
-    if unsafe { libc::stat(path.as_ptr(), stat.as_mut_ptr()) } == 0 {
-        // SAFETY: stat succeeded.
-        check_type(mode_of(&unsafe { stat.assume_init() }))
-            .or_else(|kind| error(format!("{shown} is {kind}, which could block or signal the program")))?;
-    } else if process::errno() != libc::EACCES || !MARKER_PATHS.contains(&path) {
+    match file::stat_at(path) {
+        Ok(stat) => check_type(&shown, stat.st_mode)?,
         // Where only looking is denied, as by Android to most processes, the kernel's own place may be opened
         // all the same.
-        return failed(&shown);
+        Err(reason) if reason.raw_os_error() == Some(libc::EACCES) && MARKER_PATHS.contains(&path) => {}
+        Err(reason) => return failed(&shown, &reason),
     }
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    // SAFETY: a C string; no O_CREAT, so no mode is needed.
-    let fd = unsafe { libc::open(path.as_ptr(), flags) };
-    if fd < 0 {
-        return failed(&shown);
-    }
-    match check_open(fd, &shown) {
-        Ok((kind, identity)) => match duplicate_high(fd, not) {
-            Some(own) => {
-                close(fd);
-                Ok(Opened { fd: own, kind, identity })
-            }
-            None => Ok(Opened { fd, kind, identity }),
-        },
-        Err(reason) => {
-            close(fd);
-            Err(reason)
-        }
-    }
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY | libc::O_NONBLOCK;
+    let file = file::open(path, flags).or_else(|reason| failed(&shown, &reason))?;
+    let (kind, identity) = check_open(file.as_raw_fd(), &shown)?;
+    let fd = duplicate_high(file.as_raw_fd(), not).unwrap_or_else(|_| file.into_raw_fd());
+    Ok(Opened { fd, kind, identity })
 }
 
 /// Takes a duplicate of an inherited descriptor if it is the file it is said to be; not at the number `not`.
@@ -124,39 +94,32 @@ pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> 
         }
         Some(_) => {}
     }
-    // SAFETY: F_GETFL has no preconditions.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if flags < 0 || flags & libc::O_ACCMODE == libc::O_RDONLY {
+    if !file::control(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY) {
         return error(format!("{shown} is not open for writing"));
     }
     let (kind, identity) = check_open(fd, &shown)?;
-    match duplicate_high(fd, not) {
-        Some(own) => Ok(Opened { fd: own, kind, identity }),
-        None => failed(&shown),
-    }
+    let fd = duplicate_high(fd, not).or_else(|reason| failed(&shown, &reason))?;
+    Ok(Opened { fd, kind, identity })
 }
 
 /// Duplicates a descriptor to the highest free number that the soft limit allows, [`HIGHEST`] at most: programs
-/// that close everything and open files of their own get the lowest. `None`, with errno, where none but `not` is
-/// free.
-pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> Option<i32> {
-    let limit = soft_limit(libc::RLIMIT_NOFILE)
-        .map_or(HIGHEST + 1, |limit| i32::try_from(limit).unwrap_or(i32::MAX).min(HIGHEST + 1));
-    (0..limit).rev().filter(|number| Some(*number) != not).find_map(|number| {
-        // SAFETY: asks about a number, then duplicates an open descriptor to it, or to a higher one if another
-        // thread was faster.
-        let own = unsafe {
-            if libc::fcntl(number, libc::F_GETFD) >= 0 {
-                return None;
-            }
-            libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, number)
-        };
-        if own >= 0 && Some(own) == not {
-            close(own);
-            return None;
+/// that close everything and open files of their own get the lowest. Fails where none but `not` is free.
+pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> io::Result<i32> {
+    let limit = soft_limit(libc::RLIMIT_NOFILE).map_or(HIGHEST, |limit| limit.saturating_sub(1).min(HIGHEST));
+    let mut answer = Err(io::Error::from_raw_os_error(libc::EMFILE));
+    for number in (0..=limit as i32).rev() {
+        if Some(number) == not || file::control(number, libc::F_GETFD, 0).is_ok() {
+            continue;
         }
-        (own >= 0).then_some(own)
-    })
+        // To that number, or to a higher one if another thread was faster.
+        answer = file::control(fd, libc::F_DUPFD_CLOEXEC, number);
+        match answer {
+            Ok(own) if Some(own) == not => close(own),
+            Ok(_) => break,
+            Err(_) => {}
+        }
+    }
+    answer
 }
 
 use mode::{BLOCK, CHARACTER, DIRECTORY, FORMAT, PIPE, REGULAR, SOCKET};
@@ -175,31 +138,30 @@ mod mode {
     pub(super) const BLOCK: u32 = libc::S_IFBLK as u32;
 }
 
-/// Accepts regular files and character devices; else names what it is.
-fn check_type(mode: u32) -> Result<(), &'static str> {
-    match mode & FORMAT {
-        REGULAR | CHARACTER => Ok(()),
-        PIPE => Err("a pipe"),
-        SOCKET => Err("a socket"),
-        DIRECTORY => Err("a directory"),
-        BLOCK => Err("a block device"),
-        _ => Err("no regular file"),
-    }
+/// Accepts regular files and character devices.
+fn check_type(shown: &str, mode: u32) -> Result<(), MarkerError> {
+    let kind = match mode & FORMAT {
+        REGULAR | CHARACTER => return Ok(()),
+        PIPE => "a pipe",
+        SOCKET => "a socket",
+        DIRECTORY => "a directory",
+        BLOCK => "a block device",
+        _ => "no regular file",
+    };
+    error(format!("{shown} is {kind}, which could block or signal the program"))
 }
 
 /// What an open descriptor is, if it may be written to.
 fn check_open(fd: i32, shown: &str) -> Result<(MarkerKind, Identity), MarkerError> {
     let Some((identity, mode)) = identity_of(fd) else {
-        return failed(shown);
+        return failed(shown, &io::Error::last_os_error());
     };
-    check_type(mode)
-        .or_else(|kind| error(format!("{shown} is {kind}, which could block or signal the program")))?;
+    check_type(shown, mode)?;
     if on_tracefs(fd) {
         return Ok((MarkerKind::Tracefs, identity));
     }
     if mode & FORMAT == CHARACTER {
-        // SAFETY: isatty accepts any descriptor.
-        if unsafe { libc::isatty(fd) } == 1 {
+        if file::is_terminal(fd) {
             return error(format!("{shown} is a terminal, which could block or signal the program"));
         }
         return Ok((MarkerKind::Device, identity));
@@ -217,29 +179,7 @@ fn has_size_limit() -> bool {
     soft_limit(libc::RLIMIT_FSIZE).is_some()
 }
 
-/// A limit of this process; `None` where there is none.
-pub(crate) fn soft_limit(of: Resource) -> Option<libc::rlim_t> {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` is writable and of the right type. On failure it stays at "no limit".
-    unsafe { libc::getrlimit(of, &mut limit) };
-    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
-}
-
-/// The type of `RLIMIT_…`, another in each libc.
-#[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type Resource = libc::c_int;
-
 /// Tells whether an open descriptor is a file of tracefs, or of debugfs.
 pub(crate) fn on_tracefs(fd: i32) -> bool {
-    let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: `stat` is writable and of the right type.
-    if unsafe { libc::fstatfs(fd, stat.as_mut_ptr()) } != 0 {
-        return false;
-    }
-    // SAFETY: fstatfs succeeded. The field's type differs between systems; both numbers fit in all of them.
-    #[allow(clippy::unnecessary_cast)]
-    let kind = unsafe { stat.assume_init() }.f_type as u64 & 0xffff_ffff;
-    kind == TRACEFS || kind == DEBUGFS
+    matches!(file::file_system(fd), Some(TRACEFS | DEBUGFS))
 }

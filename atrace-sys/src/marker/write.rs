@@ -14,15 +14,10 @@
 use std::sync::atomic::Ordering;
 
 use super::open::{Found, close, inherit_checked, look, open_checked};
-use super::{Marker, Source, TOLD, number_of};
-#[cfg(any(
-    miri,
-    not(any(all(target_arch = "x86_64", target_pointer_width = "64"), target_arch = "aarch64"))
-))]
-use crate::process;
-use crate::process::Undisturbed;
 #[cfg(all(feature = "guard-returns", target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
-pub(super) use crate::returns;
+use super::returns;
+use super::{Marker, Source, TOLD, number_of};
+use crate::process::Undisturbed;
 use crate::thread;
 
 impl Marker {
@@ -174,10 +169,15 @@ fn is_due() -> bool {
     LEFT[stack % LEFT.len()].0.fetch_sub(1, Ordering::Relaxed) == 1
 }
 
-/// Elsewhere, or not asked for: a return costs what it costs.
+/// Whether the first return after a system call is worth a guard.
+pub(super) fn returns_are_costly() -> bool {
+    returns::are_costly()
+}
+
+/// On other processors, or not asked for: a return costs what it costs.
 #[cfg(not(all(feature = "guard-returns", target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
-pub(super) mod returns {
-    pub(in crate::marker) const fn are_costly() -> bool {
+mod returns {
+    pub(super) const fn are_costly() -> bool {
         false
     }
     pub(super) const fn guard() {}
@@ -232,14 +232,15 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
 ))]
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
-    let _errno = process::ErrnoGuard::new();
+    use crate::system;
+    let _errno = system::ErrnoGuard::new();
     // SAFETY: `message` is readable memory of that length; `syscall` is no cancellation point.
     #[cfg(not(miri))]
     let result = unsafe { libc::syscall(libc::SYS_write, fd, message.as_ptr(), message.len()) } as isize;
     // SAFETY: as above; Miri knows only the function.
     #[cfg(miri)]
     let result = unsafe { libc::write(fd, message.as_ptr().cast(), message.len()) };
-    if result < 0 { -(process::errno() as isize) } else { result }
+    if result < 0 { -(system::errno() as isize) } else { result }
 }
 
 #[cfg(test)]

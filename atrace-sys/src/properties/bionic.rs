@@ -16,10 +16,11 @@ use libc::prop_info;
 
 use super::ReadError;
 use super::error::{Error, ErrorKind};
-use super::futex;
 use super::text::{Key, Value};
 use crate::fork::PerProcess;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
+use crate::system::{Mapped, Shared, file, futex};
+use crate::word::OnceRef;
 
 /// Where the system keeps its properties.
 const PATH: &str = "/dev/__properties__";
@@ -53,20 +54,21 @@ type WaitFor = unsafe extern "C" fn(
     *const libc::timespec,
 ) -> bool;
 
-static AREA_SERIAL: Symbol = Symbol::new(c"__system_property_area_serial");
-static READ_CALLBACK: Symbol = Symbol::new(c"__system_property_read_callback");
-static WAIT: Symbol = Symbol::new(c"__system_property_wait");
+static AREA_SERIAL: Symbol<AreaSerial> = Symbol::new(c"__system_property_area_serial");
+static READ_CALLBACK: Symbol<ReadCallback> = Symbol::new(c"__system_property_read_callback");
+static WAIT: Symbol<WaitFor> = Symbol::new(c"__system_property_wait");
 
-/// A function of bionic that may be missing, looked up once.
-struct Symbol {
+/// A function of bionic that may be missing, looked up once: one of the three above, which have these types.
+struct Symbol<F> {
     name: &'static CStr,
     /// Null until looked up; [`Symbol::missing`] when it is not there.
     address: AtomicPtr<c_void>,
+    _type: PhantomData<F>,
 }
 
-impl Symbol {
+impl<F: Copy> Symbol<F> {
     const fn new(name: &'static CStr) -> Self {
-        Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
+        Self { name, address: AtomicPtr::new(std::ptr::null_mut()), _type: PhantomData }
     }
 
     /// An address at which no function is.
@@ -74,27 +76,25 @@ impl Symbol {
         (&raw const self.address).cast_mut().cast()
     }
 
-    fn get(&self) -> Option<NonNull<c_void>> {
+    fn get(&self) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
-            address = look_up(self.name);
-            if address.is_null() {
-                address = self.missing();
-            }
+            address = look_up(self.name).map_or(self.missing(), NonNull::as_ptr);
             self.address.store(address, Ordering::Relaxed);
         }
-        NonNull::new(address).filter(|address| address.as_ptr() != self.missing())
+        // SAFETY: bionic's function of this name has this type; a data pointer and a function pointer are alike here.
+        (address != self.missing()).then(|| unsafe { std::mem::transmute_copy(&address) })
     }
 }
 
 #[cfg(not(target_feature = "crt-static"))]
-fn look_up(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is a C string; RTLD_DEFAULT searches what is loaded and runs nothing.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
+    crate::system::Library::LOADED.address(name)
 }
 
 #[cfg(target_feature = "crt-static")]
-fn look_up(name: &CStr) -> *mut c_void {
+fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
     unsafe extern "C" {
         fn __system_property_area_serial();
         fn __system_property_read_callback();
@@ -104,27 +104,9 @@ fn look_up(name: &CStr) -> *mut c_void {
         b"__system_property_area_serial" => __system_property_area_serial,
         b"__system_property_read_callback" => __system_property_read_callback,
         b"__system_property_wait" => __system_property_wait,
-        _ => return std::ptr::null_mut(),
+        _ => return None,
     };
-    function as *mut c_void
-}
-
-fn area_serial() -> Option<AreaSerial> {
-    // SAFETY: bionic's function of this name has this type; a data pointer and a function pointer are alike
-    // here.
-    AREA_SERIAL.get().map(|address| unsafe { std::mem::transmute::<NonNull<c_void>, AreaSerial>(address) })
-}
-
-fn read_callback() -> Option<ReadCallback> {
-    // SAFETY: as in `area_serial`.
-    READ_CALLBACK
-        .get()
-        .map(|address| unsafe { std::mem::transmute::<NonNull<c_void>, ReadCallback>(address) })
-}
-
-fn wait() -> Option<WaitFor> {
-    // SAFETY: as in `area_serial`.
-    WAIT.get().map(|address| unsafe { std::mem::transmute::<NonNull<c_void>, WaitFor>(address) })
+    NonNull::new(function as *mut c_void)
 }
 
 /// The system's store: bionic maps it before `main`, so there is nothing to keep.
@@ -219,31 +201,16 @@ impl Store {
 
     pub(super) fn area_serial(&self) -> u32 {
         // SAFETY: the function has no preconditions.
-        area_serial().map_or(0, |area_serial| unsafe { area_serial() })
+        AREA_SERIAL.get().map_or(0, |area_serial| unsafe { area_serial() })
     }
 
     pub(super) fn area_serial_word(&self) -> Option<&'static AtomicU32> {
-        static AREA: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-        let mut area = AREA.load(Ordering::Acquire);
-        if area.is_null() {
-            let mapped = map_area()?;
-            area = match AREA.compare_exchange(
-                std::ptr::null_mut(),
-                mapped,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => mapped,
-                Err(faster) => {
-                    // SAFETY: mapped above, and seen by nobody else.
-                    unsafe { libc::munmap(mapped.cast(), AREA_HEADER) };
-                    faster
-                }
-            };
-        }
-        // SAFETY: an area that was checked to be one and is never unmapped; its serial is an atomic of 32 bits.
-        let word = unsafe { AtomicU32::from_ptr(area.cast::<u32>().add(AREA_SERIAL_AT)) };
-        agreed(word, || self.area_serial())
+        static AREA: OnceRef<Area> = OnceRef::new();
+        let area = match AREA.get() {
+            Some(area) => area,
+            None => AREA.keep(Area::map()?),
+        };
+        agreed(&area.serial, || self.area_serial())
     }
 
     /// Wakes those who sleep here, and for nothing those who sleep in bionic.
@@ -264,7 +231,7 @@ impl Store {
         timeout: Option<Duration>,
         stop: &AtomicBool,
     ) -> Result<Option<u32>, Error> {
-        if wait().is_none() && property.is_none() && area_serial().is_none() {
+        if WAIT.get().is_none() && property.is_none() && AREA_SERIAL.get().is_none() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "this Android can't tell that any property changed; wait for a single one",
@@ -288,14 +255,9 @@ impl Store {
             {
                 continue;
             }
-            match wait() {
+            match WAIT.get() {
                 Some(wait) => {
-                    let left = left.min(STOP_POLL);
-                    let timeout = libc::timespec {
-                        tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-                        // Below a thousand million, which every width holds.
-                        tv_nsec: left.subsec_nanos() as _,
-                    };
+                    let timeout = futex::timespec(left.min(STOP_POLL));
                     let property =
                         property.map_or(std::ptr::null(), |property| property.0.as_ptr().cast_const());
                     let mut serial = old_serial;
@@ -325,51 +287,37 @@ fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static A
     None
 }
 
-/// What of an area is looked at: the start, in 32-bit words bytes used, serial, magic, version.
-const AREA_HEADER: usize = 16;
-const AREA_SERIAL_AT: usize = 1;
-const AREA_MAGIC: u32 = 0x504f_5250;
-/// Of the layout that bionic has used since Android 5.
-const AREA_VERSION: u32 = 0xfc6e_d0ab;
+/// What of an area is looked at: its start.
+#[repr(C)]
+struct Area {
+    bytes_used: AtomicU32,
+    serial: AtomicU32,
+    magic: AtomicU32,
+    version: AtomicU32,
+}
 
-/// Maps the area whose serial is that of the whole store: bionic has it mapped, too, but tells nobody where.
-fn map_area() -> Option<*mut AtomicU32> {
-    // The second: Android 5 and 6, where all is in one file.
-    [c"/dev/__properties__/properties_serial", c"/dev/__properties__"].into_iter().find_map(|path| {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        // SAFETY: a C string.
-        let fd = unsafe { libc::open(path.as_ptr(), flags) };
-        if fd < 0 {
-            return None;
-        }
-        let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-        // SAFETY: the descriptor is open, `stat` is writable, and zeroes are a valid one.
-        let size = unsafe {
-            libc::fstat(fd, stat.as_mut_ptr());
-            stat.assume_init()
-        }
-        .st_size;
-        let mut area = libc::MAP_FAILED;
-        if size >= AREA_HEADER as _ {
-            // SAFETY: a new mapping, of memory that init made and never shortens.
-            area = unsafe {
-                libc::mmap(std::ptr::null_mut(), AREA_HEADER, libc::PROT_READ, libc::MAP_SHARED, fd, 0)
-            };
-        }
-        // SAFETY: opened above.
-        unsafe { libc::close(fd) };
-        if area == libc::MAP_FAILED {
-            return None;
-        }
-        // SAFETY: four words of the mapping; these two never change.
-        let (magic, version) = unsafe { (*area.cast::<u32>().add(2), *area.cast::<u32>().add(3)) };
-        if (magic, version) == (AREA_MAGIC, AREA_VERSION) {
-            return Some(area.cast());
-        }
-        // SAFETY: mapped above, and nobody else knows it.
-        unsafe { libc::munmap(area, AREA_HEADER) };
-        None
-    })
+// SAFETY: atomics.
+unsafe impl Shared for Area {}
+
+impl Area {
+    const MAGIC: u32 = 0x504f_5250;
+    /// Of the layout that bionic has used since Android 5.
+    const VERSION: u32 = 0xfc6e_d0ab;
+
+    /// Maps the area whose serial is that of the whole store: bionic has it mapped, too, but tells nobody where.
+    fn map() -> Option<Mapped<Self>> {
+        // The second: Android 5 and 6, where all is in one file.
+        [c"/dev/__properties__/properties_serial", c"/dev/__properties__"].into_iter().find_map(|path| {
+            let file = file::open(path, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK).ok()?;
+            if file.metadata().ok()?.len() < size_of::<Self>() as u64 {
+                return None;
+            }
+            let area = Mapped::<Self>::of_file(&file, false).ok()?;
+            let is_known = area.magic.load(Ordering::Relaxed) == Self::MAGIC
+                && area.version.load(Ordering::Relaxed) == Self::VERSION;
+            is_known.then_some(area)
+        })
+    }
 }
 
 /// The right to write among the threads of this process.
@@ -433,7 +381,7 @@ impl<'a> Property<'a> {
 
     /// Reads name, serial and value and passes them on; `None` if they changed at each attempt.
     fn read_named<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
-        match read_callback() {
+        match READ_CALLBACK.get() {
             Some(read) => Some(self.read_new(read, then)),
             None => self.read_old(then),
         }

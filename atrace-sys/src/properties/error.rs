@@ -44,27 +44,27 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner { kind, path: None, message: message.into(), source: None }))
     }
 
     /// Names the file it is about.
     #[cfg(target_os = "linux")]
-    pub(super) fn at(mut self, path: &std::path::Path) -> Self {
+    pub(crate) fn at(mut self, path: &std::path::Path) -> Self {
         self.0.path = Some(path.to_owned());
         self
     }
 
     /// Adds what the system said.
     #[cfg(target_os = "linux")]
-    pub(super) fn because(mut self, source: io::Error) -> Self {
+    pub(crate) fn because(mut self, source: io::Error) -> Self {
         self.0.source = Some(source);
         self
     }
 
     /// Says that another process may be in the middle of it.
     #[cfg(target_os = "linux")]
-    pub(super) fn into_busy(mut self) -> Self {
+    pub(crate) fn into_busy(mut self) -> Self {
         self.0.kind = ErrorKind::Busy;
         self
     }

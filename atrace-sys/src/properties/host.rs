@@ -3,7 +3,6 @@
 mod area;
 mod files;
 mod layout;
-mod sys;
 #[cfg(test)]
 mod tests;
 
@@ -14,28 +13,30 @@ use std::time::{Duration, Instant};
 
 use self::area::{Area, Entry, SetError, Writable, acquire};
 use self::files::{Identity, Location, Lock};
-use self::sys::Map;
 use super::error::{Error, ErrorKind};
-use super::futex;
 use super::text::{Key, Value};
 use super::{PATIENCE, ReadError};
+use crate::system::{Mapped, Shared, effective_ids, futex};
 
 /// How long a waiting thread sleeps at most before it looks by itself: a writer can be killed between
 /// changing a value and waking who waits for it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
+// SAFETY: atomics.
+unsafe impl Shared for Area {}
+
 /// An open store.
 pub(super) struct Store {
     location: Location,
     identity: Identity,
-    map: Map,
+    map: Mapped<Area>,
 }
 
 impl Store {
     pub(super) fn open_own(patience: Duration) -> Result<Self, Error> {
         match crate::process::variable("ATRACE_PROPERTIES") {
             Some(path) => Self::open(Location::of_path(Path::new(&path))?, patience),
-            None => Self::open(Location::of_user(sys::geteuid())?, patience),
+            None => Self::open(Location::of_user(effective_ids().0)?, patience),
         }
     }
 
@@ -63,15 +64,15 @@ impl Store {
     }
 
     fn map(location: Location, (file, identity): (File, Identity)) -> Result<Self, Error> {
-        let map = Map::new(&file, false).map_err(|error| {
+        let map = Mapped::<Area>::of_file(&file, false).map_err(|error| {
             location.error(ErrorKind::Io, "can't map the property store into memory").because(error)
         })?;
-        map.area().validate().map_err(|fault| location.damaged(fault))?;
+        map.validate().map_err(|fault| location.damaged(fault))?;
         Ok(Self { location, identity, map })
     }
 
     fn area(&self) -> &Area {
-        self.map.area()
+        &self.map
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -108,7 +109,7 @@ impl Store {
         // Opened anew each time: a descriptor that is kept can be closed or reused by the host program, is
         // shared with forked children, and would not tell that the file was replaced.
         let file = self.location.reopen(self.identity, patience)?;
-        let map = Map::new(&file, true).map_err(|error| {
+        let map = Mapped::<Area>::of_file(&file, true).map_err(|error| {
             self.location.error(ErrorKind::Io, "can't map the property store for writing").because(error)
         })?;
         let lock = self.location.lock(file, patience.saturating_sub(start.elapsed()))?;
@@ -167,7 +168,7 @@ impl Store {
 /// The right to write to a store, while no other has it.
 pub(super) struct Turn {
     lock: Lock,
-    map: Map,
+    map: Mapped<Area>,
 }
 
 impl Turn {
@@ -179,7 +180,7 @@ impl Turn {
         if !self.lock.is_of_this_process() {
             return Err(location.error(ErrorKind::Busy, "the lock of the property store is the parent's"));
         }
-        let words = Writable::new(self.map.area()).set(key, value).map_err(|error| match error {
+        let words = Writable::new(&self.map).set(key, value).map_err(|error| match error {
             SetError::Damaged(fault) => location.damaged(fault),
             SetError::Full => location.error(
                 ErrorKind::Full,

@@ -57,7 +57,6 @@
 #[cfg(target_os = "android")]
 mod bionic;
 mod error;
-mod futex;
 #[cfg(target_os = "linux")]
 mod host;
 mod text;
@@ -66,22 +65,25 @@ mod text;
 use self::bionic as backend;
 #[cfg(target_os = "linux")]
 use self::host as backend;
+#[cfg(no_tracing)]
+use crate::system::properties as backend;
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 pub use self::error::{Error, ErrorKind};
-use self::text::Key;
+pub(crate) use self::text::Key;
 pub use self::text::{KEY_MAX, VALUE_MAX, Value};
+use crate::word::OnceRef;
 
 /// How long to wait for another process that is in the middle of something, unless told otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The store that [`Properties::open`] opened; null until one was.
-static OWN: AtomicPtr<Properties> = AtomicPtr::new(std::ptr::null_mut());
+/// The store that [`Properties::open`] opened.
+static OWN: OnceRef<Properties> = OnceRef::new();
 
 /// An open store of system properties.
 ///
@@ -136,20 +138,9 @@ impl Properties {
     }
 
     fn open_within(patience: Duration) -> Result<&'static Self, Error> {
-        // SAFETY: OWN is null or what the exchange below stored: a leaked box.
-        if let Some(open) = unsafe { OWN.load(Ordering::Acquire).as_ref() } {
-            return Ok(open);
-        }
-        let candidate = Box::into_raw(Box::new(Self(backend::Store::open_own(patience)?)));
-        match OWN.compare_exchange(std::ptr::null_mut(), candidate, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: the box is leaked and nobody has a mutable reference to it.
-            Ok(_) => Ok(unsafe { &*candidate }),
-            Err(faster) => {
-                // SAFETY: the box was made above and not published.
-                drop(unsafe { Box::from_raw(candidate) });
-                // SAFETY: what was published is a leaked box, as above.
-                Ok(unsafe { &*faster })
-            }
+        match OWN.get() {
+            Some(open) => Ok(open),
+            None => Ok(OWN.keep(Box::new(Self(backend::Store::open_own(patience)?)))),
         }
     }
 
@@ -519,7 +510,7 @@ impl<'a> Wait<'a> {
 /// Why a property could not be read although it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is not for us to doubt"))]
-enum ReadError {
+pub(crate) enum ReadError {
     /// What is stored can't be a value, key or count; says which.
     Damaged(&'static str),
     /// It changed at each attempt.

@@ -18,7 +18,7 @@ pub const VALUE_MAX: usize = 91;
 
 /// A key that is known to be legal, as a C string.
 #[derive(Clone)]
-pub(super) struct Key {
+pub(crate) struct Key {
     /// The key, then zeros.
     bytes: [u8; KEY_MAX + 1],
     len: usize,
@@ -26,7 +26,7 @@ pub(super) struct Key {
 
 impl Key {
     /// Checks the key by the rules of Android's init.
-    pub(super) fn new(key: &str) -> Result<Self, Error> {
+    pub(crate) fn new(key: &str) -> Result<Self, Error> {
         Self::from_bytes(key.as_bytes()).map_err(|fault| {
             // A key of a megabyte would make a message of a megabyte.
             let shown = format!("{key:.KEY_MAX$}");
@@ -35,7 +35,7 @@ impl Key {
     }
 
     /// Checks the key; tells which rule it breaks.
-    pub(super) fn from_bytes(key: &[u8]) -> Result<Self, &'static str> {
+    pub(crate) fn from_bytes(key: &[u8]) -> Result<Self, &'static str> {
         let len = key.len();
         if len == 0 {
             return Err("it is empty");
@@ -54,24 +54,24 @@ impl Key {
         Ok(Self { bytes, len })
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         // Always ASCII.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
     #[cfg(target_os = "android")]
-    pub(super) fn as_c_str(&self) -> &CStr {
+    pub(crate) fn as_c_str(&self) -> &CStr {
         // Always terminated.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 
     /// The key and the zeros after it: what an entry of the store holds.
     #[cfg(target_os = "linux")]
-    pub(super) fn padded(&self) -> &[u8; KEY_MAX + 1] {
+    pub(crate) fn padded(&self) -> &[u8; KEY_MAX + 1] {
         &self.bytes
     }
 }
@@ -120,7 +120,7 @@ impl Value {
 
     /// Makes a value of the bytes before the first NUL, at most [`VALUE_MAX`]; tells whether there was a NUL
     /// in time.
-    pub(super) fn until_nul(source: impl Iterator<Item = u8>) -> (Self, bool) {
+    pub(crate) fn until_nul(source: impl Iterator<Item = u8>) -> (Self, bool) {
         let mut bytes = [0; VALUE_MAX + 1];
         for (index, byte) in source.take(VALUE_MAX + 1).enumerate() {
             if byte == 0 {

@@ -1,11 +1,17 @@
 //! The memory file of this process, and its mapping.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::{SIZE, TEXT_MAX, Text};
 use crate::fork::{Turn, generation};
-use crate::{marker, process, thread};
+use crate::marker::open::duplicate_high;
+use crate::system::{Mapped, Shared, file, soft_limit};
+use crate::word::{OnceRef, offer};
+use crate::{process, thread};
 
 pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     static TURN: Turn = Turn::new();
@@ -28,7 +34,7 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
 
 /// The process, by its generation, whose page this is, if it could have one.
 static OWNER: AtomicU64 = AtomicU64::new(0);
-static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());
+static PAGE: OnceRef<Page> = OnceRef::new();
 
 /// Where a text is composed: the stack may be a small one.
 struct Scratch(UnsafeCell<[u8; SIZE]>);
@@ -41,15 +47,21 @@ static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
 /// The page of this process, made if need be. Called by who has the turn.
 fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     if OWNER.load(Ordering::Acquire) != this {
-        let page = if is_wanted() { Page::make(scratch) } else { Ok(std::ptr::null_mut()) };
-        PAGE.store(page.unwrap_or(std::ptr::null_mut()), Ordering::Release);
+        let made = if is_wanted() { Page::make(scratch).map(Some) } else { Ok(None) };
+        let code = made.as_ref().err().and_then(io::Error::raw_os_error);
+        PAGE.put(None);
+        if let Ok(Some(page)) = made {
+            let _ = offer(page, |page| {
+                PAGE.put(Some(page));
+                Ok::<(), Infallible>(())
+            });
+        }
         // Also where it can't be had, unless that may pass: it is not tried for ever.
-        if !page.is_err_and(process::may_pass) {
+        if !code.is_some_and(process::may_pass) {
             OWNER.store(this, Ordering::Release);
         }
     }
-    // SAFETY: null, or a page that `make` mapped, which is never unmapped.
-    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+    PAGE.get()
 }
 
 /// Asks the environment once: a forked child must not wait for its lock, which another thread may have held.
@@ -68,55 +80,29 @@ fn is_wanted() -> bool {
 /// The mapped file.
 type Page = super::words::Words<{ TEXT_MAX / 8 }>;
 
-impl Page {
-    /// Makes the file and maps it; else returns the errno.
-    fn make(scratch: &mut [u8; SIZE]) -> Result<*mut Self, i32> {
-        const NAME_OF_FILE: &std::ffi::CStr = c"atrace-state";
-        // To write to it would signal.
-        if marker::soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < SIZE as libc::rlim_t) {
-            return Err(libc::EFBIG);
-        }
-        // SAFETY: a C string and flags. By number: not every libc has the function.
-        let made = unsafe {
-            libc::syscall(
-                libc::SYS_memfd_create,
-                NAME_OF_FILE.as_ptr(),
-                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-            )
-        };
-        let fd = i32::try_from(made).ok().filter(|fd| *fd >= 0).ok_or_else(process::errno)?;
-        let page = Self::map(fd, scratch).ok_or_else(process::errno);
-        // To a number that programs don't reuse.
-        if page.is_err() || marker::duplicate_high(fd, None).is_some() {
-            // SAFETY: the descriptor was made above and is nobody else's.
-            unsafe { libc::close(fd) };
-        }
-        page
-    }
+// SAFETY: atomics.
+unsafe impl Shared for Page {}
 
-    fn map(fd: i32, scratch: &mut [u8; SIZE]) -> Option<*mut Self> {
-        scratch.fill(0);
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // Written, so that there is memory for it now and not when a store would end the process.
-        // SAFETY: a descriptor of ours; readable memory of that length.
-        let ready = unsafe {
-            libc::write(fd, scratch.as_ptr().cast(), SIZE) == SIZE as isize
-                && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0
-        };
-        if !ready {
-            return None;
+impl Page {
+    /// Makes the file and maps it.
+    fn make(scratch: &mut [u8; SIZE]) -> io::Result<Mapped<Self>> {
+        // To write to it would signal.
+        if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < SIZE as u64) {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
-        // SAFETY: a new mapping of a file that has this size and, sealed, keeps it.
-        let place = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                SIZE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd,
-                0,
-            )
-        };
-        (place != libc::MAP_FAILED).then_some(place.cast())
+        let file = file::memory_file(c"atrace-state")?;
+        let fd = file.as_raw_fd();
+        scratch.fill(0);
+        // Written, so that there is memory for it now and not when a store would end the process.
+        if file::write(fd, scratch)? != SIZE {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        file::control(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
+        let page = Mapped::of_file(&file, true)?;
+        // To a number that programs don't reuse.
+        if duplicate_high(fd, None).is_err() {
+            let _ = file.into_raw_fd(); // Stays open where it is.
+        }
+        Ok(page)
     }
 }

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::super::error::{Error, ErrorKind};
 use super::area::Area;
-use super::{layout, sys};
+use super::layout;
 use crate::fork::{Generation, generation};
+use crate::system::{directory as sys, effective_ids, soft_limit};
 
 /// The directory of the stores of all users, in memory; see the [properties module](super::super) for why.
 const SHARED: &str = "/dev/shm";
@@ -187,7 +188,7 @@ impl Location {
     /// Opens the directory and checks it.
     fn open_directory(&self, create: bool) -> Result<File, Failure> {
         let path = self.directory_path();
-        let asker = sys::geteuid();
+        let asker = effective_ids().0;
         let mut flags = libc::O_PATH | libc::O_DIRECTORY;
         if let Owner::User(uid) = self.owner {
             flags |= libc::O_NOFOLLOW;
@@ -254,7 +255,7 @@ impl Location {
             Err(error) => {
                 Err(self.io("can't create the directory; name another store with ATRACE_PROPERTIES", error))
             }
-            Ok(()) if uid == sys::geteuid() => Ok(()),
+            Ok(()) if uid == effective_ids().0 => Ok(()),
             Ok(()) => self.give(self.directory_path(), uid),
         }
     }
@@ -342,7 +343,7 @@ impl Location {
     }
 
     fn is_owner(&self, uid: u32, directory: &File) -> Result<bool, Error> {
-        Ok(match (self.owner, sys::geteuid()) {
+        Ok(match (self.owner, effective_ids().0) {
             (Owner::User(owner), _) => uid == owner,
             (Owner::Caller, 0) if uid != 0 => {
                 let data =
@@ -357,7 +358,7 @@ impl Location {
     /// makes it, and one who dies leaves nothing.
     fn create(&self, directory: &File) -> Result<(), Failure> {
         let size = size_of::<Area>() as u64;
-        if sys::file_size_limit() < size {
+        if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < size) {
             let text =
                 format!("can't create the property store: this process may not write files of {size} bytes");
             return Err(self.error(ErrorKind::Io, text + " (ulimit -f); create it from another one").into());
@@ -399,7 +400,7 @@ impl Location {
         // The mode at creation was subject to the umask.
         file.set_permissions(Permissions::from_mode(0o600))?;
         if let Owner::User(uid) = self.owner
-            && uid != sys::geteuid()
+            && uid != effective_ids().0
         {
             fchown(file, Some(uid), None)?;
         }

@@ -18,10 +18,10 @@
 
 /// Tells whether this kernel uses safe returns, and nothing keeps the processor from being given an entry too
 /// many.
-pub(crate) fn are_costly() -> bool {
+pub(super) fn are_costly() -> bool {
     const STATE: &std::ffi::CStr = c"/sys/devices/system/cpu/vulnerabilities/spec_rstack_overflow";
     let mut text = [0; 128];
-    let length = crate::process::read_file(STATE, &mut text);
+    let length = crate::system::file::read_start(STATE, &mut text);
     let text = text.get(..length).unwrap_or_default();
     text.windows(8).any(|part| part.eq_ignore_ascii_case(b"safe ret")) && !has_shadow_stack()
 }
@@ -39,7 +39,7 @@ fn has_shadow_stack() -> bool {
 
 /// Has the next four `ret`s predicted to go to a trap.
 #[inline(always)]
-pub(crate) fn guard() {
+pub(super) fn guard() {
     // SAFETY: four calls, each to the place behind the next instruction, then their return addresses are
     // dropped; nothing else is touched. (Without `nostack`, so that the compiler keeps nothing below the
     // stack pointer.)

@@ -1,22 +1,18 @@
 //! The calling thread's errno, which a tracer leaves as it was.
 
+#[cfg(target_os = "android")]
+use libc::__errno as errno_location;
+#[cfg(not(target_os = "android"))]
+use libc::__errno_location as errno_location;
+
 /// The calling thread's errno.
 pub(crate) fn errno() -> i32 {
-    // SAFETY: the location is valid for the calling thread.
-    unsafe { *errno_location() }
+    ErrnoGuard::new().saved
 }
 
-fn errno_location() -> *mut i32 {
-    // SAFETY: both functions have no preconditions.
-    #[cfg(target_os = "android")]
-    unsafe {
-        libc::__errno()
-    }
-    // SAFETY: as above.
-    #[cfg(not(target_os = "android"))]
-    unsafe {
-        libc::__errno_location()
-    }
+/// Sets the calling thread's errno.
+pub(super) fn set_errno(errno: i32) {
+    ErrnoGuard::new().saved = errno;
 }
 
 /// Keeps the calling thread's errno as it is now: puts it back when dropped.
@@ -32,7 +28,8 @@ impl ErrnoGuard {
     /// Notes the calling thread's errno.
     #[inline]
     pub fn new() -> Self {
-        let location = errno_location();
+        // SAFETY: no preconditions.
+        let location = unsafe { errno_location() };
         // SAFETY: valid for the calling thread while it lives.
         Self { location, saved: unsafe { *location } }
     }

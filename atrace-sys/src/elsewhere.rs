@@ -1,0 +1,239 @@
+//! A system without tracing, in the place of [`system`](crate::system): nothing can be opened, so nothing is on.
+//!
+//! What could only be used once something was opened has no values.
+
+use std::ffi::{CStr, OsStr, c_void};
+use std::io;
+
+use crate::word::Leak;
+
+/// Keeps the calling thread's errno, which nothing here changes.
+#[derive(Debug, Default)]
+#[must_use = "errno is put back when this is dropped"]
+pub struct ErrnoGuard(std::marker::PhantomData<*mut i32>);
+
+impl ErrnoGuard {
+    /// Notes the calling thread's errno.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+/// Types that zeros are a value of.
+///
+/// # Safety
+///
+/// Zeros must be a value.
+pub(crate) unsafe trait Plain {}
+
+pub(crate) fn process_id() -> u32 {
+    std::process::id()
+}
+
+pub(crate) fn effective_ids() -> (u32, u32) {
+    (0, 0)
+}
+
+pub(crate) fn has_elevated_rights() -> bool {
+    false
+}
+
+pub(crate) fn set_cancelable(state: i32) -> i32 {
+    state
+}
+
+pub(crate) fn wiped_on_fork<T>() -> Option<impl Leak<T>> {
+    None::<Box<T>>
+}
+
+/// What a fork copies is not cleared; but nothing that it could be told by is ever written.
+pub(crate) fn at_fork(_: extern "C" fn()) -> bool {
+    true
+}
+
+pub(crate) fn may_pass(_: i32) -> bool {
+    false
+}
+
+pub(crate) fn complain(line: &str) {
+    use io::Write as _;
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+pub(crate) fn fnmatch(_: &CStr, _: &CStr) -> bool {
+    false
+}
+
+pub(crate) fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
+    (None, text)
+}
+
+pub(crate) fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
+    (None, text)
+}
+
+pub(crate) fn spawn(name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+pub(crate) fn leave_descriptors() -> bool {
+    false
+}
+
+pub(crate) fn thread_number() -> Option<u32> {
+    None
+}
+
+pub(crate) fn stack_bounds() -> Option<(usize, usize)> {
+    None
+}
+
+pub(crate) fn mapped_from(_: usize, _: usize) -> Option<usize> {
+    None
+}
+
+pub(crate) mod argv0 {
+    use std::ffi::CStr;
+
+    pub(crate) fn reread() {}
+
+    pub(crate) fn with<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
+        then(None)
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Library {}
+
+impl Library {
+    pub(crate) fn open(name: &OsStr) -> Result<Self, String> {
+        Err(format!("{}: this system has none that traces", name.display()))
+    }
+
+    /// # Safety
+    ///
+    /// None.
+    pub(crate) unsafe fn get<T>(self, _: &CStr) -> Option<T> {
+        match self {}
+    }
+}
+
+pub(crate) fn library_of(_: *const c_void) -> &'static CStr {
+    c""
+}
+
+pub(crate) mod marker {
+    use std::ffi::CStr;
+
+    use crate::marker::{Identity, Marker, MarkerError, MarkerKind};
+
+    pub(crate) struct Opened {
+        pub(crate) fd: i32,
+        pub(crate) kind: MarkerKind,
+        pub(crate) identity: Identity,
+    }
+
+    pub(crate) fn open_checked(_: &CStr, _: Option<i32>) -> Result<Opened, MarkerError> {
+        crate::marker::error("this system has no trace_marker")
+    }
+
+    pub(crate) fn inherit_checked(_: i32, _: Identity, _: Option<i32>) -> Result<Opened, MarkerError> {
+        crate::marker::error("this system has no trace_marker")
+    }
+
+    pub(crate) fn identity_of(_: i32) -> Option<(Identity, u32)> {
+        None
+    }
+
+    pub(crate) fn close(_: i32) {}
+
+    pub(crate) fn returns_are_costly() -> bool {
+        false
+    }
+
+    impl Marker {
+        /// Writes one message as one event; on this system there is no marker to write to.
+        pub fn write(&self, _: &[u8]) -> bool {
+            false
+        }
+
+        /// Looks whether the descriptor still is the file that was opened.
+        pub fn check(&self) {}
+    }
+}
+
+pub(crate) mod properties {
+    use std::convert::Infallible;
+    use std::marker::PhantomData;
+    use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::time::Duration;
+
+    use crate::properties::{Error, ErrorKind, Key, ReadError, Value};
+
+    pub(crate) struct Store(Infallible);
+    pub(crate) struct Turn(Infallible);
+    #[derive(Clone, Copy)]
+    pub(crate) struct Property<'a>(Infallible, PhantomData<&'a ()>);
+
+    fn none() -> Result<Store, Error> {
+        Err(Error::new(ErrorKind::Unsupported, "this system has no properties to trace by"))
+    }
+
+    impl Store {
+        pub(crate) fn open_own(_: Duration) -> Result<Self, Error> {
+            none()
+        }
+        pub(crate) fn open_path(_: &Path) -> Result<Self, Error> {
+            none()
+        }
+        pub(crate) fn open_existing(_: &Path) -> Result<Self, Error> {
+            none()
+        }
+        pub(crate) fn open_uid(_: u32) -> Result<Self, Error> {
+            none()
+        }
+        pub(crate) fn path_for_uid(_: u32) -> PathBuf {
+            PathBuf::new()
+        }
+    }
+
+    /// The functions of what has no values.
+    macro_rules! never {
+        ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
+            $(pub(crate) fn $name(&self, $(_: $argument),*) -> $result {
+                match self.0 {}
+            })*
+        };
+    }
+
+    impl Store {
+        never! {
+            path() -> &Path;
+            check() -> Result<(), Error>;
+            find(&Key) -> Result<Option<Property<'_>>, Error>;
+            read(Property<'_>) -> Result<(u32, Value), Error>;
+            begin(Duration) -> Result<Turn, Error>;
+            for_each(&mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error>;
+            area_serial() -> u32;
+            area_serial_word() -> Option<&AtomicU32>;
+            wake(Option<Property<'_>>) -> ();
+            wait(Option<Property<'_>>, u32, Option<Duration>, &AtomicBool) -> Result<Option<u32>, Error>;
+        }
+    }
+
+    impl Turn {
+        pub(crate) const IS_ALONE: bool = true;
+        never! {
+            set(&Store, &Key, &Value) -> Result<(), Error>;
+        }
+    }
+
+    impl<'a> Property<'a> {
+        never! {
+            serial() -> u32;
+            serial_word() -> Option<&'a AtomicU32>;
+            read() -> Result<(u32, Value), ReadError>;
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The first string of `/proc/self/cmdline`: what the program was called by.
+
+use std::ffi::CStr;
+
+use super::{Mapped, Plain, file};
+use crate::word::{OnceRef, offer};
+
+/// The string, and zeros after it.
+struct Argv0([u8; Self::SIZE]);
+
+// SAFETY: zeros are bytes.
+unsafe impl Plain for Argv0 {}
+
+impl Argv0 {
+    const SIZE: usize = 4096;
+
+    /// Reads it as libcutils does: at most 4095 bytes, at most one line.
+    ///
+    /// Into a mapping, as the stack may be a small one and the heap locked: a signal handler may ask.
+    fn read() -> Option<Mapped<Self>> {
+        Mapped::filled(|Self(text)| {
+            let length = file::read_start(c"/proc/self/cmdline", &mut text[..Self::SIZE - 1]);
+            let end = text.iter().position(|byte| *byte == 0).unwrap_or(length);
+            let end = text[..end].iter().position(|byte| *byte == b'\n').map_or(end, |at| at + 1);
+            text[end..].fill(0);
+            length > 0
+        })
+    }
+}
+
+/// What was read last.
+static ARGV0: OnceRef<Argv0> = OnceRef::new();
+
+pub(crate) fn reread() {
+    loop {
+        let present = ARGV0.get();
+        let Some(new) = Argv0::read() else { return };
+        if present.is_some_and(|present| present.0 == new.0) {
+            return;
+        }
+        // Read since then: no older name takes the place of a newer.
+        if offer(new, |new| ARGV0.replace(present, new)).is_ok() {
+            return;
+        }
+    }
+}
+
+pub(crate) fn with<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
+    if ARGV0.get().is_none() {
+        reread();
+    }
+    then(ARGV0.get().and_then(|Argv0(text)| CStr::from_bytes_until_nul(text).ok()))
+}

@@ -1,0 +1,25 @@
+//! A line to stderr, written so that it can neither block nor signal the program.
+
+use super::signals::{Blocked, Signals, take};
+use super::{errno, file};
+
+pub(crate) fn complain(line: &str) {
+    let mut bytes: Vec<u8> =
+        line.bytes().map(|byte| if byte < 0x20 || byte == 0x7f { b'?' } else { byte }).collect();
+    // What a pipe that has room at all has room for.
+    bytes.truncate(1023);
+    bytes.push(b'\n');
+    let mut place = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    if !file::poll(std::slice::from_mut(&mut place), 0).is_ok_and(|ready| ready == 1)
+        || place.revents != libc::POLLOUT
+    {
+        return; // Closed, a pipe or socket nobody reads, or full.
+    }
+    // The reader may go at any moment, and a program in the background be stopped for writing to its
+    // terminal: both signals are for this thread, so they can be held back here.
+    let was_pending = Signals::pending().contains(libc::SIGPIPE);
+    let _blocked = Blocked::new(&Signals::of(&[libc::SIGPIPE, libc::SIGTTOU]));
+    if file::write(libc::STDERR_FILENO, &bytes).is_err() && errno() == libc::EPIPE && !was_pending {
+        take(libc::SIGPIPE);
+    }
+}

@@ -1,0 +1,109 @@
+//! Files by the directory they are in, which is opened first and can't be exchanged then; and their locks.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, RawFd};
+
+use super::check;
+pub(crate) use super::file::open;
+use super::file::{open_in, path_of};
+
+/// Opens a file of a directory, or creates it with mode 0600.
+///
+/// A symbolic link is refused, and nothing is waited for: neither the other end of a FIFO nor a terminal.
+pub(crate) fn open_at(directory: &File, name: &CStr, flags: libc::c_int) -> io::Result<File> {
+    open_in(directory.as_raw_fd(), name, flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+}
+
+/// Creates a file of a directory that has no name yet, with mode 0600.
+pub(crate) fn open_unnamed(directory: &File) -> io::Result<File> {
+    open_in(directory.as_raw_fd(), c".", libc::O_RDWR | libc::O_TMPFILE)
+}
+
+/// Gives a file that has no name yet its first one, unless another file has it (`EEXIST`).
+pub(crate) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<()> {
+    // By its descriptor itself (AT_EMPTY_PATH) only privileged processes may.
+    link((libc::AT_FDCWD, &path_of(file)?), (directory.as_raw_fd(), name), libc::AT_SYMLINK_FOLLOW)
+}
+
+/// Removes a file of a directory.
+pub(crate) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
+    // SAFETY: the name is a C string, the descriptor is open.
+    check(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) }).map(drop)
+}
+
+/// Renames a file within a directory unless the new name exists (`EEXIST`).
+pub(crate) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
+    let fd = directory.as_raw_fd();
+    let flags = libc::RENAME_NOREPLACE;
+    // SAFETY: the arguments are those of renameat2(2): open descriptors, C strings, flags. It is called by
+    // number because not every libc has the function.
+    if unsafe { libc::syscall(libc::SYS_renameat2, fd, from.as_ptr(), fd, to.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        // The kernel (before 3.15), the file system or a seccomp filter does not know it: link and unlink.
+        error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => {
+            link_and_unlink(directory, from, to)
+        }
+        error => Err(error),
+    }
+}
+
+fn link_and_unlink(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
+    link((directory.as_raw_fd(), from), (directory.as_raw_fd(), to), 0)?;
+    unlink_at(directory, from)
+}
+
+fn link(from: (RawFd, &CStr), to: (RawFd, &CStr), flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: open descriptors and C strings.
+    check(unsafe { libc::linkat(from.0, from.1.as_ptr(), to.0, to.1.as_ptr(), flags) }).map(drop)
+}
+
+/// Takes the lock of an open file if it is free; tells whether it was.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match flock(file, libc::LOCK_EX | libc::LOCK_NB) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Releases the lock, also for children that were forked meanwhile and hold a copy of the descriptor.
+pub(crate) fn unlock(file: &File) {
+    // Can't fail on a file that could be locked.
+    let _ = flock(file, libc::LOCK_UN);
+}
+
+fn flock(file: &File, operation: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    check(unsafe { libc::flock(file.as_raw_fd(), operation) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no files")]
+    fn moving_a_file_replaces_nothing() {
+        type Move = fn(&File, &CStr, &CStr) -> io::Result<()>;
+        let ways: [Move; 2] = [rename_at, link_and_unlink];
+        for way in ways {
+            let place = tempfile::tempdir().unwrap();
+            let (from, to) = (place.path().join("from"), place.path().join("to"));
+            let directory = File::open(place.path()).unwrap();
+            std::fs::write(&from, "new").unwrap();
+            std::fs::write(&to, "old").unwrap();
+            assert_eq!(way(&directory, c"from", c"to").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(std::fs::read(&to).unwrap(), b"old");
+            std::fs::remove_file(&to).unwrap();
+            way(&directory, c"from", c"to").unwrap();
+            assert_eq!(std::fs::read(&to).unwrap(), b"new");
+            assert!(!from.exists());
+        }
+    }
+}

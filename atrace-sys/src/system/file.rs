@@ -1,0 +1,126 @@
+//! Files and descriptors, where the standard library does not offer the call.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
+
+use super::{Plain, check, zeros};
+
+/// Takes a descriptor over that the system has just made.
+pub(super) fn owned(made: impl TryInto<RawFd>) -> io::Result<File> {
+    match made.try_into() {
+        // SAFETY: new, and nobody else's.
+        Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Opens a path as it is, with the flags given and `O_CLOEXEC`.
+pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<File> {
+    open_in(libc::AT_FDCWD, path, flags)
+}
+
+/// Opens once more the very file that a descriptor is of, whatever its path means by now. Allocates.
+pub(crate) fn reopen(file: &File, flags: libc::c_int) -> io::Result<File> {
+    open(&path_of(file)?, flags | libc::O_NOCTTY | libc::O_NONBLOCK)
+}
+
+pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> io::Result<File> {
+    loop {
+        // SAFETY: the name is a C string, and the mode is passed as openat expects it.
+        let fd =
+            unsafe { libc::openat(directory, name.as_ptr(), flags | libc::O_CLOEXEC, 0o600 as libc::c_uint) };
+        match owned(fd) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            opened => return opened,
+        }
+    }
+}
+
+pub(super) fn path_of(file: &File) -> io::Result<CString> {
+    Ok(CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
+}
+
+/// Makes a file in memory alone, which can be sealed. By number: not every libc has the function.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(crate) fn memory_file(name: &CStr) -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a C string and flags.
+    owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+}
+
+/// Fills `buffer` from the start of a file; returns how much there was, 0 on any error.
+pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
+    let Ok(mut file) = open(path, libc::O_RDONLY) else { return 0 };
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(got) => length += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    length
+}
+
+/// Writes to a descriptor; returns how much was taken.
+pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: readable memory of that length.
+    let taken = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+}
+
+/// Waits until one of the descriptors is ready, for so many milliseconds at most; returns how many are.
+pub(crate) fn poll(places: &mut [libc::pollfd], milliseconds: libc::c_int) -> io::Result<libc::c_int> {
+    let count = libc::nfds_t::try_from(places.len()).unwrap_or(0);
+    // SAFETY: so many writable places.
+    check(unsafe { libc::poll(places.as_mut_ptr(), count, milliseconds) })
+}
+
+/// Closes a descriptor that is this program's and nobody else knows.
+pub(crate) fn close(fd: RawFd) {
+    // SAFETY: a number.
+    unsafe { libc::close(fd) };
+}
+
+/// `fcntl(2)` of a command that takes a number.
+pub(crate) fn control(fd: RawFd, command: libc::c_int, number: libc::c_int) -> io::Result<libc::c_int> {
+    // SAFETY: numbers; any descriptor may be asked about.
+    check(unsafe { libc::fcntl(fd, command, number) })
+}
+
+// SAFETY: zeros are numbers.
+unsafe impl Plain for libc::stat {}
+// SAFETY: as above.
+unsafe impl Plain for libc::statfs {}
+
+/// The attributes of an open file.
+pub(crate) fn stat(fd: RawFd) -> io::Result<libc::stat> {
+    let mut found = zeros();
+    // SAFETY: `found` is writable and of the right type; any descriptor may be asked about.
+    check(unsafe { libc::fstat(fd, &mut found) }).map(|_| found)
+}
+
+/// The attributes of the file at a path.
+pub(crate) fn stat_at(path: &CStr) -> io::Result<libc::stat> {
+    let mut found = zeros();
+    // SAFETY: a C string, and `found` is writable and of the right type.
+    check(unsafe { libc::stat(path.as_ptr(), &mut found) }).map(|_| found)
+}
+
+/// The kind (`f_type`) of file system that an open file is in.
+pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
+    let mut found: libc::statfs = zeros();
+    // SAFETY: `found` is writable and of the right type; any descriptor may be asked about.
+    let is_found = unsafe { libc::fstatfs(fd, &mut found) } == 0;
+    #[allow(clippy::unnecessary_cast, reason = "it has another width in each system; the kinds fit in all")]
+    is_found.then_some(found.f_type as u64 & 0xffff_ffff)
+}
+
+/// Tells whether a descriptor is a terminal.
+pub(crate) fn is_terminal(fd: RawFd) -> bool {
+    // SAFETY: any descriptor may be asked about.
+    unsafe { libc::isatty(fd) == 1 }
+}

@@ -1,0 +1,48 @@
+//! Sleeping until a word of shared memory changes.
+
+use std::io;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+/// A duration as the system wants it.
+pub(crate) fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: duration.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        // Below a thousand million, which every width holds.
+        tv_nsec: duration.subsec_nanos() as _,
+    }
+}
+
+/// Sleeps while the word is `expected`, until woken, interrupted or `timeout`.
+///
+/// Returns early for no reason, too: the caller must look at the word again.
+pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> io::Result<()> {
+    match futex(word, libc::FUTEX_WAIT, expected, Some(&timespec(timeout))) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)) => {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Wakes all who sleep on the word, in any process.
+pub(crate) fn wake(word: &AtomicU32) {
+    // A failure is harmless, as sleepers look again by themselves.
+    let _ = futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32, None);
+}
+
+fn futex(
+    word: &AtomicU32,
+    operation: libc::c_int,
+    value: u32,
+    timeout: Option<&libc::timespec>,
+) -> io::Result<()> {
+    let timeout = timeout.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word and the timeout are live for the call. Without FUTEX_PRIVATE_FLAG, the kernel knows
+    // the word by its file and offset, so that other processes can wake us; reading is all that it needs of
+    // the mapping.
+    let result = unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, timeout, std::ptr::null::<u32>(), 0)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,52 @@
+//! The calls of Linux, Android and their C libraries, as safe functions.
+//!
+//! - A failed call returns what errno said. It also leaves errno changed: who must not, holds an [`ErrnoGuard`].
+//! - No function allocates, but those that say so, as signal handlers and forked children come here.
+//! - On systems without tracing, `elsewhere.rs` takes the place of this module.
+
+pub(crate) mod argv0;
+mod complain;
+#[cfg(target_os = "linux")]
+pub(crate) mod directory;
+mod errno;
+pub(crate) mod file;
+pub(crate) mod futex;
+mod library;
+mod memory;
+mod process;
+pub(crate) mod signals;
+mod text;
+mod thread;
+
+pub(crate) use self::complain::complain;
+pub use self::errno::ErrnoGuard;
+pub(crate) use self::errno::errno;
+pub(crate) use self::library::{Library, library_of};
+pub(crate) use self::memory::{Mapped, Shared, mapped_from, page_size, wiped_on_fork};
+pub(crate) use self::process::*;
+pub(crate) use self::text::{fnmatch, strtoimax, strtoull};
+pub(crate) use self::thread::{
+    close_range, leave_descriptors, set_cancelable, spawn, stack_bounds, thread_number,
+};
+
+/// Types that a C library fills in, and that zeros are a value of.
+///
+/// # Safety
+///
+/// Zeros must be a value.
+pub(crate) unsafe trait Plain {}
+
+fn zeros<T: Plain>() -> T {
+    // SAFETY: the trait promises it.
+    unsafe { std::mem::zeroed() }
+}
+
+/// The result of a call that returns -1 and sets errno when it fails.
+fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Tells whether what failed with this errno may succeed soon: there was no descriptor or memory to be had.
+pub(crate) fn may_pass(errno: i32) -> bool {
+    matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
+}

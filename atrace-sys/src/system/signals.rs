@@ -1,0 +1,81 @@
+//! Signals of the calling thread.
+
+use super::{Plain, zeros};
+
+/// A set of signals.
+pub(crate) struct Signals(libc::sigset_t);
+
+// SAFETY: zeros are an empty set, or are overwritten by the C library before they are read.
+unsafe impl Plain for libc::sigset_t {}
+
+impl Signals {
+    pub(crate) fn all() -> Self {
+        let mut set = zeros();
+        // SAFETY: writable.
+        unsafe { libc::sigfillset(&mut set) };
+        Self(set)
+    }
+
+    pub(crate) fn of(signals: &[libc::c_int]) -> Self {
+        let mut set = zeros();
+        // SAFETY: writable, and initialised by the first call.
+        unsafe {
+            libc::sigemptyset(&mut set);
+            for signal in signals {
+                libc::sigaddset(&mut set, *signal);
+            }
+        }
+        Self(set)
+    }
+
+    /// Those that are waiting for the calling thread.
+    pub(crate) fn pending() -> Self {
+        let mut set = zeros();
+        // SAFETY: writable.
+        unsafe { libc::sigpending(&mut set) };
+        Self(set)
+    }
+
+    pub(crate) fn contains(&self, signal: libc::c_int) -> bool {
+        // SAFETY: initialised by each of the functions above.
+        unsafe { libc::sigismember(&self.0, signal) == 1 }
+    }
+}
+
+fn mask(how: libc::c_int, signals: &Signals) -> Signals {
+    let mut before = zeros();
+    // SAFETY: the one is initialised, the other writable.
+    unsafe { libc::pthread_sigmask(how, &signals.0, &mut before) };
+    Signals(before)
+}
+
+/// Holds signals back from the calling thread until dropped.
+pub(crate) struct Blocked(Signals);
+
+impl Blocked {
+    pub(crate) fn new(signals: &Signals) -> Self {
+        Self(mask(libc::SIG_BLOCK, signals))
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        mask(libc::SIG_SETMASK, &self.0);
+    }
+}
+
+/// Lets every signal through to the calling thread.
+pub(crate) fn unblock_all() {
+    mask(libc::SIG_SETMASK, &Signals::of(&[]));
+}
+
+/// Takes a signal that waits for the calling thread, if one does.
+///
+/// By the system call itself: Android's bionic has `sigtimedwait` since 6 only.
+pub(crate) fn take(signal: libc::c_int) {
+    // The set has 64 bits everywhere, and no time, of either width, is zeros.
+    let (set, now) = (1_u64 << (signal - 1), [0_u64; 2]);
+    let taken = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: the kernel reads eight bytes of the set and a time, and returns at once.
+    unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, taken, &raw const now, 8_usize) };
+}
