@@ -115,27 +115,18 @@
 //! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`);
 //! what the reader accepts is Perfetto's systrace importer's.
 
+pub mod control;
 mod enabled;
 mod events;
-mod panics;
-mod scoped;
-mod tag;
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub mod control;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod flags;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod gate;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod message;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+mod panics;
 mod refresh;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+mod scoped;
 mod sink;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod state;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+mod tag;
 pub mod watch;
 
 // For tests, benches and the command, on systems with tracefs.
@@ -146,18 +137,10 @@ mod tools;
 pub use tools::*;
 
 /// What threads share; in the models, loom's.
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod sync {
     pub(crate) use atrace_sys::AtomicRef;
     pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 }
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-mod elsewhere;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub use elsewhere::{control, watch};
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-use elsewhere::{gate, message, refresh, sink};
 
 pub use enabled::{Enabled, Glance, PreparedTag, glance};
 pub use events::*;
@@ -175,7 +158,5 @@ pub use scoped::private as __private;
 /// For `atrace-subscriber`: a subscriber began, or ceased, to keep what it was told of the tags.
 #[doc(hidden)]
 pub fn __note_filter(began: bool) {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
     state::note_filter(began);
-    let _ = began;
 }

@@ -60,16 +60,8 @@ pub(crate) fn publish() {
     state::publish(&describe);
 }
 
-/// What would be published now.
-#[cfg(feature = "tracefs")]
-pub(crate) fn compose(then: &mut dyn FnMut(&[u8])) {
-    let mut bytes = [0; state::TEXT_MAX];
-    let mut text = Text::new(&mut bytes);
-    describe(&mut text);
-    then(text.bytes());
-}
-
-fn describe(text: &mut Text<'_>) {
+/// What is published.
+pub(crate) fn describe(text: &mut Text<'_>) {
     text.line("version", env!("CARGO_PKG_VERSION"));
     let id = process::id();
     let digits = id.bytes();

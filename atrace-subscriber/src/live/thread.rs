@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use atrace_sys::fork::{Generation, generation};
 
-use super::stack;
-
 /// A thread that is inside a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
@@ -29,7 +27,7 @@ impl Thread {
 
     fn new() -> Arc<Self> {
         let name = std::thread::current().name().map(Into::into);
-        Arc::new(Self { number: stack::thread_number(), name })
+        Arc::new(Self { number: atrace_sys::thread::number(), name })
     }
 }
 

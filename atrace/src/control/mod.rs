@@ -25,7 +25,7 @@
 
 mod access;
 mod error;
-mod pattern;
+pub(crate) mod pattern;
 mod switched;
 
 use std::ffi::CString;
@@ -39,14 +39,10 @@ use atrace_sys::properties::{self, Properties};
 use self::access::{Access, Owner, Read as _, Shared};
 pub use self::error::Error;
 use self::error::failed;
-#[cfg(feature = "tracefs")]
-pub(crate) use self::pattern::pattern_for;
 use self::pattern::this_process;
 use self::switched::Undo;
 pub use self::switched::{Change, Switched};
 use crate::AtraceTag;
-#[cfg(feature = "tracefs")]
-use crate::flags::FLAGS;
 
 /// The properties to switch.
 #[derive(Clone, Debug)]
@@ -113,6 +109,10 @@ impl Control {
         self
     }
 
+    pub(crate) fn properties(&self) -> &Properties {
+        self.properties.properties()
+    }
+
     /// Returns the app patterns in force.
     pub fn patterns(&self) -> Vec<String> {
         self.raw_patterns().iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
@@ -121,7 +121,7 @@ impl Control {
     /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process, and none while it is
     /// no number.
     pub fn tags(&self) -> AtraceTag {
-        self.properties.properties().tags()
+        self.properties().tags()
     }
 
     /// Enables [`AtraceTag::App`] in this process, by a pattern that matches its name (argv\[0\]).
@@ -276,20 +276,8 @@ impl Control {
         }
     }
 
-    /// The value of a property; empty where it is not set.
-    #[cfg(feature = "tracefs")]
-    pub(crate) fn text(&self, key: &str) -> Vec<u8> {
-        self.properties.properties().text(key)
-    }
-
-    /// The serial of the flags, which changes at each switch; None where they are not set.
-    #[cfg(feature = "tracefs")]
-    pub(crate) fn serial(&self) -> Option<u32> {
-        Some(self.properties.properties().find(FLAGS)?.serial())
-    }
-
     /// The patterns, byte for byte.
     pub(crate) fn raw_patterns(&self) -> Vec<Vec<u8>> {
-        self.properties.properties().patterns()
+        self.properties().patterns()
     }
 }

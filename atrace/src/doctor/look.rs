@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use atrace_sys::errand::{Errand, Failure, User};
 use atrace_sys::properties::Properties;
-use atrace_sys::state::NAME;
+use atrace_sys::state::{NAME, TEXT_MAX, Text};
 use atrace_sys::{probe, process};
 
 use super::facts::{Descriptor, Facts, Page, Presence, Store};
@@ -62,8 +62,10 @@ pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Fa
 pub(super) fn own() -> Facts {
     let pid = std::process::id();
     crate::atrace_init();
-    let mut text = Vec::new();
-    state::compose(&mut |composed| text = composed.to_vec());
+    let mut page = [0; TEXT_MAX];
+    let mut text = Text::new(&mut page);
+    state::describe(&mut text);
+    let text = text.bytes().to_vec();
     let variable = |name: &str| process::variable(name).map(OsStringExt::into_vec);
     complete(pid, User::present().uid, Page::Text { text, is_parents: false }, variable)
 }
@@ -171,9 +173,11 @@ fn store(pid: u32, place: &Path) -> Store {
     let opened = if cfg!(target_os = "android") { Control::open() } else { Control::open_existing(place) };
     match opened {
         Ok(control) => {
-            store.flags = control.text(flags::FLAGS);
+            let properties = control.properties();
+            let value = properties.get(flags::FLAGS).ok().flatten();
+            store.flags = value.map_or(Vec::new(), |value| value.as_bytes().to_vec());
             store.patterns = control.raw_patterns();
-            store.serial = control.serial();
+            store.serial = properties.find(flags::FLAGS).map(|property| property.serial());
         }
         Err(e) => store.fault = Some(e.to_string().into_bytes()),
     }

@@ -12,7 +12,7 @@ use super::facts::Presence;
 use super::published::Published;
 use super::report::{Level, Report, Topic};
 use crate::AtraceTag;
-use crate::control;
+use crate::control::pattern::pattern_for;
 use crate::flags;
 use crate::shown::{quoted, shown};
 
@@ -96,7 +96,7 @@ impl Patient {
             texts.is_some_and(|(pattern, name)| process::matches(&pattern, &name))
         };
         let length = name.len();
-        let mend = format!("atrace on {}", in_quotes(&control::pattern_for(name)));
+        let mend = format!("atrace on {}", in_quotes(&pattern_for(name)));
         let name = shown(name);
         if let Some(pattern) = patterns.iter().find(is_meant) {
             report.good(Topic::Pattern, format!("{} matches its name, {name}", shown(pattern)));

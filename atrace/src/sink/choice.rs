@@ -4,7 +4,6 @@
 //! ([`is_due`]), and whenever somebody asks.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use atrace_sys::AtomicRef;
@@ -72,17 +71,16 @@ const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERT
 /// Chooses as the crate's documentation says.
 fn choose() -> Result<Sink, Failure> {
     let Some(backend) = process::variable("ATRACE_BACKEND") else { return by_default() };
-    let of_path = |path| Some(OsStr::from_bytes(path));
     match backend.as_encoded_bytes() {
         b"marker" => marker(),
         b"cutils" => cutils(None),
         b"ndk" => ndk(None),
         b"none" => Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=none"))),
         value => {
-            if let Some(path) = value.strip_prefix(b"cutils:") {
-                cutils(of_path(path))
-            } else if let Some(path) = value.strip_prefix(b"ndk:") {
-                ndk(of_path(path))
+            if let Some(path) = process::strip_prefix(&backend, "cutils:") {
+                cutils(Some(path))
+            } else if let Some(path) = process::strip_prefix(&backend, "ndk:") {
+                ndk(Some(path))
             } else {
                 Err(Failure::lasting(format!(
                     "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, ndk, \

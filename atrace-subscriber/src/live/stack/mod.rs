@@ -16,20 +16,15 @@
 #![allow(unsafe_code, reason = "reads the stack")]
 
 mod frames;
-#[cfg_attr(
-    not(all(any(target_os = "linux", target_os = "android"), not(miri))),
-    path = "system_elsewhere.rs"
-)]
-mod system;
 #[cfg(test)]
 mod tests;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use atrace_sys::thread;
+
 use self::frames::{FrameAddress, KnownStack, Registers, StackFrame};
-pub(super) use self::system::thread_number;
-use self::system::{bounds, mapped};
 
 /// How return addresses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -212,7 +207,7 @@ fn learn(here: Registers, unwound: &[usize]) {
 /// tells whether none could before.
 fn see(from: usize) -> bool {
     if BOUNDS.get() == (0, 0) {
-        let (low, high) = bounds().unwrap_or((1, 1));
+        let (low, high) = thread::stack().unwrap_or((1, 1));
         BOUNDS.set((low, high));
         STACK.set(KnownStack { low: high, high, root: StackFrame::default() });
     }
@@ -220,7 +215,7 @@ fn see(from: usize) -> bool {
     if from < lowest || from >= stack.low {
         return false;
     }
-    let Some(low) = mapped(from, stack.low) else { return false };
+    let Some(low) = thread::mapped_from(from, stack.low) else { return false };
     STACK.set(KnownStack { low, ..stack });
     true
 }

@@ -119,15 +119,15 @@ fn a_hole_is_no_memory() {
         hole.addr() - PAGE
     };
     let [hole, above, end] = [1, 2, 4].map(|page| start + page * PAGE);
-    assert_eq!(mapped(start, hole), Some(start));
-    assert_eq!(mapped(start + 9, hole - 3), Some(start));
-    assert_eq!(mapped(start, hole + 1), None);
-    assert_eq!(mapped(hole - 1, end), None);
-    assert_eq!(mapped(hole, end), None);
-    assert_eq!(mapped(above - 1, end), None);
-    assert_eq!(mapped(above, end), Some(above));
-    assert_eq!(mapped(above + 9, end - 9), Some(above));
-    assert_eq!(mapped(0, 1), None);
+    assert_eq!(thread::mapped_from(start, hole), Some(start));
+    assert_eq!(thread::mapped_from(start + 9, hole - 3), Some(start));
+    assert_eq!(thread::mapped_from(start, hole + 1), None);
+    assert_eq!(thread::mapped_from(hole - 1, end), None);
+    assert_eq!(thread::mapped_from(hole, end), None);
+    assert_eq!(thread::mapped_from(above - 1, end), None);
+    assert_eq!(thread::mapped_from(above, end), Some(above));
+    assert_eq!(thread::mapped_from(above + 9, end - 9), Some(above));
+    assert_eq!(thread::mapped_from(0, 1), None);
     // SAFETY: what is left of it.
     unsafe { libc::munmap(std::ptr::without_provenance_mut(start), 4 * PAGE) };
 }
