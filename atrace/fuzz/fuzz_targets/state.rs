@@ -4,10 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../src/doctor/said.rs"]
-mod said;
+#[path = "../../src/doctor/published.rs"]
+mod published;
 
-use said::State;
+use published::Published;
 
 fuzz_target!(|bytes: &[u8]| {
     // Mostly of the right length, and not just being written.
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     page[8..8 + length].copy_from_slice(&bytes[..length]);
     for page in [&page, bytes] {
         let Some(text) = atrace_sys::state::text_of(page) else { continue };
-        let state = State::parse(text);
+        let state = Published::parse(text);
         state.marker();
         for key in ["serial", "tags", "filters"] {
             state.number(key);

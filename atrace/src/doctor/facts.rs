@@ -19,7 +19,7 @@ pub(super) struct Facts {
     pub(super) descriptor: Descriptor,
     /// It has a thread that watches the properties.
     pub(super) has_watch: bool,
-    pub(super) store: Store,
+    pub(super) store: StoreFacts,
 }
 
 /// What the process says of itself.
@@ -47,7 +47,7 @@ pub(super) struct Descriptor {
 
 /// The property store of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Store {
+pub(super) struct StoreFacts {
     /// None: nobody knows.
     pub(super) path: Option<Vec<u8>>,
     pub(super) presence: Presence,
@@ -137,7 +137,7 @@ impl Facts {
         };
         let patterns = words.map(<[u8]>::to_vec).collect();
         let descriptor = Descriptor { link, is_it, is_place, has_place };
-        let store = Store { path, presence, is_stale, fault, flags, serial, patterns };
+        let store = StoreFacts { path, presence, is_stale, fault, flags, serial, patterns };
         Some(Self { name, backend, marker, properties, has_marker, page, descriptor, has_watch, store })
     }
 }
@@ -176,14 +176,14 @@ mod tests {
             page: Page::Text { text: b"pid 1\n\xff".to_vec(), is_parents: true },
             descriptor: Descriptor { link: Some(b"/a".to_vec()), is_place: true, ..Descriptor::default() },
             has_watch: true,
-            store: Store {
+            store: StoreFacts {
                 path: Some(b"/b".to_vec()),
                 presence: Presence::Hidden,
                 fault: Some(b"damaged".to_vec()),
                 flags: b"0x2".to_vec(),
                 serial: Some(77),
                 patterns: vec![b"*".to_vec(), Vec::new()],
-                ..Store::default()
+                ..StoreFacts::default()
             },
             ..Facts::default()
         }

@@ -17,7 +17,7 @@ use atrace_sys::properties::Properties;
 use atrace_sys::state::{NAME, TEXT_MAX, Text};
 use atrace_sys::{probe, process};
 
-use super::facts::{Descriptor, Facts, Page, Presence, Store};
+use super::facts::{Descriptor, Facts, Page, Presence, StoreFacts};
 use super::process::{Process, Status};
 use super::published::Published;
 use crate::control::Control;
@@ -80,7 +80,7 @@ fn complete(pid: u32, uid: u32, page: Page, variable: impl Fn(&str) -> Option<Ve
     let name = Process(pid).argv0().map(CString::into_bytes);
     let marker = variable("ATRACE_MARKER");
     let has_marker = marker.as_deref().is_some_and(|marker| as_path(marker).exists());
-    let state = Published::of(&page);
+    let state = published(&page);
     let properties = variable("ATRACE_PROPERTIES");
     let named = state.as_ref().and_then(|state| Some(state.get("properties")?.as_bytes().to_vec()));
     let place = named.or_else(|| properties.clone()).map(|place| as_path(&place).to_owned());
@@ -128,6 +128,14 @@ fn page(pid: u32, numbers: &str) -> Page {
     }
 }
 
+/// What the page says, if it says something.
+pub(super) fn published(page: &Page) -> Option<Published> {
+    match page {
+        Page::Text { text, .. } => Some(Published::parse(text)),
+        _ => None,
+    }
+}
+
 /// The descriptor of the marker as the kernel shows it.
 fn descriptor(pid: u32, state: &Published) -> Descriptor {
     let Some((fd, identity)) = state.marker() else { return Descriptor::default() };
@@ -155,8 +163,8 @@ fn has_watch(pid: u32) -> bool {
 }
 
 /// The properties that the process follows. Makes none.
-fn store(pid: u32, place: &Path) -> Store {
-    let mut store = Store { path: Some(place.as_os_str().as_bytes().to_vec()), ..Store::default() };
+fn store(pid: u32, place: &Path) -> StoreFacts {
+    let mut store = StoreFacts { path: Some(place.as_os_str().as_bytes().to_vec()), ..StoreFacts::default() };
     if cfg!(target_os = "linux") {
         let deleted = [b" ", place.as_os_str().as_bytes(), b" (deleted)"].concat();
         let maps = Process(pid).read("maps").unwrap_or_default();

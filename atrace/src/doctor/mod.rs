@@ -115,7 +115,7 @@ impl Patient {
     }
 
     fn published(&self) -> Option<Published> {
-        Published::of(&self.facts.page)
+        look::published(&self.facts.page)
     }
 
     fn lives(&self, status: &Status, report: &mut Report) -> bool {

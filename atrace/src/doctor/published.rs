@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::facts::Page;
-
 /// The lines of a state; see [`crate::state`] for the keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
@@ -13,14 +11,6 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// What the page says, if it says something.
-    pub(super) fn of(page: &Page) -> Option<Self> {
-        match page {
-            Page::Text { text, .. } => Some(Self::parse(text)),
-            _ => None,
-        }
-    }
-
     pub(super) fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let lines = || text.lines().filter_map(|line| line.split_once(' '));

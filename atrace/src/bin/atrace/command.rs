@@ -37,21 +37,21 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a program, trace it and save the recording
-    Run(run::Args),
+    Run(run::RunArgs),
     /// Record programs that are running, or the kernel, for a while
-    Record(record::Args),
+    Record(record::RecordArgs),
     /// Switch tracing on in programs, until it is switched off
-    On(switch::Args),
+    On(switch::SwitchArgs),
     /// Switch off what `on` switched on
-    Off(switch::Args),
+    Off(switch::SwitchArgs),
     /// Show what is switched on, and in which processes
     Status,
     /// Find out why nothing is traced
-    Doctor(doctor::Args),
+    Doctor(doctor::DoctorArgs),
     #[command(name = "__become", hide = true)]
-    Become(stage::Args),
+    Become(stage::StageArgs),
     #[command(name = "__witness", hide = true)]
-    Witness(witness::Args),
+    Witness(witness::WitnessArgs),
 }
 
 pub(crate) fn main() -> ExitCode {

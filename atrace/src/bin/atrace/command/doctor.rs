@@ -7,14 +7,14 @@ use crate::command::processes::{self, Process};
 use crate::command::terminal::{Failure, Result, print};
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub(crate) struct DoctorArgs {
     /// A process, or the name or path of a program, running or not [default: any program of this user]
     #[arg(value_name = "PID|CMD")]
     patient: Option<String>,
 }
 
 /// The exit status is 0 only if an event written now arrives, for each process that was looked at.
-pub(crate) fn main(args: &Args) -> Result<u8> {
+pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     let mut all_arrive = true;
     let mut show = |report: Report| {
         print(&report.to_string());

@@ -21,7 +21,7 @@ use crate::command::stores::{self, Content};
 use crate::command::terminal::{Failure, Result, say, thousands};
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub(crate) struct RecordArgs {
     /// How long, such as 10s, 500ms or 2m [default: until Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
@@ -74,7 +74,7 @@ enum Buffer {
 }
 
 impl Buffer {
-    fn make(args: &Args) -> Result<Self> {
+    fn make(args: &RecordArgs) -> Result<Self> {
         buffer::sweep()?;
         if !args.top && !cfg!(target_os = "android") && Top::can_be_copied()? {
             let instance = buffer::make(args.buffer)?;
@@ -113,7 +113,7 @@ impl Buffer {
     }
 }
 
-pub(crate) fn main(args: &Args) -> Result<()> {
+pub(crate) fn main(args: &RecordArgs) -> Result<()> {
     let caller = Caller::behind_sudo()?;
     stores::check_all(&args.apps)?;
     let root = tracefs::root()?;

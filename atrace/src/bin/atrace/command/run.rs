@@ -12,14 +12,14 @@ use crate::command::buffer::{self, Names, Tally};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes::Note;
-use crate::command::program::{FAILED, ProgramStore, Signals, Start, Tree, Witness, code, wait};
+use crate::command::program::{FAILED, Program, ProgramStore, Signals, Tree, Witness, code, wait};
 use crate::command::terminal::{Failure, Result, say, shown_path};
 
 /// How many processes a program has as a rule: more are named, too, but the recording is copied once more.
 const PROCESSES: usize = 100;
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub(crate) struct RunArgs {
     /// The file to save [default: the program's name, then .ftrace]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -38,11 +38,11 @@ pub(crate) struct Args {
 }
 
 /// Fails as other commands that start one do.
-pub(crate) fn main(args: &Args) -> Result<u8> {
+pub(crate) fn main(args: &RunArgs) -> Result<u8> {
     record(args).map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
 
-fn record(args: &Args) -> Result<u8> {
+fn record(args: &RunArgs) -> Result<u8> {
     if cfg!(target_os = "android") {
         return Err(Failure::new(
             "the programs of Android write to the device's one buffer: use `atrace record`",
@@ -63,9 +63,14 @@ fn record(args: &Args) -> Result<u8> {
     let (marker, properties) = (instance.marker_path(), store.path());
     let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
     let mut tree = Tree::new(marker.clone(), &properties, uid);
-    let start =
-        Start { command: &args.command, marker: &marker, names: names.directory(), store: &properties, user };
-    let mut child = start.start()?;
+    let program = Program {
+        command: &args.command,
+        marker: &marker,
+        names: names.directory(),
+        store: &properties,
+        user,
+    };
+    let mut child = program.start()?;
     let mut tally = Tally::default();
     let status = wait(&mut child, &signals, witness, || {
         tally.look(&instance)?;

@@ -8,13 +8,13 @@ use crate::command::stores::{self, Follower, Store, Work, check_all};
 use crate::command::terminal::{Failure, Result, print, say};
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub(crate) struct SwitchArgs {
     /// A pattern for the names of programs as they were started (argv[0]): `*` matches any text
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
 }
 
-pub(crate) fn on(args: &Args) -> Result<()> {
+pub(crate) fn on(args: &SwitchArgs) -> Result<()> {
     check_all(&args.patterns)?;
     let running = notes::sweep();
     let matching = matching(&args.patterns);
@@ -43,7 +43,7 @@ pub(crate) fn on(args: &Args) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn off(args: &Args) -> Result<()> {
+pub(crate) fn off(args: &SwitchArgs) -> Result<()> {
     notes::sweep();
     let stores = stores::all([])?;
     let mut unknown = Vec::new();

@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 
 use crate::command::file::roots_own;
-use crate::command::notes::text::Text;
+use crate::command::notes::text::NoteText;
 use crate::command::processes::Process;
 
 /// How long a note can be, and how many there can be.
@@ -105,10 +105,10 @@ impl Folder {
         OpenOptions::new().read(true).custom_flags(flags).open(self.file(name))
     }
 
-    pub(crate) fn read(&self, name: &str) -> Option<Text> {
+    pub(crate) fn read(&self, name: &str) -> Option<NoteText> {
         let mut text = String::new();
         self.open_note(name).ok()?.take(LENGTH).read_to_string(&mut text).ok()?;
-        Text::parse(&text)
+        NoteText::parse(&text)
     }
 
     /// Makes the note of this process, and returns its name.

@@ -7,7 +7,7 @@ use atrace_sys::fork::{Generation, generation};
 
 use crate::command::caller::Caller;
 use crate::command::notes::folder::{Folder, Writer, boot};
-use crate::command::notes::text::{DONE, Entry, Output, SAVED, Text, UNDONE};
+use crate::command::notes::text::{DONE, Destination, NoteText, NotedPattern, SAVED, UNDONE};
 use crate::command::stores::{self, Store, Work};
 use crate::command::terminal::{Result, failed, say};
 
@@ -15,7 +15,7 @@ use crate::command::terminal::{Result, failed, say};
 pub(crate) struct Note {
     folder: Folder,
     name: String,
-    entries: Vec<Entry>,
+    entries: Vec<NotedPattern>,
     is_done: bool,
     by: Generation,
 }
@@ -25,7 +25,7 @@ impl Note {
     pub(crate) fn write(output: &Path, owner: Option<&Caller>) -> Result<Self> {
         let what = || format!("writing down in {} what is recorded", Folder::path().display());
         let output = std::path::absolute(output).map_err(failed(what()))?;
-        let output = Output { path: output, owner: owner.map(|owner| (owner.uid, owner.gid)) };
+        let output = Destination { path: output, owner: owner.map(|owner| (owner.uid, owner.gid)) };
         let folder = Folder::make().map_err(failed(what()))?;
         let name = folder.write(&format!("{}\n{}", boot(), output.line())).map_err(failed(what()))?;
         Ok(Self { folder, name, entries: Vec::new(), is_done: false, by: generation() })
@@ -34,9 +34,9 @@ impl Note {
     /// Writes down what is switched on, then switches it on. Where that fails for another user it is said, and
     /// nothing else depends on it.
     pub(crate) fn switch_on(&mut self, patterns: &[String], stores: &[Store]) -> Result<()> {
-        let of_store = |store| patterns.iter().map(move |pattern| Entry::new(store, pattern));
+        let of_store = |store| patterns.iter().map(move |pattern| NotedPattern::new(store, pattern));
         self.entries = stores.iter().flat_map(of_store).collect();
-        let lines: String = self.entries.iter().map(Entry::line).collect();
+        let lines: String = self.entries.iter().map(NotedPattern::line).collect();
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
         let mut are_all_on = true;
         for (store, result) in stores::perform(stores, |_| Work::Enable(patterns.to_vec())) {
@@ -81,7 +81,7 @@ fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
 }
 
 /// Takes away what a recording switched on; says where that fails, and returns whether it did nowhere.
-fn take_back(entries: &[Entry], is_done: bool) -> bool {
+fn take_back(entries: &[NotedPattern], is_done: bool) -> bool {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {
         if !stores.iter().any(|store| entry.is_of(store)) {
@@ -107,12 +107,12 @@ fn take_back(entries: &[Entry], is_done: bool) -> bool {
 
 /// What is on because of recordings.
 #[derive(Default)]
-pub(crate) struct Running(Vec<(u32, Entry)>);
+pub(crate) struct Running(Vec<(u32, NotedPattern)>);
 
 impl Running {
     /// The recordings that have this pattern on in this store.
     pub(crate) fn of<'a>(&'a self, store: &'a Store, pattern: &'a str) -> impl Iterator<Item = u32> + 'a {
-        let is_meant = move |entry: &Entry| entry.is_of(store) && entry.pattern == pattern;
+        let is_meant = move |entry: &NotedPattern| entry.is_of(store) && entry.pattern == pattern;
         self.0.iter().filter(move |(_, entry)| is_meant(entry)).map(|(pid, _)| *pid)
     }
 }
@@ -137,7 +137,7 @@ pub(crate) fn sweep() -> Running {
     running
 }
 
-fn undo(folder: &Folder, name: &str, writer: Writer, text: &Text) {
+fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
     if !text.entries.is_empty() {
         take_back(&text.entries, text.is_done);
         let mut patterns: Vec<_> =
@@ -156,7 +156,7 @@ fn undo(folder: &Folder, name: &str, writer: Writer, text: &Text) {
 }
 
 /// The commands that were killed before they saved their recording, and where that was to be.
-pub(crate) fn unsaved() -> Vec<(u32, Output)> {
+pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
     let dead = folder.notes().into_iter().filter(|(_, writer)| !writer.lives());
     let output = |name: &str| folder.read(name).filter(|text| text.boot == boot())?.output;

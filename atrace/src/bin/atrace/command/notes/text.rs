@@ -16,7 +16,7 @@ const OUTPUT: &str = "output";
 
 /// A pattern that a recording switches on in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct NotedPattern {
     /// Whose store it is; None where the path says which.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) pattern: String,
 }
 
-impl Entry {
+impl NotedPattern {
     pub(crate) fn new(store: &Store, pattern: &str) -> Self {
         let before = store.content.count(pattern);
         Self { uid: store.uid, path: store.path.clone(), before, pattern: pattern.to_owned() }
@@ -43,12 +43,12 @@ impl Entry {
 
 /// Where a recording is to be saved, and for which user and group, if not for who saves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Output {
+pub(crate) struct Destination {
     pub(crate) path: PathBuf,
     pub(crate) owner: Option<(u32, u32)>,
 }
 
-impl Output {
+impl Destination {
     pub(crate) fn line(&self) -> String {
         let (uid, gid) = self.owner.unzip();
         format!("{OUTPUT} {} {} {}\n", word(uid), word(gid), hex(self.path.as_os_str().as_bytes()))
@@ -57,16 +57,16 @@ impl Output {
 
 /// All that a note says and did not strike out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Text {
+pub(crate) struct NoteText {
     /// The start of the machine in which it was written.
     pub(crate) boot: String,
-    pub(crate) output: Option<Output>,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) output: Option<Destination>,
+    pub(crate) entries: Vec<NotedPattern>,
     /// All of them were switched on.
     pub(crate) is_done: bool,
 }
 
-impl Text {
+impl NoteText {
     /// Reads the lines that are whole; `None` where one makes no sense.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
@@ -78,9 +78,9 @@ impl Text {
                 [SAVED] => parsed.output = None,
                 [OUTPUT, uid, gid, path] => {
                     let path = path_of(path).filter(|path| path.is_absolute())?;
-                    parsed.output = Some(Output { path, owner: number(uid)?.zip(number(gid)?) });
+                    parsed.output = Some(Destination { path, owner: number(uid)?.zip(number(gid)?) });
                 }
-                [uid, before, path, pattern] => parsed.entries.push(Entry {
+                [uid, before, path, pattern] => parsed.entries.push(NotedPattern {
                     uid: number(uid)?,
                     path: path_of(path)?,
                     before: before.parse().ok()?,
@@ -120,9 +120,9 @@ fn path_of(hex: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn entry(uid: Option<u32>, pattern: &str) -> Entry {
+    fn entry(uid: Option<u32>, pattern: &str) -> NotedPattern {
         let path = OsString::from_vec(b"/a b\xff".to_vec()).into();
-        Entry { uid, path, before: 3, pattern: pattern.to_owned() }
+        NotedPattern { uid, path, before: 3, pattern: pattern.to_owned() }
     }
 
     #[test]
@@ -130,22 +130,22 @@ mod tests {
         let entries = vec![entry(Some(7), "*/a \n'"), entry(None, "ü")];
         let mut text = "boot\n".to_owned();
         entries.iter().for_each(|entry| text += &entry.line());
-        let mut expected = Text { boot: "boot".into(), output: None, entries, is_done: false };
-        assert_eq!(Text::parse(&text).as_ref(), Some(&expected));
+        let mut expected = NoteText { boot: "boot".into(), output: None, entries, is_done: false };
+        assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
         // Killed while writing: the last line is none.
-        assert_eq!(Text::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
+        assert_eq!(NoteText::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
         text += "done\n";
         expected.is_done = true;
-        assert_eq!(Text::parse(&text).as_ref(), Some(&expected));
+        assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
         for owner in [None, Some((1000, 100)), Some((u32::MAX, 0))] {
-            let output = Output { path: "/a b/c\n d ".into(), owner };
+            let output = Destination { path: "/a b/c\n d ".into(), owner };
             let text = text.clone() + &output.line();
             expected.output = Some(output);
-            assert_eq!(Text::parse(&text).as_ref(), Some(&expected));
-            let undone = Text { entries: Vec::new(), ..expected.clone() };
-            assert_eq!(Text::parse(&(text.clone() + "undone\n")), Some(undone));
-            let saved = Text { output: None, ..expected.clone() };
-            assert_eq!(Text::parse(&(text + "saved\n")), Some(saved));
+            assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
+            let undone = NoteText { entries: Vec::new(), ..expected.clone() };
+            assert_eq!(NoteText::parse(&(text.clone() + "undone\n")), Some(undone));
+            let saved = NoteText { output: None, ..expected.clone() };
+            assert_eq!(NoteText::parse(&(text + "saved\n")), Some(saved));
         }
         for wrong in [
             "",
@@ -160,7 +160,7 @@ mod tests {
             "b\noutput x 1 2f\n",
             "b\noutput 1 2f\n",
         ] {
-            assert_eq!(Text::parse(wrong), None, "{wrong:?}");
+            assert_eq!(NoteText::parse(wrong), None, "{wrong:?}");
         }
     }
 }

@@ -22,8 +22,8 @@ pub(crate) const FAILED: u8 = 125;
 /// How often the program is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What the program is given.
-pub(crate) struct Start<'a> {
+/// The program, and what it is given.
+pub(crate) struct Program<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) marker: &'a Path,
     /// The directory of the buffer for names.
@@ -34,7 +34,7 @@ pub(crate) struct Start<'a> {
     pub(crate) user: Option<&'a Caller>,
 }
 
-impl Start<'_> {
+impl Program<'_> {
     /// Starts the program.
     pub(crate) fn start(&self) -> Result<Child> {
         let this = std::env::current_exe().map_err(failed("finding this command itself"))?;

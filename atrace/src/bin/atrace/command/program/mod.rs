@@ -7,7 +7,7 @@ mod store;
 mod tree;
 pub(crate) mod witness;
 
-pub(crate) use self::child::{FAILED, Start, code, wait};
+pub(crate) use self::child::{FAILED, Program, code, wait};
 pub(crate) use self::signals::Signals;
 pub(crate) use self::store::ProgramStore;
 pub(crate) use self::tree::Tree;

@@ -27,7 +27,7 @@ use crate::command::terminal::{Failure, Result, failed, shown_path};
 pub(crate) const MARKER_FD: RawFd = 100;
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub(crate) struct StageArgs {
     #[arg(long)]
     pub(crate) report: RawFd,
     #[arg(long)]
@@ -46,7 +46,7 @@ pub(crate) struct Args {
 
 /// Becomes the program; returns only if that fails.
 #[allow(unsafe_code, reason = "a descriptor comes from another process as a number")]
-pub(crate) fn main(args: &Args) -> ExitCode {
+pub(crate) fn main(args: &StageArgs) -> ExitCode {
     // SAFETY: the command that started this process made the number for it, and nothing else here uses it.
     let mut report = unsafe { File::from_raw_fd(args.report) };
     let Err(failure) = fcntl_setfd(&report, FdFlags::CLOEXEC)
@@ -56,7 +56,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     ExitCode::from(failure.status)
 }
 
-fn become_program(args: &Args) -> Result<std::convert::Infallible> {
+fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
     let named = inherit(&args.marker).map_err(failed(shown_path(&args.marker)))?;
     if let Some(names) = &args.names {
         Names::begin(names).map_err(failed(shown_path(names)))?;

@@ -25,14 +25,14 @@ const GRACE: Duration = Duration::from_millis(100);
 const FRESH: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub(crate) struct WitnessArgs {
     /// The signals to report.
     #[arg(required = true)]
     signals: Vec<i32>,
 }
 
 /// Reports each signal by a byte, until its input ends.
-pub(crate) fn main(args: &Args) -> Result<()> {
+pub(crate) fn main(args: &WitnessArgs) -> Result<()> {
     let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::from_named_raw(number)))?;
     let mut stdout = std::io::stdout();
     // It is ready.
