@@ -143,6 +143,9 @@ mod cases {
                 libc::getgid()
             });
             println!("ENV {:?} {:?}", std::env::var("USER"), std::env::var("SUDO_UID"));
+            let store = PathBuf::from(std::env::var_os("ATRACE_PROPERTIES").unwrap());
+            let owners = [store.parent().unwrap(), &store].map(|path| fs::metadata(path).unwrap().uid());
+            println!("STORE {owners:?}");
             println!("DENIED {}", fs::File::open("/sys/kernel/tracing/trace").is_err());
             // SAFETY: the sets are writable.
             let blocked = unsafe {
@@ -164,6 +167,7 @@ mod cases {
         assert_eq!(ran.said("STATUS"), ["Groups: 65534", "CapEff: 0000000000000000"]);
         assert_eq!(ran.said("ENV"), ["Ok(\"nobody\") Err(NotPresent)"]);
         assert_eq!((ran.said("DENIED"), ran.said("BLOCKED")), (vec!["true"], vec!["0"]));
+        assert_eq!(ran.said("STORE"), ["[65534, 65534]"]);
         assert!(here.saved().contains("|written\n"));
         let data = fs::metadata(here.path("out")).unwrap();
         assert_eq!((data.uid(), data.gid()), (USER, USER));
@@ -171,6 +175,8 @@ mod cases {
         let mut command = here.run(&name, &["--root", "-f"]);
         let ran = end(command.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()));
         assert_eq!((ran.said("IDS"), ran.said("DENIED")), (vec!["0 0 0"], vec!["false"]), "{ran:?}");
+        // By whose truncated store it could be ended.
+        assert_eq!(ran.said("STORE"), ["[0, 0]"]);
         let ran = end(here.run(&name, &["-f"]).env("SUDO_UID", "somebody"));
         assert_eq!(ran.status.code(), Some(125));
         assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is no user"), "{ran:?}");

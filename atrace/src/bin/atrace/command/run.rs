@@ -56,7 +56,7 @@ fn record(args: &RunArgs) -> Result<u8> {
     let output = Output::create(&path, args.force, caller.as_ref())?;
     let _note = Note::write(&path, caller.as_ref());
     let user = if args.root { None } else { caller.as_ref() };
-    let store = ProgramStore::make(caller.as_ref())?;
+    let store = ProgramStore::make(user)?;
     let names = Names::make()?;
 
     let witness = Witness::start(&signals)?;
