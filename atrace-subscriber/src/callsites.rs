@@ -41,11 +41,15 @@ impl Callsite {
     /// The number of the callsite with this metadata; None when there are too many to be numbered.
     #[inline]
     pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
+        Self::known(metadata).or_else(|| Self::search(metadata))
+    }
+
+    /// The number, where it is the first to be looked for.
+    #[inline(always)]
+    pub(crate) fn known(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = hash(metadata) % FIRST;
-        if FIRST_PART[at].get().is_some_and(|present| std::ptr::eq(present, metadata)) {
-            return Some(Self(at as u32));
-        }
-        Self::search(metadata)
+        let is_here = FIRST_PART[at].get().is_some_and(|present| std::ptr::eq(present, metadata));
+        is_here.then_some(Self(at as u32))
     }
 
     #[cold]

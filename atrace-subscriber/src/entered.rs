@@ -77,13 +77,21 @@ impl Entry {
         }
     }
 
+    /// Without a slice: then span and tag mean nothing.
     #[inline(always)]
-    fn set(&self, owner: u32, id: u64, span: Span, tag: AtraceTag, slice: Slice) {
-        self.owner.set(owner);
+    fn set(&self, owner: Owner, id: u64) {
+        self.owner.set(owner.0);
         self.id.set(id);
+        self.slice.set(Slice::none());
+    }
+
+    #[inline(always)]
+    fn begin(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
+        self.set(owner, id);
         self.span.set(span);
-        self.tag.set(tag);
-        self.slice.set(slice);
+        self.tag.set(glance.__tag());
+        compiler_fence(Ordering::SeqCst);
+        span.begin(glance, &self.slice);
     }
 
     #[inline(always)]
@@ -92,7 +100,11 @@ impl Entry {
     }
 
     fn move_to(&self, other: &Self) {
-        other.set(self.owner.get(), self.id.get(), self.span.get(), self.tag.get(), self.take_slice());
+        other.owner.set(self.owner.get());
+        other.id.set(self.id.get());
+        other.span.set(self.span.get());
+        other.tag.set(self.tag.get());
+        other.slice.set(self.take_slice());
     }
 
     fn is(&self, owner: Owner, id: u64) -> bool {
@@ -124,8 +136,9 @@ impl Entry {
     fn begin_again(&self) {
         if !self.tag.get().is_empty() {
             self.owner.set(self.owner.get() + if self.begun_again() < AGAIN { BEGUN_AGAIN } else { 0 });
-            let enabled = glance(self.tag.get()).and_then(Glance::enabled);
-            self.slice.set(enabled.map_or(Slice::none(), |enabled| self.span.get().begin(enabled)));
+            if let Some(glance) = glance(self.tag.get()) {
+                self.span.get().begin(glance, &self.slice);
+            }
         }
     }
 }
@@ -149,20 +162,26 @@ impl Drop for Deeper {
     }
 }
 
-/// Notes that this thread entered a span, and the slice that was begun for it.
+/// Notes that this thread entered a span, of which there is no slice.
 #[inline(always)]
-pub(crate) fn enter(owner: Owner, id: u64, span: Span, tag: AtraceTag, slice: Slice) {
+pub(crate) fn enter(owner: Owner, id: u64) {
     ENTERED.with(|entered| {
         let len = entered.len.get();
         match entered.entries.get(len) {
             Some(entry) => {
                 entered.len.set(len + 1);
                 compiler_fence(Ordering::SeqCst);
-                entry.set(owner.0, id, span, tag, slice);
+                entry.set(owner, id);
             }
-            None => entered.enter_deeper(owner, id, span, tag, slice),
+            None => entered.enter_deeper(owner, id, Span::NONE, None),
         }
     });
+}
+
+/// Notes that this thread entered a span, and begins its slice.
+#[inline(always)]
+pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance) {
+    ENTERED.with(|entered| entered.enter_and_begin(owner, id, span, glance));
 }
 
 /// Notes that this thread left a span, and ends its slice. A span that it is not in is ignored.
@@ -223,11 +242,25 @@ impl Entered {
         deeper.unwrap_or_else(|_| look(here))
     }
 
+    #[inline(never)]
+    fn enter_and_begin(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
+        let len = self.len.get();
+        match self.entries.get(len) {
+            Some(entry) => {
+                self.len.set(len + 1);
+                compiler_fence(Ordering::SeqCst);
+                entry.begin(owner, id, span, glance);
+            }
+            None => self.enter_deeper(owner, id, span, Some(glance)),
+        }
+    }
+
+    /// Begins a slice, if at all, only if there is room for its entry: otherwise nobody would end it.
     #[cold]
     #[inline(never)]
-    fn enter_deeper(&self, owner: Owner, id: u64, span: Span, tag: AtraceTag, slice: Slice) {
+    fn enter_deeper(&self, owner: Owner, id: u64, span: Span, glance: Option<Glance>) {
         if self.makes.get() {
-            return slice.end(); // A handler's. Its exit is ignored as well.
+            return; // A handler's. Its exit is ignored as well.
         }
         let len = self.len.get();
         self.len.set(len + 1);
@@ -246,13 +279,11 @@ impl Entered {
             compiler_fence(Ordering::SeqCst);
             self.makes.set(false);
         }
-        let slice = Cell::new(slice);
-        self.look(|entries| {
-            if let Some(entry) = entries.get(len) {
-                entry.set(owner.0, id, span, tag, slice.replace(Slice::none()));
-            }
+        self.look(|entries| match (entries.get(len), glance) {
+            (Some(entry), Some(glance)) => entry.begin(owner, id, span, glance),
+            (Some(entry), None) => entry.set(owner, id),
+            (None, _) => {}
         });
-        slice.into_inner().end(); // Where there is no room, nobody would end it later.
     }
 
     #[cold]
@@ -377,7 +408,7 @@ mod tests {
 
     /// Of what no slice is open: that is for `tests/spans.rs` and `tests/signals.rs`, with the kernel's.
     fn enter(owner: Owner, id: u64) {
-        super::enter(owner, id, Span::NONE, AtraceTag::App, Slice::none());
+        super::enter(owner, id);
     }
 
     #[test]
@@ -441,7 +472,8 @@ mod tests {
     fn a_slice_begins_again_so_often_and_is_its_owners_still() {
         let owner = Owner::new();
         let entry = Entry::new();
-        entry.set(owner.0, 7, Span::NONE, AtraceTag::App, Slice::none());
+        entry.set(owner, 7);
+        entry.tag.set(AtraceTag::App);
         for again in 0..2 * AGAIN {
             assert_eq!(entry.begun_again(), again.min(AGAIN));
             assert!(entry.is(owner, 7) && !entry.is(owner, 8));

@@ -42,6 +42,7 @@ macro_rules! options {
         #[must_use]
         pub fn with_async_spans(mut self, spans: $crate::AsyncSpans) -> Self {
             self.recorder.async_spans = Some(spans);
+            self.recorder.may_be_async = true;
             self
         }
 
@@ -56,6 +57,7 @@ macro_rules! options {
             spans: $crate::AsyncSpans,
         ) -> Self {
             self.recorder.async_targets.push((target.into(), spans));
+            self.recorder.may_be_async = true;
             self
         }
     };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use atrace::{
-    AtraceTag, Glance, PreparedTag, Slice, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
+    AtraceTag, Glance, PreparedTag, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
 };
 use tracing_core::span::{Attributes, Record};
 use tracing_core::{Event, Metadata};
@@ -27,6 +27,8 @@ pub(crate) struct Recorder {
     /// Of all spans, and of those with a target, each with what is below it.
     pub(crate) async_spans: Option<AsyncSpans>,
     pub(crate) async_targets: Vec<(Cow<'static, str>, AsyncSpans)>,
+    /// There is one of these.
+    pub(crate) may_be_async: bool,
 }
 
 impl Recorder {
@@ -39,6 +41,7 @@ impl Recorder {
             fields_while_off: false,
             async_spans: None,
             async_targets: Vec::new(),
+            may_be_async: false,
         }
     }
 
@@ -67,7 +70,7 @@ impl Recorder {
     /// Tells whether something may have to be kept of spans of this callsite.
     #[inline(always)]
     pub(crate) fn may_keep(&self, metadata: &Metadata<'_>) -> bool {
-        !metadata.fields().is_empty() || self.async_spans.is_some() || !self.async_targets.is_empty()
+        !metadata.fields().is_empty() || self.may_be_async
     }
 
     #[inline(never)]
@@ -141,17 +144,10 @@ impl Recorder {
     /// Enters a span that is known by `id`.
     #[inline(always)]
     pub(crate) fn enter(&self, id: u64, span: Span) {
-        if let Some(glance) = self.prepared.glance() {
-            self.enter_while_on(glance, id, span);
-        } else {
-            entered::enter(self.owner, id, span, self.tag, Slice::none());
+        match self.prepared.glance() {
+            Some(glance) => entered::enter_and_begin(self.owner, id, span, glance),
+            None => entered::enter(self.owner, id),
         }
-    }
-
-    #[inline(never)]
-    fn enter_while_on(&self, glance: Glance, id: u64, span: Span) {
-        let slice = glance.enabled().map_or(Slice::none(), |enabled| span.begin(enabled));
-        entered::enter(self.owner, id, span, self.tag, slice);
     }
 
     #[inline]

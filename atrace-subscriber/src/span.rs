@@ -1,6 +1,8 @@
 //! A span as this crate knows it, in one word.
 
-use atrace::{Enabled, Slice};
+use std::cell::Cell;
+
+use atrace::{Glance, Slice};
 use tracing_core::Metadata;
 
 use crate::callsites::Callsite;
@@ -57,7 +59,8 @@ impl Span {
     pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
         let callsite = match self.in_slot() {
             Some(kept) => kept.callsite()?,
-            None => Callsite::from_number(u32::try_from(self.0.checked_sub(1)?).ok()?),
+            // Of what stands for no span no callsite has the number.
+            None => Callsite::from_number((self.0 as u32).wrapping_sub(1)),
         };
         callsite.metadata()
     }
@@ -72,20 +75,22 @@ impl Span {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }
 
-    /// Begins its slice on this thread. A call, as it is much code and there are two callers.
+    /// Begins its slice on this thread, for `slice` to know. A call, as it is much code and there are two callers.
     #[inline(never)]
-    pub(crate) fn begin(self, enabled: Enabled) -> Slice {
-        if self.is_hidden() {
-            return Slice::none();
-        }
-        let texts = self.in_slot().and_then(Kept::texts);
+    pub(crate) fn begin(self, glance: Glance, slice: &Cell<Slice>) {
+        let Some(enabled) = glance.enabled() else { return };
+        let texts = match self.in_slot() {
+            Some(_) if self.is_hidden() => return,
+            Some(kept) => kept.texts(),
+            None => None,
+        };
         let name = match &texts {
             Some(texts) => &*texts.shown,
             None => match self.metadata() {
                 Some(metadata) => metadata.name(),
-                None => return Slice::none(),
+                None => return,
             },
         };
-        enabled.begin_with(|writer| writer.push_str(name))
+        slice.set(enabled.begin_with(|writer| writer.push_str(name)));
     }
 }

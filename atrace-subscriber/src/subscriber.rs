@@ -92,6 +92,14 @@ impl AtraceSubscriber {
 
     options!();
 
+    #[inline(never)]
+    fn new_span_or_callsite(&self, attributes: &Attributes<'_>) -> Id {
+        let span = self.recorder.new_span(attributes);
+        let span = span.or_else(|| Callsite::of(attributes.metadata()).map(Span::plain));
+        // An id can't be 0. This one belongs to no span.
+        Id::from_u64(span.map_or(u64::MAX >> 1, Span::number))
+    }
+
     fn interest(&self) -> Interest {
         self.filter.as_ref().map_or_else(Interest::always, Follower::interest)
     }
@@ -132,10 +140,13 @@ impl Subscriber for AtraceSubscriber {
 
     #[inline]
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        let span = self.recorder.new_span(attributes);
-        let span = span.or_else(|| Callsite::of(attributes.metadata()).map(Span::plain));
-        // An id can't be 0. This one belongs to no span.
-        Id::from_u64(span.map_or(u64::MAX >> 1, Span::number))
+        let metadata = attributes.metadata();
+        if !self.recorder.may_keep(metadata)
+            && let Some(callsite) = Callsite::known(metadata)
+        {
+            return Id::from_u64(Span::plain(callsite).number());
+        }
+        self.new_span_or_callsite(attributes)
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {

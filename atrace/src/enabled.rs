@@ -87,6 +87,12 @@ impl PreparedTag {
 }
 
 impl Glance {
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn __tag(self) -> AtraceTag {
+        self.tag
+    }
+
     /// Tells for sure whether one of the tags is enabled.
     #[inline]
     pub fn enabled(self) -> Option<Enabled> {
