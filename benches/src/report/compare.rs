@@ -383,7 +383,7 @@ fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Sink;
+    use crate::row::{Sink, Versus};
     use crate::stats::Interval;
 
     fn rows<const N: usize>(all: [(&str, f64); N]) -> Vec<Row> {
@@ -480,5 +480,76 @@ mod tests {
         ] {
             assert_eq!(with(change), (false, said.to_owned()));
         }
+    }
+
+    fn one(median: f64) -> Row {
+        let [row] = rows([("rust/x", median)]).try_into().unwrap();
+        row
+    }
+
+    #[test]
+    fn more_allocations_are_worse_by_their_ratio() {
+        let change = |then: f64, now: f64| {
+            let mut all = nothing_yet(0.05);
+            let of = |allocs| Row { allocs: Some(allocs), ..one(1.0) };
+            all.row("x", &of(then), &of(now), 1.0, true);
+            assert_eq!((all.judged, all.better.len()), (0, 0));
+            all.worse.first().map(|change| (change.change, change.low, change.high))
+        };
+        assert_eq!(change(2.0, 8.0), Some((4.0, 4.0, 4.0)));
+        assert_eq!(change(0.0, 3.0), Some((f64::INFINITY, f64::INFINITY, f64::INFINITY)));
+        assert_eq!(change(2.0, 2.005), None);
+        assert_eq!(change(8.0, 2.0), None);
+    }
+
+    #[test]
+    fn what_the_linker_may_add_is_not_judged() {
+        // Twice as long as before, beside something that took as long: half of it has been added.
+        let by_ratio = |median: f64| {
+            let mut all = nothing_yet(0.05);
+            let of = |ratio| {
+                let vs = Versus { ratio, low: ratio, high: ratio };
+                Row { vs: [("limit/base".to_owned(), vs)].into(), ..one(median) }
+            };
+            all.row("x", &of(1.0), &of(2.0), 1.0, false);
+            (all.judged, all.worse.len())
+        };
+        assert_eq!(by_ratio(2.0 * FLOOR_NS), (1, 0));
+        assert_eq!(by_ratio(2.1 * FLOOR_NS), (1, 1));
+        let by_time = |then: f64, now: f64| {
+            let mut all = nothing_yet(0.05);
+            all.row("x", &one(then), &one(now), 1.0, false);
+            (all.judged, all.worse.len())
+        };
+        assert_eq!(by_time(1.0, 1.0 + FLOOR_NS), (1, 0));
+        assert_eq!(by_time(1.0, 1.1 + FLOOR_NS), (1, 1));
+    }
+
+    #[test]
+    fn everything_is_in_the_section_under_its_title() {
+        let mut all = nothing_yet(0.05);
+        let of = |allocs| Row { allocs: Some(allocs), ..one(1.0) };
+        all.row("grown", &of(1.0), &of(2.0), 1.0, true);
+        all.missing.push("gone".to_owned());
+        let tables: Vec<_> = all
+            .section()
+            .parts
+            .into_iter()
+            .map(|part| match part {
+                Part::Table(table) => (table.title, table.columns, table.rows.len()),
+                _ => panic!("no table"),
+            })
+            .collect();
+        let columns = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            tables,
+            [
+                ("Worse".to_owned(), columns(&["row", "of", "then", "now", "change"]), 1),
+                ("Missing".to_owned(), columns(&["row"]), 1)
+            ]
+        );
+        assert!(!all.to_string().contains("new"), "{all}");
+        all.new = 2;
+        assert!(all.to_string().contains("\n2 rows are new\n"), "{all}");
     }
 }
