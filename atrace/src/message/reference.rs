@@ -81,6 +81,8 @@ impl Event {
         });
         let texts = message.encode(self.kind, ProcessId::new(self.pid), track, write);
         let bytes = message.bytes().to_vec();
+        let none = message.c_strings(Default::default());
+        assert_eq!([none.0, none.1].map(std::ffi::CStr::to_bytes_with_nul), [b"\0", b"\0"]);
         let (track, name) = message.c_strings(texts);
         let (track, name) = (track.to_bytes().to_vec(), name.to_bytes().to_vec());
         assert_eq!(message.restore(texts, bytes.len()), bytes, "the C strings left traces: {self:?}");

@@ -14,6 +14,8 @@ mod marker;
 mod ndk;
 mod open;
 mod reload;
+#[cfg(test)]
+mod tests;
 
 use atrace_sys::marker::{Marker, MarkerKind};
 use atrace_sys::process;
