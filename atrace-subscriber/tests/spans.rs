@@ -524,8 +524,8 @@ fn spans_left_in_the_order_of_their_entry_cost_a_few_messages_each() {
 }
 
 #[test]
-fn a_few_spans_left_in_the_order_of_their_entry_end_when_they_are_left() {
-    const SPANS: usize = 9;
+fn spans_left_in_the_order_of_their_entry_end_when_as_many_wait_as_begin_again() {
+    const SPANS: usize = 20;
     let name = case!({
         install!();
         let inside: Vec<_> = (0..SPANS).map(|n| info_span!("span", n).entered()).collect();
@@ -537,9 +537,16 @@ fn a_few_spans_left_in_the_order_of_their_entry_end_when_they_are_left() {
     in_each_role(&name, |_, texts| {
         let span = |n| format!("B|span, n = {n}");
         let mut expected: Vec<_> = (0..SPANS).map(span).collect();
+        let mut waiting = 0;
         for left in 0..SPANS {
-            expected.extend((left..SPANS).map(|_| "E".to_owned()));
-            expected.extend((left + 1..SPANS).map(span));
+            let younger = SPANS - left - 1;
+            waiting += 1;
+            // The first ones are not waited for.
+            if left < 8 || waiting >= younger {
+                expected.extend((0..waiting + younger).map(|_| "E".to_owned()));
+                expected.extend((left + 1..SPANS).map(span));
+                waiting = 0;
+            }
             expected.push("I|left".to_owned());
         }
         assert_eq!(texts, expected);
