@@ -8,7 +8,7 @@ mod here;
 mod cases {
     use std::fs;
     use std::os::fd::AsRawFd as _;
-    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
     use std::os::unix::process::CommandExt as _;
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
@@ -313,6 +313,18 @@ mod cases {
         assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
     }
 
+    /// Ends who reads from this FIFO.
+    struct Ending(PathBuf);
+
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            // It may not have come to open it.
+            let open = || fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0);
+            let is_waiting = |_: &u32| open().is_err();
+            (0..1000).take_while(is_waiting).for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+        }
+    }
+
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_child_that_stays_is_named_and_swept_later() {
@@ -321,16 +333,17 @@ mod cases {
             return;
         }
         let here = Here::new();
-        let started = Instant::now();
+        assert!(Command::new("mkfifo").arg(here.path("fifo")).status().unwrap().success());
         let mut command = here.atrace(&name);
-        // Not to be waited for through the pipes.
-        let ran =
-            end(command.args(["run", "-o", "out", "--", "sh", "-c", "sleep 4 >/dev/null 2>&1 & exit 5"]));
+        // Until the pipe is written to. The command waits for it neither itself nor through its output.
+        let script = "cat fifo >/dev/null 2>&1 & exit 5";
+        let child = Ending(here.path("fifo"));
+        let ran = end(command.args(["run", "-o", "out", "--", "sh", "-c", script]));
         assert_eq!(ran.status.code(), Some(5), "{ran:?}");
-        assert!(ran.stderr.contains("is still held open by") && ran.stderr.contains("(sleep)"), "{ran:?}");
-        assert!(started.elapsed() < Duration::from_secs(4), "it waited for the child");
+        assert!(ran.stderr.contains("is still held open by") && ran.stderr.contains("(cat)"), "{ran:?}");
         let left = left_by(ran.pid);
         assert_eq!(left.len(), 1, "{left:?}");
+        drop(child);
         until("the child is gone", || {
             std::thread::sleep(Duration::from_millis(100));
             let path = left[0].join("trace_marker");
