@@ -22,7 +22,7 @@ pub(crate) fn on(args: &SwitchArgs) -> Result<()> {
     // Twice listed, it would have to be switched off twice; what a recording switched on goes with it.
     let once = |store: &Store| {
         let beside = |pattern: &String| (pattern.clone(), running.of(store, pattern).count());
-        Work::EnableOnce(args.patterns.iter().map(beside).collect())
+        Work::Enable(args.patterns.iter().map(beside).collect())
     };
     let mut reached = Vec::new();
     for (store, result) in stores::perform(&stores, once) {

@@ -6,44 +6,28 @@ use std::path::Path;
 use crate::command::terminal::{Failure, Result};
 
 /// A name and the events it stands for; a kernel has some of them.
-const CATEGORIES: [(&str, &[&str]); 9] = [
+const CATEGORIES: [(&str, &str); 9] = [
     (
         "sched",
-        &[
-            "sched/sched_switch",
-            "sched/sched_waking",
-            "sched/sched_wakeup_new",
-            "sched/sched_process_exit",
-            "sched/sched_process_free",
-            "sched/sched_blocked_reason",
-            "task/task_newtask",
-            "task/task_rename",
-        ],
+        "sched/sched_switch sched/sched_waking sched/sched_wakeup_new sched/sched_process_exit \
+         sched/sched_process_free sched/sched_blocked_reason task/task_newtask task/task_rename",
     ),
-    ("freq", &["power/cpu_frequency", "power/clock_set_rate", "power/clock_enable", "power/clock_disable"]),
-    ("idle", &["power/cpu_idle"]),
-    ("irq", &["irq", "ipi"]),
+    ("freq", "power/cpu_frequency power/clock_set_rate power/clock_enable power/clock_disable"),
+    ("idle", "power/cpu_idle"),
+    ("irq", "irq ipi"),
     (
         "disk",
-        &[
-            "block/block_rq_issue",
-            "block/block_rq_complete",
-            "ext4/ext4_sync_file_enter",
-            "ext4/ext4_sync_file_exit",
-        ],
+        "block/block_rq_issue block/block_rq_complete ext4/ext4_sync_file_enter \
+         ext4/ext4_sync_file_exit",
     ),
-    ("workq", &["workqueue"]),
+    ("workq", "workqueue"),
     (
         "memory",
-        &[
-            "kmem/rss_stat",
-            "oom/oom_score_adj_update",
-            "vmscan/mm_vmscan_direct_reclaim_begin",
-            "vmscan/mm_vmscan_direct_reclaim_end",
-        ],
+        "kmem/rss_stat oom/oom_score_adj_update vmscan/mm_vmscan_direct_reclaim_begin \
+         vmscan/mm_vmscan_direct_reclaim_end",
     ),
-    ("sync", &["dma_fence", "sync_trace"]),
-    ("binder", &["binder"]),
+    ("sync", "dma_fence sync_trace"),
+    ("binder", "binder"),
 ];
 
 /// Returns the events of these categories, as paths below `events`.
@@ -57,9 +41,7 @@ pub(crate) fn events(root: &Path, names: &[String]) -> Result<Vec<String>> {
         let ours = CATEGORIES.iter().find(|(category, _)| category == name).map(|(_, events)| *events);
         let before = found.len();
         match ours {
-            Some(ours) => {
-                found.extend(ours.iter().filter(|event| is_there(event)).map(|event| event.to_string()))
-            }
+            Some(ours) => found.extend(ours.split(' ').filter(|event| is_there(event)).map(str::to_owned)),
             None if is_name(name) && is_there(name) => found.push(name.clone()),
             None => {
                 return Err(Failure::new(format!(

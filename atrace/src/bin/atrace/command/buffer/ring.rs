@@ -69,15 +69,15 @@ fn resize(instance: &Instance, kb: Option<u64>) -> Result<()> {
 
 /// Nobody can be reading a buffer while its size changes: who looks at this one is soon done.
 pub(crate) fn set_size(instance: &Instance, kb: u64) -> std::io::Result<()> {
+    let mut result = instance.set_buffer_kb(kb);
     for _ in 0..100 {
-        match instance.set_buffer_kb(kb) {
-            Err(e) if e.kind() == ErrorKind::ResourceBusy => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            other => return other,
+        if !result.as_ref().is_err_and(|e| e.kind() == ErrorKind::ResourceBusy) {
+            break;
         }
+        std::thread::sleep(Duration::from_millis(20));
+        result = instance.set_buffer_kb(kb);
     }
-    instance.set_buffer_kb(kb)
+    result
 }
 
 /// How much memory can be had.
@@ -101,13 +101,8 @@ fn keep_names(root: &Path) {
 pub(crate) fn instances(prefix: &str) -> Result<Vec<(PathBuf, u32)>> {
     let instances = tracefs::root()?.join("instances");
     let entries = fs::read_dir(&instances).map_err(failed(shown_path(&instances)))?;
-    Ok(entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter_map(|path| {
-            let pid = maker(&path, prefix)?;
-            Some((path, pid))
-        })
-        .collect())
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(paths.filter_map(|path| maker(&path, prefix).map(|pid| (path, pid))).collect())
 }
 
 /// The process that made an instance.

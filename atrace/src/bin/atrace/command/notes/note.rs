@@ -39,7 +39,9 @@ impl Note {
         let lines: String = self.entries.iter().map(NotedPattern::line).collect();
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
         let mut are_all_on = true;
-        for (store, result) in stores::perform(stores, |_| Work::Enable(patterns.to_vec())) {
+        // Once more than whoever else has it on.
+        let enable = || patterns.iter().map(|pattern| (pattern.clone(), usize::MAX)).collect();
+        for (store, result) in stores::perform(stores, |_| Work::Enable(enable())) {
             if let Err(e) = result {
                 are_all_on = false;
                 stores::refuse(store, &e)?;

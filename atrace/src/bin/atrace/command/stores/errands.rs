@@ -30,10 +30,8 @@ const NO_ANSWER: &str = "no answer";
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Look,
-    /// Adds the patterns.
-    Enable(Vec<String>),
     /// Adds each pattern that is not listed more often than that.
-    EnableOnce(Vec<(String, usize)>),
+    Enable(Vec<(String, usize)>),
     /// Takes the pattern away, as often as it is listed.
     Disable(String),
     /// Takes each pattern away once, provided that it is listed more often than that.
@@ -45,7 +43,7 @@ pub(crate) enum Work {
 impl Work {
     /// A store that is not there is made for this.
     fn makes(&self) -> bool {
-        matches!(self, Self::Enable(_) | Self::EnableOnce(_) | Self::All(true))
+        matches!(self, Self::Enable(_) | Self::All(true))
     }
 }
 
@@ -95,9 +93,11 @@ fn is_missing(e: &Error) -> bool {
 fn perform(control: &Control, work: &Work) -> Result<Content, Error> {
     match work {
         Work::Look => {}
-        Work::Enable(patterns) => keep_all(patterns.iter().map(|pattern| control.enable(pattern)))?,
-        Work::EnableOnce(patterns) => {
-            keep_all(patterns.iter().map(|(pattern, beside)| control.enable_once(pattern, *beside)))?;
+        Work::Enable(patterns) => {
+            let enable = |(pattern, beside): &(String, usize)| control.enable_once(pattern, *beside);
+            // All or none: what was done is taken back when one fails.
+            let done = patterns.iter().map(enable).collect::<Result<Vec<_>, _>>()?;
+            done.into_iter().for_each(Switched::keep);
         }
         Work::All(true) => {
             control.enable_tags(AtraceTag::all())?.keep();
@@ -118,12 +118,6 @@ fn perform(control: &Control, work: &Work) -> Result<Content, Error> {
         }
     }
     Ok(Content { patterns: control.patterns(), tags: control.tags() & AtraceTag::ValidMask })
-}
-
-/// All or none: what was done is taken back when one fails.
-fn keep_all(switched: impl Iterator<Item = Result<Switched, Error>>) -> Result<(), Error> {
-    switched.collect::<Result<Vec<_>, _>>()?.into_iter().for_each(Switched::keep);
-    Ok(())
 }
 
 /// What is done, where, and as which user if not in this process.
