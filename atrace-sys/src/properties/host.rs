@@ -1,8 +1,12 @@
 //! The properties of a host: a mapped file per user, see the [parent module](super) for its place and promises.
 
 mod area;
-mod files;
+mod attempt;
+mod create;
 mod layout;
+mod location;
+mod lock;
+mod open;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use self::area::{Area, Entry, SetError, Writable, acquire};
-use self::files::{Identity, Location, Lock};
+use self::location::Location;
+use self::lock::Lock;
+use self::open::Identity;
 use super::error::{Error, ErrorKind};
 use super::text::{Key, Value};
 use super::{PATIENCE, ReadError};

@@ -11,10 +11,7 @@
 //! | 16 | u32 area serial, a futex word | 192 | value 0, closed by a NUL, 96 bytes |
 //! | 20 | zeros | 288 | value 1, closed by a NUL, 96 bytes |
 
-use std::mem::offset_of;
-
-use super::super::text::{KEY_MAX, VALUE_MAX};
-use super::area::{Area, Entry};
+use super::super::text::KEY_MAX;
 
 /// The first bytes of a store: a name and the version of the layout.
 pub(super) const MAGIC: [u8; 8] = *b"ATRPROP\x01";
@@ -27,25 +24,3 @@ pub(super) const KEY_ROOM: usize = KEY_MAX + 1;
 
 /// How many bytes an entry has for each of its values and the NUL after it.
 pub(super) const VALUE_ROOM: usize = 96;
-
-/// Returns the content of an empty store.
-pub(super) fn image() -> Vec<u8> {
-    let mut image = vec![0; size_of::<Area>()];
-    image[..8].copy_from_slice(&MAGIC);
-    image[8..12].copy_from_slice(&(CAPACITY as u32).to_ne_bytes());
-    image[16..20].copy_from_slice(&1u32.to_ne_bytes());
-    image
-}
-
-const _: () = {
-    assert!(size_of::<Area>() == 98368);
-    assert!(offset_of!(Area, capacity) == 8);
-    assert!(offset_of!(Area, count) == 12);
-    assert!(offset_of!(Area, serial) == 16);
-    assert!(offset_of!(Area, entries) == 64);
-    assert!(size_of::<Entry>() == 384);
-    assert!(offset_of!(Entry, key_len) == 4);
-    assert!(offset_of!(Entry, key) == 8);
-    assert!(offset_of!(Entry, values) == 192);
-    assert!(VALUE_MAX < VALUE_ROOM);
-};

@@ -1,0 +1,141 @@
+//! Creating a store, and the directory of a user's.
+
+use std::ffi::CString;
+use std::fs::{DirBuilder, File, Permissions};
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt, fchown, lchown};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::super::error::{Error, ErrorKind};
+use super::super::text::VALUE_MAX;
+use super::area::{Area, Entry};
+use super::attempt::Failure;
+use super::layout::{CAPACITY, MAGIC, VALUE_ROOM};
+use super::location::{Location, Owner, SHARED};
+use crate::system::{directory as at, effective_ids, soft_limit};
+
+impl Location {
+    pub(super) fn create_directory(&self, uid: u32) -> Result<(), Error> {
+        match DirBuilder::new().mode(0o700).create(self.directory_path()) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self
+                .error(
+                    ErrorKind::Missing,
+                    format!(
+                        "there is no {SHARED}; mount a tmpfs there, or name a store with ATRACE_PROPERTIES"
+                    ),
+                )
+                .because(error)),
+            Err(error) => {
+                Err(self.io("can't create the directory; name another store with ATRACE_PROPERTIES", error))
+            }
+            Ok(()) if uid == effective_ids().0 => Ok(()),
+            Ok(()) => self.give(self.directory_path(), uid),
+        }
+    }
+
+    /// Gives a directory that root made to the user it is for.
+    pub(super) fn give(&self, directory: &Path, uid: u32) -> Result<(), Error> {
+        lchown(directory, Some(uid), None)
+            .map_err(|error| self.io("can't give the directory to its user", error))
+    }
+
+    /// Makes the file, unless somebody is faster: whole before it has its name, so that nobody waits for whoever
+    /// makes it, and one who dies leaves nothing.
+    pub(super) fn create(&self, directory: &File) -> Result<(), Failure> {
+        let size = size_of::<Area>() as u64;
+        if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < size) {
+            let text =
+                format!("can't create the property store: this process may not write files of {size} bytes");
+            return Err(self.error(ErrorKind::Io, text + " (ulimit -f); create it from another one").into());
+        }
+        let made = at::open_unnamed(directory).and_then(|file| {
+            self.fill(&file)?;
+            at::name_at(directory, &file, &self.name)
+        });
+        let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+        match made.or_else(|error| if is_there(&error) { Err(error) } else { self.create_named(directory) }) {
+            Ok(()) => Ok(()),
+            // The other one is as good.
+            Err(error) if is_there(&error) => Ok(()),
+            // The directory was deleted after it was opened: make it again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(Failure::Lasting(self.io("can't create the property store", error)))
+            }
+            Err(error) => Err(self.io("can't create the property store; name another path", error).into()),
+        }
+    }
+
+    /// Makes the file where a file system has none without a name, or there is no `/proc` to give it one: under
+    /// a name that nobody else takes, and moves it into place.
+    fn create_named(&self, directory: &File) -> io::Result<()> {
+        static TAKEN: AtomicU32 = AtomicU32::new(0);
+        let number = TAKEN.fetch_add(1, Ordering::Relaxed);
+        let suffix = format!(".{}-{number}", std::process::id());
+        let name = CString::new([self.name.as_bytes(), suffix.as_bytes()].concat())?;
+        // Should one who died have left such a name, it is tried again with the next number.
+        let file = at::open_at(directory, &name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
+        let made = self.fill(&file).and_then(|()| at::rename_at(directory, &name, &self.name));
+        if made.is_err() {
+            let _ = at::unlink_at(directory, &name);
+        }
+        made
+    }
+
+    fn fill(&self, file: &File) -> io::Result<()> {
+        // The mode at creation was subject to the umask.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        if let Owner::User(uid) = self.owner
+            && uid != effective_ids().0
+        {
+            fchown(file, Some(uid), None)?;
+        }
+        // Written, not just sized: a hole in a full tmpfs would kill whoever reads it through a mapping.
+        file.write_all_at(&image(), 0)
+    }
+}
+
+/// Returns the content of an empty store.
+fn image() -> Vec<u8> {
+    let mut image = vec![0; size_of::<Area>()];
+    image[..8].copy_from_slice(&MAGIC);
+    image[8..12].copy_from_slice(&(CAPACITY as u32).to_ne_bytes());
+    image[16..20].copy_from_slice(&1u32.to_ne_bytes());
+    image
+}
+
+const _: () = {
+    assert!(size_of::<Area>() == 98368);
+    assert!(offset_of!(Area, capacity) == 8);
+    assert!(offset_of!(Area, count) == 12);
+    assert!(offset_of!(Area, serial) == 16);
+    assert!(offset_of!(Area, entries) == 64);
+    assert!(size_of::<Entry>() == 384);
+    assert!(offset_of!(Entry, key_len) == 4);
+    assert!(offset_of!(Entry, key) == 8);
+    assert!(offset_of!(Entry, values) == 192);
+    assert!(VALUE_MAX < VALUE_ROOM);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Where a file can't be without a name, it is made under one; and nothing is left of it.
+    #[test]
+    #[cfg_attr(miri, ignore = "no files")]
+    fn a_named_file_is_moved_into_place() {
+        let place = tempfile::tempdir().unwrap();
+        let location = Location::of_path(&place.path().join("properties")).unwrap();
+        let directory = File::open(place.path()).unwrap();
+        location.create_named(&directory).unwrap();
+        let first = location.open(Duration::ZERO).unwrap().1;
+        let error = location.create_named(&directory).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(location.open(Duration::ZERO).unwrap().1, first);
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+}
