@@ -318,12 +318,13 @@ impl Cutils {
     #[doc(alias = "atrace_async_for_track_end_body")]
     #[inline]
     pub fn async_for_track_end(&self, track: &CStr, cookie: i32) -> bool {
-        match self.track_end {
-            TrackEnd::Not => return false,
-            // SAFETY: the function has this type (see `TrackEnd::of`), and takes C strings from any thread.
-            TrackEnd::WithTrack(function) => unsafe { function(track.as_ptr(), cookie) },
-            // SAFETY: as above.
-            TrackEnd::WithName(function) => unsafe { function(c"".as_ptr(), track.as_ptr(), cookie) },
+        // SAFETY: the function has this type (see `TrackEnd::of`), and takes C strings from any thread.
+        unsafe {
+            match self.track_end {
+                TrackEnd::Not => return false,
+                TrackEnd::WithTrack(function) => function(track.as_ptr(), cookie),
+                TrackEnd::WithName(function) => function(c"".as_ptr(), track.as_ptr(), cookie),
+            }
         }
         true
     }

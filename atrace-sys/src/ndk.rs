@@ -20,8 +20,8 @@ impl fmt::Display for NdkError {
 impl std::error::Error for NdkError {}
 
 type Named = unsafe extern "C" fn(name: *const c_char);
-type Cookied = unsafe extern "C" fn(name: *const c_char, cookie: i32);
-type Counter = unsafe extern "C" fn(name: *const c_char, value: i64);
+/// With a cookie or a value.
+type Numbered<N> = unsafe extern "C" fn(name: *const c_char, number: N);
 
 /// A loaded libandroid.
 ///
@@ -32,9 +32,14 @@ pub struct Ndk {
     is_enabled: unsafe extern "C" fn() -> bool,
     begin: Named,
     end: unsafe extern "C" fn(),
-    async_begin: Option<Cookied>,
-    async_end: Option<Cookied>,
-    counter: Option<Counter>,
+    async_begin: Option<Numbered<i32>>,
+    async_end: Option<Numbered<i32>>,
+    counter: Option<Numbered<i64>>,
+}
+
+fn call<N>(function: Option<Numbered<N>>, name: &CStr, number: N) -> bool {
+    // SAFETY: a C string that outlives the call.
+    function.map(|function| unsafe { function(name.as_ptr(), number) }).is_some()
 }
 
 impl Ndk {
@@ -93,23 +98,20 @@ impl Ndk {
     #[doc(alias = "ATrace_beginAsyncSection")]
     #[inline]
     pub fn async_begin(&self, name: &CStr, cookie: i32) -> bool {
-        // SAFETY: a C string that outlives the call.
-        self.async_begin.map(|function| unsafe { function(name.as_ptr(), cookie) }).is_some()
+        call(self.async_begin, name, cookie)
     }
 
     /// Ends an async slice.
     #[doc(alias = "ATrace_endAsyncSection")]
     #[inline]
     pub fn async_end(&self, name: &CStr, cookie: i32) -> bool {
-        // SAFETY: a C string that outlives the call.
-        self.async_end.map(|function| unsafe { function(name.as_ptr(), cookie) }).is_some()
+        call(self.async_end, name, cookie)
     }
 
     /// Sets a counter.
     #[doc(alias = "ATrace_setCounter")]
     #[inline]
     pub fn counter(&self, name: &CStr, value: i64) -> bool {
-        // SAFETY: a C string that outlives the call.
-        self.counter.map(|function| unsafe { function(name.as_ptr(), value) }).is_some()
+        call(self.counter, name, value)
     }
 }

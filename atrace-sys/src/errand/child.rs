@@ -1,8 +1,7 @@
 //! The child that does an errand: it gives up all it has, works, answers and ends.
 
 use std::fs::File;
-use std::io::Write as _;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _};
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{ANSWER_MAX, User};
@@ -24,9 +23,12 @@ pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> V
         else {
             return false;
         };
-        // SAFETY: the number that `become_user` moved the pipe to, which is nobody else's.
-        let mut pipe = unsafe { File::from_raw_fd(PIPE) };
-        pipe.write_all(&length.to_le_bytes()).and_then(|()| pipe.write_all(&answer)).is_ok()
+        // To the number that `become_user` moved the pipe to.
+        let mut rest = &[&length.to_le_bytes(), &answer[..]].concat()[..];
+        while let Ok(taken @ 1..) = file::write(PIPE, rest) {
+            rest = &rest[taken..];
+        }
+        rest.is_empty()
     }));
     // SAFETY: ends the process without what its maker would do at its end.
     unsafe { libc::_exit(if done.is_ok_and(|done| done) { 0 } else { 1 }) }
@@ -84,8 +86,8 @@ fn leave_descriptors(pipe: &File) -> Option<()> {
     let beyond = |fd| file::control(fd, libc::F_DUPFD, 10).ok();
     let (null, pipe) = (beyond(null)?, beyond(pipe.as_raw_fd())?);
     for (from, to) in [(null, 0), (null, 1), (null, 2), (pipe, PIPE)] {
-        // SAFETY: numbers; nobody else in this process uses a descriptor.
-        if unsafe { libc::dup2(from, to) } != to {
+        file::close(to);
+        if file::control(from, libc::F_DUPFD, to).ok()? != to {
             return None;
         }
     }

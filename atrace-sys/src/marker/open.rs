@@ -1,8 +1,10 @@
 //! Opening a marker, and telling what stands at a descriptor's number.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 
 use super::{Identity, MARKER_PATHS, MarkerError, MarkerKind, error, failed};
 pub(super) use crate::system::file::close;
@@ -68,8 +70,8 @@ pub(super) enum Found {
 pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, MarkerError> {
     let shown = path.to_string_lossy();
     // Before opening: even to open a pipe changes what its reader sees.
-    match file::stat_at(path) {
-        Ok(stat) => check_type(&shown, stat.st_mode)?,
+    match std::fs::metadata(OsStr::from_bytes(path.to_bytes())) {
+        Ok(data) => check_type(&shown, data.mode())?,
         // Where only looking is denied, as by Android to most processes, the kernel's own place may be opened
         // all the same.
         Err(reason) if reason.raw_os_error() == Some(libc::EACCES) && MARKER_PATHS.contains(&path) => {}

@@ -2,57 +2,22 @@
 //!
 //! ATrace is switched with them: `debug.atrace.tags.enableflags` holds the tag mask, `debug.atrace.app_0` and
 //! so on the programs that may trace for themselves. On Android they are the system's own, through bionic. A
-//! Linux host has none, so this module brings a store of its own with the same rules, one small file per
-//! user.
+//! Linux host has none: there each user has a small file, `/dev/shm/atrace-<uid>/properties`, made by whoever asks
+//! first (`ATRACE_PROPERTIES` names another). `docs/design.md` says why it is there and what protects it.
 //!
-//! # Serials
-//!
-//! A property has a *serial*, a number that changes whenever the property is set, also when it is set to the
-//! value it already has. Who keeps a value keeps the serial beside it, and one load tells whether the value
-//! still holds ([`Property::serial_word`]). The *area serial* changes when any property is set or a new one
-//! appears, so it tells when to look again for a property that was not there. Serials are for comparing only;
-//! what else they encode differs between the systems.
-//!
-//! # The store of a host
-//!
-//! The store of a user is the file `properties` in the directory `/dev/shm/atrace-<uid>`, mode 0700, made by
-//! whoever asks first:
-//!
-//! - its path follows from the user id alone, so a service without session or environment finds the same
-//!   store as a shell;
-//! - `/dev/shm` is memory: nothing is written to a disk, and it is empty after a restart of the machine;
-//! - unlike `/tmp`, it is not cleaned by age (`systemd-tmpfiles`) and is not replaced in services with
-//!   `PrivateTmp=`.
-//!
-//! `ATRACE_PROPERTIES=/path/of/a/file` names another store, in a directory that exists. The variable is
-//! ignored in a process with elevated rights (`AT_SECURE`).
-//!
-//! **When the file is deleted** (by hand, or by `systemd-logind`, which removes what an ordinary user has in
-//! `/dev/shm` when their last session ends, unless `RemoveIPC=no` or lingering is on), processes that have it
-//! open keep reading the old one, while those that start later make a new one, and the two no longer hear of
-//! each other. Setting through the old one fails with [`ErrorKind::Replaced`], [`Properties::check`] tells it
-//! beforehand, and a restart of the old process brings it back. The store is never shortened or rewritten in
-//! place for that reason.
-//!
-//! **Nobody else can write to it**: the directory and the file must belong to the user, be writable by no one
-//! else, and not be reached through a symbolic link; root may open the store of any user
-//! ([`Properties::open_uid`]). What it holds is still checked at each access: a store full of random bytes
-//! gives [`ErrorKind::Damaged`], never a crash. One thing can't be defended against: the owner cutting the
-//! file shorter while it is mapped kills the processes that read it (SIGBUS). A store named by
-//! `ATRACE_PROPERTIES` belongs on a local file system for the same reason.
-//!
-//! **Writers** exclude each other with `flock`, processes and threads alike; the kernel releases it when one dies
-//! (a child that such a writer forked, and that executes nothing, holds it until it ends). They hold it for one
-//! property ([`Properties::set`]) or for several ([`Properties::transaction`]). A value is written beside the one in
-//! force and then put in force by storing the serial, so a writer killed at any point leaves the old value.
-//! **Readers** take no lock, make no system call and never wait. **Who creates a store** makes it whole before it
-//! has a name: nobody waits for that either.
-//!
-//! # Threads, forks, errno
-//!
-//! Everything here may be called from any thread and in a forked child; no lock is held that a child could
-//! inherit. Reading does not allocate unless it fails. errno is *not* preserved: see
-//! [`ErrnoGuard`](crate::process::ErrnoGuard).
+//! - Each property has a *serial*, which changes whenever the property is set, also to the value that it has. Who keeps
+//!   a value keeps its serial, and one load tells whether it still holds ([`Property::serial_word`]). Serials are for
+//!   comparing only.
+//! - The *area serial* changes when any property is set or appears: it tells when to look again for one that was not
+//!   there.
+//! - Readers take no lock, make no system call and never wait. Writers take turns by `flock`; one that is killed
+//!   leaves the old value or the new one.
+//! - When the file of a host is deleted or replaced, who has it open keeps reading the old one, and setting fails
+//!   ([`ErrorKind::Replaced`]) until the process is started anew; [`Properties::check`] tells it beforehand.
+//! - What a file holds is checked at each access: random bytes are [`ErrorKind::Damaged`], never a crash. But if
+//!   its owner cuts it short while it is mapped, the processes that read it are killed (SIGBUS).
+//! - Everything may be called from any thread and in a forked child. Reading does not allocate unless it fails. errno
+//!   is *not* preserved: see [`ErrnoGuard`](crate::process::ErrnoGuard).
 
 #[cfg(target_os = "android")]
 mod bionic;

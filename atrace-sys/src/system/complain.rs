@@ -1,6 +1,6 @@
 //! A line to stderr, written so that it can neither block nor signal the program.
 
-use super::signals::{Blocked, Signals, take};
+use super::signals::{Blocked, Signals, is_pending, take};
 use super::{errno, file};
 
 pub(crate) fn complain(line: &str) {
@@ -17,8 +17,8 @@ pub(crate) fn complain(line: &str) {
     }
     // The reader may go at any moment, and a program in the background be stopped for writing to its
     // terminal: both signals are for this thread, so they can be held back here.
-    let was_pending = Signals::pending().contains(libc::SIGPIPE);
-    let _blocked = Blocked::new(&Signals::of(&[libc::SIGPIPE, libc::SIGTTOU]));
+    let was_pending = is_pending(libc::SIGPIPE);
+    let _blocked = Blocked::new(&Signals::of([libc::SIGPIPE, libc::SIGTTOU]));
     if file::write(libc::STDERR_FILENO, &bytes).is_err() && errno() == libc::EPIPE && !was_pending {
         take(libc::SIGPIPE);
     }

@@ -103,13 +103,6 @@ pub(crate) fn stat(fd: RawFd) -> io::Result<libc::stat> {
     check(unsafe { libc::fstat(fd, &mut found) }).map(|_| found)
 }
 
-/// The attributes of the file at a path.
-pub(crate) fn stat_at(path: &CStr) -> io::Result<libc::stat> {
-    let mut found = zeros();
-    // SAFETY: a C string, and `found` is writable and of the right type.
-    check(unsafe { libc::stat(path.as_ptr(), &mut found) }).map(|_| found)
-}
-
 /// The kind (`f_type`) of file system that an open file is in.
 pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
     let mut found: libc::statfs = zeros();

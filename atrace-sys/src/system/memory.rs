@@ -97,8 +97,7 @@ pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
 }
 
 pub(crate) fn page_size() -> usize {
-    // SAFETY: no preconditions.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+    super::auxiliary(libc::AT_PAGESZ) as usize
 }
 
 /// Where the page of the address `from` begins, if there is memory from it to `to`.

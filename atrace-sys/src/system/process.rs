@@ -21,10 +21,15 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
+/// What the kernel told the process when it started.
+pub(super) fn auxiliary(kind: libc::c_ulong) -> libc::c_ulong {
+    // SAFETY: no preconditions.
+    unsafe { libc::getauxval(kind) }
+}
+
 /// Tells whether the process has rights that its caller does not have (`AT_SECURE`).
 pub(crate) fn has_elevated_rights() -> bool {
-    // SAFETY: getauxval has no preconditions.
-    !cfg!(miri) && unsafe { libc::getauxval(libc::AT_SECURE) } != 0
+    !cfg!(miri) && auxiliary(libc::AT_SECURE) != 0
 }
 
 /// Has `clear` called in children that `fork()` makes; false where that can't be arranged.

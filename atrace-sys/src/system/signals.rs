@@ -5,41 +5,33 @@ use super::{Plain, zeros};
 /// A set of signals.
 pub(crate) struct Signals(libc::sigset_t);
 
-// SAFETY: zeros are an empty set, or are overwritten by the C library before they are read.
+// SAFETY: zeros are numbers.
 unsafe impl Plain for libc::sigset_t {}
 
 impl Signals {
-    pub(crate) fn all() -> Self {
-        let mut set = zeros();
-        // SAFETY: writable.
-        unsafe { libc::sigfillset(&mut set) };
-        Self(set)
-    }
-
-    pub(crate) fn of(signals: &[libc::c_int]) -> Self {
+    pub(crate) fn of(signals: impl IntoIterator<Item = libc::c_int>) -> Self {
         let mut set = zeros();
         // SAFETY: writable, and initialised by the first call.
         unsafe {
             libc::sigemptyset(&mut set);
             for signal in signals {
-                libc::sigaddset(&mut set, *signal);
+                libc::sigaddset(&mut set, signal);
             }
         }
         Self(set)
     }
 
-    /// Those that are waiting for the calling thread.
-    pub(crate) fn pending() -> Self {
-        let mut set = zeros();
-        // SAFETY: writable.
-        unsafe { libc::sigpending(&mut set) };
-        Self(set)
+    /// All but those that the C library has for itself.
+    pub(crate) fn all() -> Self {
+        Self::of(1..=64)
     }
+}
 
-    pub(crate) fn contains(&self, signal: libc::c_int) -> bool {
-        // SAFETY: initialised by each of the functions above.
-        unsafe { libc::sigismember(&self.0, signal) == 1 }
-    }
+/// Tells whether a signal waits for the calling thread.
+pub(crate) fn is_pending(signal: libc::c_int) -> bool {
+    let mut set = zeros();
+    // SAFETY: writable, and initialised by the first call.
+    unsafe { libc::sigpending(&mut set) == 0 && libc::sigismember(&set, signal) == 1 }
 }
 
 fn mask(how: libc::c_int, signals: &Signals) -> Signals {
@@ -66,7 +58,7 @@ impl Drop for Blocked {
 
 /// Lets every signal through to the calling thread.
 pub(crate) fn unblock_all() {
-    mask(libc::SIG_SETMASK, &Signals::of(&[]));
+    mask(libc::SIG_SETMASK, &Signals::of([]));
 }
 
 /// Takes a signal that waits for the calling thread, if one does.
