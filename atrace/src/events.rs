@@ -131,7 +131,7 @@ macro_rules! named_event {
     (@track) => { None };
     (@track $track:ident) => { Some($track) };
     (@kind $kind:expr) => { $kind };
-    (@kind $kind:expr, $number:ident) => { $kind($number) };
+    (@kind $kind:expr, $number:ident) => { $kind($number.into()) };
 }
 
 named_event! {
@@ -207,7 +207,7 @@ named_event! {
 pub fn atrace_async_for_track_end(tag: AtraceTag, track_name: &str, cookie: i32) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag, track_name: &str, cookie: i32) {
-        emit(glance, tag, Kind::TrackEnd(cookie), Some(track_name), NO_NAME);
+        emit(glance, tag, Kind::TrackEnd(cookie.into()), Some(track_name), NO_NAME);
     }
     if let Some(glance) = gate::glance(tag) {
         on(glance, tag, track_name, cookie);
@@ -344,7 +344,7 @@ impl TrackSlice {
         cookie: i32,
     ) -> Self {
         let by = gate::glance(tag).and_then(|glance| {
-            emit(glance, tag, Kind::TrackBegin(cookie), Some(track_name), Some(name)).then(generation)
+            emit(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), Some(name)).then(generation)
         });
         Self { by }
     }
@@ -362,7 +362,7 @@ impl TrackSlice {
         if let Some(by) = self.by
             && by == generation()
         {
-            choice::present().write(Kind::TrackEnd(cookie), Some(track_name), NO_NAME);
+            choice::present().write(Kind::TrackEnd(cookie.into()), Some(track_name), NO_NAME);
         }
     }
 }

@@ -43,18 +43,19 @@ pub(crate) const MESSAGE_MAX: usize = 1023;
 /// (`-2147483648`).
 const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
-/// What a message tells, with the number that stands at its end.
+/// What a message tells, with the number that stands at its end. (All of one type, so that it is passed in registers:
+/// cookies and the values of [`Int`](Self::Int) were an `i32`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Begin,
     End,
-    AsyncBegin(i32),
-    AsyncEnd(i32),
-    TrackBegin(i32),
-    TrackEnd(i32),
+    AsyncBegin(i64),
+    AsyncEnd(i64),
+    TrackBegin(i64),
+    TrackEnd(i64),
     Instant,
     TrackInstant,
-    Int(i32),
+    Int(i64),
     Int64(i64),
 }
 
@@ -83,8 +84,8 @@ impl Kind {
             | Self::AsyncEnd(number)
             | Self::TrackBegin(number)
             | Self::TrackEnd(number)
-            | Self::Int(number) => Some(number as i64),
-            Self::Int64(number) => Some(number),
+            | Self::Int(number)
+            | Self::Int64(number) => Some(number),
         }
     }
 }
@@ -92,8 +93,8 @@ impl Kind {
 /// Where the texts of a message lie in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Texts {
-    track: (usize, usize),
-    name: (usize, usize),
+    track: (u16, u16),
+    name: (u16, u16),
 }
 
 /// A message being built, then the bytes of it.
@@ -133,7 +134,7 @@ impl Message {
             if self.len == start {
                 self.byte(b'?');
             }
-            texts.track = (start, self.len);
+            texts.track = (start as u16, self.len as u16);
             self.byte(b'|');
         }
         if let Some(name) = name {
@@ -148,7 +149,7 @@ impl Message {
             if kind != Kind::Begin {
                 self.fill_empty(start, number.is_none());
             }
-            texts.name = (start, self.len);
+            texts.name = (start as u16, self.len as u16);
             if number.is_some() {
                 self.byte(b'|');
             }
@@ -238,7 +239,7 @@ impl Message {
     fn text(&mut self, text: &str, limit: usize, replace_bar: bool) -> bool {
         let room = limit.saturating_sub(self.len);
         let (text, whole) = if text.len() <= room { (text, true) } else { (cut(text, room), false) };
-        let Some(place) = self.buffer.get_mut(self.len..self.len + text.len()) else {
+        let Some(place) = self.buffer.get_mut(self.len..).and_then(|rest| rest.get_mut(..text.len())) else {
             return false; // Not reached: limit is within the buffer.
         };
         if copy(text.as_bytes(), place, replace_bar) {
@@ -291,17 +292,17 @@ impl Message {
     fn put_behind(&mut self, texts: Texts, byte: u8) {
         for (start, end) in [texts.track, texts.name] {
             if start > 0
-                && let Some(place) = self.buffer.get_mut(end)
+                && let Some(place) = self.buffer.get_mut(usize::from(end))
             {
                 place.write(byte);
-                self.len = self.len.max(end + 1);
+                self.len = self.len.max(usize::from(end) + 1);
             }
         }
     }
 
     #[inline(always)]
-    fn c_string(&self, (start, end): (usize, usize)) -> &CStr {
-        match self.bytes().get(start..=end) {
+    fn c_string(&self, (start, end): (u16, u16)) -> &CStr {
+        match self.bytes().get(start.into()..=end.into()) {
             // SAFETY: `put_behind` made the byte at `end` a NUL, and the text before it has none: they were
             // replaced.
             Some(text) if start > 0 => unsafe { CStr::from_bytes_with_nul_unchecked(text) },

@@ -8,10 +8,8 @@ use std::mem::MaybeUninit;
 
 use crate::panics::{PANICKED, is_caught};
 
+use super::copy::{SHORT, copy_short};
 use super::{MESSAGE_MAX, Message, NameWriter, cut};
-
-/// Pieces that are copied without `memcpy`.
-const SHORT: usize = 32;
 
 impl NameWriter<'_> {
     /// Appends the pieces, one behind the other, as [`push_str`](Self::push_str) would.
@@ -85,12 +83,12 @@ impl fmt::Write for NameWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // What is rare is elsewhere, and so this is without a frame.
         let start = self.message.len;
-        if text.len() > SHORT || start + text.len() >= self.limit {
+        if text.len() >= SHORT || start + text.len() >= self.limit {
             return self.write_long(text);
         }
         self.unchecked = true;
         // SAFETY: the piece ends below `limit`, and so within the buffer.
-        unsafe { put_short(text, self.message.buffer.as_mut_ptr().add(start)) };
+        unsafe { put(text, self.message.buffer.as_mut_ptr().add(start)) };
         self.message.len = start + text.len();
         Ok(())
     }
@@ -127,50 +125,11 @@ fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn put(piece: &str, to: *mut MaybeUninit<u8>) {
-    if piece.len() <= SHORT {
-        // SAFETY: as promised, and it is short.
-        unsafe { put_short(piece, to) };
+    // SAFETY: as promised; the buffer is borrowed mutably.
+    let to = unsafe { std::slice::from_raw_parts_mut(to, piece.len()) };
+    if piece.len() < SHORT {
+        copy_short(piece.as_bytes(), to, false);
     } else {
-        // SAFETY: as promised; no text lies in the buffer, which is borrowed mutably.
-        unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), to.cast(), piece.len()) };
-    }
-}
-
-/// Copies a short piece: as two parts of fixed length that overlap, which no call of `memcpy` is as fast as.
-///
-/// # Safety
-///
-/// It is not longer than [`SHORT`], and there is room for it at `to`.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-unsafe fn put_short(piece: &str, to: *mut MaybeUninit<u8>) {
-    let (from, length) = (piece.as_ptr(), piece.len());
-    // SAFETY: each branch copies no more bytes than the piece has.
-    unsafe {
-        if length >= 8 {
-            if length >= 16 { put_ends::<16>(from, to, length) } else { put_ends::<8>(from, to, length) }
-        } else if length >= 4 {
-            put_ends::<4>(from, to, length);
-        } else if length >= 2 {
-            put_ends::<2>(from, to, length);
-        } else if length == 1 {
-            to.cast::<u8>().write(from.read());
-        }
-    }
-}
-
-/// Copies the first and the last `N` bytes of `length`.
-///
-/// # Safety
-///
-/// Both have `length` bytes, which are at least `N`.
-#[inline(always)]
-unsafe fn put_ends<const N: usize>(from: *const u8, to: *mut MaybeUninit<u8>, length: usize) {
-    // SAFETY: both parts lie within `length` bytes.
-    unsafe {
-        let first = from.cast::<[u8; N]>().read();
-        let last = from.add(length - N).cast::<[u8; N]>().read();
-        to.cast::<[u8; N]>().write(first);
-        to.add(length - N).cast::<[u8; N]>().write(last);
+        to.copy_from_slice(as_uninit(piece.as_bytes()));
     }
 }

@@ -24,13 +24,13 @@ type Push = fn(&mut NameWriter<'_>, &str);
 pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
     |_| Kind::Begin,
     |_| Kind::End,
-    |number| Kind::AsyncBegin(number as i32),
-    |number| Kind::AsyncEnd(number as i32),
-    |number| Kind::TrackBegin(number as i32),
-    |number| Kind::TrackEnd(number as i32),
+    |number| Kind::AsyncBegin((number as i32).into()),
+    |number| Kind::AsyncEnd((number as i32).into()),
+    |number| Kind::TrackBegin((number as i32).into()),
+    |number| Kind::TrackEnd((number as i32).into()),
     |_| Kind::Instant,
     |_| Kind::TrackInstant,
-    |number| Kind::Int(number as i32),
+    |number| Kind::Int((number as i32).into()),
     Kind::Int64,
 ];
 
@@ -40,10 +40,9 @@ impl Event {
         let (track, name, number) = match self.kind {
             Kind::Begin | Kind::Instant => (false, true, None),
             Kind::End => (false, false, None),
-            Kind::AsyncBegin(number) | Kind::AsyncEnd(number) | Kind::Int(number) => {
+            Kind::AsyncBegin(number) | Kind::AsyncEnd(number) | Kind::Int(number) | Kind::Int64(number) => {
                 (false, true, Some(number.to_string()))
             }
-            Kind::Int64(number) => (false, true, Some(number.to_string())),
             Kind::TrackBegin(number) => (true, true, Some(number.to_string())),
             Kind::TrackEnd(number) => (true, false, Some(number.to_string())),
             Kind::TrackInstant => (true, true, None),
@@ -163,7 +162,7 @@ impl Event {
         assert_eq!(again.encode().0, bytes, "{self:?}");
         // A track is the same in each event of that track.
         if has_track {
-            for (name, cookie) in [("", 0), ("é", -1), (&*self.track, i32::MIN)] {
+            for (name, cookie) in [("", 0), ("é", -1), (&*self.track, i32::MIN.into())] {
                 for kind in [Kind::TrackBegin(cookie), Kind::TrackEnd(cookie), Kind::TrackInstant] {
                     let other = Self { kind, name: name.to_owned(), ..self.clone() };
                     let (other, ..) = other.encode();

@@ -51,8 +51,6 @@ impl CutilsSink {
         self.reload.is_current()
     }
 
-    #[cfg_attr(debug_assertions, inline(never))]
-    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn write(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         let _errno = ErrnoGuard::new();
         let library = &self.library;
@@ -61,22 +59,16 @@ impl CutilsSink {
         let written = match kind {
             Kind::Begin => library.begin(name),
             Kind::End => library.end(),
-            Kind::AsyncBegin(cookie) => library.async_begin(name, cookie),
-            Kind::AsyncEnd(cookie) => library.async_end(name, cookie),
-            Kind::TrackBegin(cookie) => library.async_for_track_begin(track, name, cookie),
-            Kind::TrackEnd(cookie) => library.async_for_track_end(track, cookie),
+            Kind::AsyncBegin(cookie) => library.async_begin(name, cookie as i32),
+            Kind::AsyncEnd(cookie) => library.async_end(name, cookie as i32),
+            Kind::TrackBegin(cookie) => library.async_for_track_begin(track, name, cookie as i32),
+            Kind::TrackEnd(cookie) => library.async_for_track_end(track, cookie as i32),
             Kind::Instant => library.instant(name),
             Kind::TrackInstant => library.instant_for_track(track, name),
-            Kind::Int(value) => library.int(name, value),
+            Kind::Int(value) => library.int(name, value as i32),
             Kind::Int64(value) => library.int64(name, value),
         };
         // A libcutils too old to have the function: the message itself, in libcutils' form.
-        written || self.write_restored(message, texts, length)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn write_restored(&self, message: &mut Message, texts: Texts, length: usize) -> bool {
-        self.marker.as_ref().is_some_and(|marker| marker.write(message.restore(texts, length)))
+        written || self.marker.as_ref().is_some_and(|marker| marker.write(message.restore(texts, length)))
     }
 }

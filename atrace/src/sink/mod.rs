@@ -28,7 +28,7 @@ pub use self::info::{SinkInfo, SinkKind};
 use self::marker::MarkerSink;
 use self::ndk::NdkSink;
 use self::open::Failure;
-use crate::message::{Kind, Message, NameWriter};
+use crate::message::{Kind, Message, NameWriter, Texts};
 
 /// A place for messages, and the properties that switch it.
 #[derive(Debug)]
@@ -58,9 +58,17 @@ impl Sink {
         let texts = message.encode(kind, id, track, name);
         match self {
             Self::Marker(sink) => sink.marker.write(message.bytes()),
-            Self::Cutils(sink) => sink.write(kind, &mut message, texts),
-            Self::Ndk(sink) => sink.write(kind, &mut message, texts),
-            Self::Unchosen | Self::Off(_) => false,
+            other => other.call(kind, &mut message, texts),
+        }
+    }
+
+    /// Hands a message to the sinks that are libraries.
+    #[inline(never)]
+    fn call(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
+        match self {
+            Self::Cutils(sink) => sink.write(kind, message, texts),
+            Self::Ndk(sink) => sink.write(kind, message, texts),
+            Self::Unchosen | Self::Off(_) | Self::Marker(_) => false,
         }
     }
 

@@ -39,7 +39,6 @@ impl NdkSink {
 
     /// Calls the function that is nearest: a slice without duration for an instant, an async slice that bears the name of
     /// the track for one on a track (its end knows no other). What is too new for the library is dropped.
-    #[inline(never)]
     pub(super) fn write(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         let _errno = ErrnoGuard::new();
         let library = &self.library;
@@ -51,12 +50,11 @@ impl NdkSink {
                 library.begin(name);
                 library.end();
             }
-            Kind::AsyncBegin(cookie) => return library.async_begin(name, cookie),
-            Kind::AsyncEnd(cookie) => return library.async_end(name, cookie),
-            Kind::TrackBegin(cookie) => return library.async_begin(track, cookie),
-            Kind::TrackEnd(cookie) => return library.async_end(track, cookie),
-            Kind::Int(value) => return library.counter(name, value.into()),
-            Kind::Int64(value) => return library.counter(name, value),
+            Kind::AsyncBegin(cookie) => return library.async_begin(name, cookie as i32),
+            Kind::AsyncEnd(cookie) => return library.async_end(name, cookie as i32),
+            Kind::TrackBegin(cookie) => return library.async_begin(track, cookie as i32),
+            Kind::TrackEnd(cookie) => return library.async_end(track, cookie as i32),
+            Kind::Int(value) | Kind::Int64(value) => return library.counter(name, value),
         }
         true
     }
