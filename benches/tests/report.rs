@@ -129,6 +129,7 @@ fn full() -> Ground {
     });
     ground.write("subscriber", &twelve);
     let mut rows = vec![row("rust/work/none", 1000.0)];
+    rows[0].counts.insert("polls".to_owned(), 3.0);
     for (mode, ns) in [("nosub", 0.5), ("filtered", 0.2), ("off", 40.0), ("on", 800.0)] {
         let mut own = row(&format!("rust/work/{mode}"), 1000.0 + ns);
         own.counts.insert("polls".to_owned(), 3.0);
@@ -182,6 +183,108 @@ fn a_run_is_told() {
     assert_eq!(json["measured"][""]["subscriber"]["rows"].as_array().unwrap().len(), 12);
     let svg = fs::read_to_string(ground.dir.path().join("report/costs.svg")).unwrap();
     assert!(svg.starts_with("<svg ") && svg.contains("xmlns=\"http://www.w3.org/2000/svg\""));
+}
+
+/// Every table in a part of report.json, whatever it is folded into.
+fn tables(part: &serde_json::Value, found: &mut Vec<serde_json::Value>) {
+    found.extend(part.get("table").cloned());
+    let folded = part.pointer("/folded/1").and_then(serde_json::Value::as_array);
+    folded.into_iter().flatten().for_each(|part| tables(part, found));
+}
+
+#[test]
+fn every_table_has_its_form_and_every_cell_a_number_or_a_reason() {
+    let ground = full();
+    ground.file("overhead/environment/atrace.json", r#"{"cpu": "A", "kernel": "6.1"}"#);
+    ground.file(
+        "overhead/promises/atrace.json",
+        r#"[{"promise": "off, of C++", "of": "off_end", "measured": "0.13", "more": "0.12–0.14", "asked": "≤ 0.20", "verdict": "kept", "exact": false}]"#,
+    );
+    let ran = ground.expect("", 0, &[]);
+    let report: serde_json::Value = serde_json::from_str(&ran.json).unwrap();
+    let mut forms = String::new();
+    for section in report["sections"].as_array().unwrap() {
+        let mut found = Vec::new();
+        section["parts"].as_array().unwrap().iter().for_each(|part| tables(part, &mut found));
+        for table in found {
+            let columns: Vec<_> =
+                table["columns"].as_array().unwrap().iter().map(|c| c.as_str().unwrap()).collect();
+            let rows = table["rows"].as_array().unwrap();
+            forms.push_str(&format!(
+                "{}: {} x {}\n",
+                section["id"].as_str().unwrap(),
+                rows.len(),
+                columns.join(", ")
+            ));
+            for row in rows.iter().map(|row| row.as_array().unwrap()) {
+                assert_eq!(row.len(), columns.len(), "{}: {row:?}", section["id"]);
+                assert!(row.iter().all(|cell| cell != "empty"), "{}: {row:?}", section["id"]);
+            }
+        }
+    }
+    assert_eq!(forms, include_str!("golden/tables.txt"), "\n{forms}");
+    // Each reason is below its table.
+    for why in ["off, nothing is written", "not measured in this run", "there is no collector here"] {
+        assert!(ran.markdown.contains(&format!(": {why}")), "{why}");
+    }
+}
+
+/// What stands between the marks of costs in a text.
+fn costs(text: &str) -> &str {
+    let begin = text.find("<!-- costs ").expect("the mark is there");
+    let end = text.find("<!-- /costs -->").expect("its end is there");
+    &text[begin..end]
+}
+
+#[test]
+fn the_documentation_is_of_the_same_rows() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
+    let (readme, document) = (read("README.md"), read("docs/costs.md"));
+    assert_eq!(costs(&readme), costs(&document), "`report --docs` makes both");
+    assert_eq!(costs(&readme).lines().filter(|line| line.contains("| **")).count(), 6);
+    assert!(readme.lines().count() <= 150, "{}", readme.lines().count());
+    assert!(document.contains("## There and here: Dumps of living coroutines"));
+}
+
+#[test]
+fn the_documentation_is_made_of_rows() {
+    let ground = full();
+    let root = ground.dir.path().join("checkout");
+    let docs = format!("--docs {}", root.display());
+    fs::create_dir_all(&root).unwrap();
+    fs::write(root.join("README.md"), "before\n").unwrap();
+    let with_docs = |status: i32, words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_report"));
+        command.arg("--measured").arg(ground.measured()).args(docs.split_whitespace());
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    };
+    with_docs(2, &["README.md: nothing between"]);
+    fs::write(root.join("README.md"), "before\n<!-- costs 0 -->\n<!-- /costs -->\nafter\n").unwrap();
+    with_docs(0, &["costs.md", "README.md"]);
+    let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
+    let (readme, document) = (read("README.md"), read("docs/costs.md"));
+    assert!(
+        readme.starts_with("before\n<!-- costs ") && readme.ends_with("<!-- /costs -->\nafter\n"),
+        "{readme}"
+    );
+    assert!(readme.contains("| an event, off | **0.60** | 0.15 of C++ |"), "{readme}");
+    assert_eq!(costs(&readme), costs(&document));
+    assert!(
+        document.contains("## There and here: Virtual and kernel threads")
+            && read("docs/costs.svg").starts_with("<svg")
+    );
+    // Of other rows the mark is another.
+    let mut rows = row::read(&ground.measured().join("subscriber.json")).unwrap();
+    rows[0].median += 0.001;
+    ground.write("subscriber", &rows);
+    with_docs(0, &[]);
+    assert_ne!(costs(&read("README.md")), costs(&readme));
+    fs::remove_file(ground.measured().join("subscriber.json")).unwrap();
+    with_docs(2, &["not measured: rust/filtered_event"]);
 }
 
 #[test]

@@ -20,6 +20,9 @@ pub(crate) struct Args {
     // As a part: 0.05 for 5 %.
     #[arg(long, value_name = "P", value_parser = percent, default_value = "5%", requires = "compare")]
     pub(crate) max_regression: f64,
+    /// Write docs/costs.md and the README's lines of costs instead of the report, in this checkout (that of the sources)
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."), conflicts_with_all = ["save", "compare", "out"])]
+    pub(crate) docs: Option<PathBuf>,
     /// Where to write the report (target/report)
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

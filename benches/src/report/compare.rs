@@ -296,7 +296,7 @@ impl Against {
                     let ratio = if c.change.is_finite() {
                         Cell::Ratio(c.change, Some((c.low, c.high)))
                     } else {
-                        Cell::Empty
+                        Cell::none("it was nothing before")
                     };
                     let text = |text: &str| Cell::Text(text.to_owned());
                     vec![Cell::Name(c.row.clone()), text(&c.what), text(&c.then), text(&c.now), ratio]

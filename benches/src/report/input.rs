@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::criterion::{self, Estimate};
+use crate::promise::{self, Judged};
 use crate::row::environment::{self, Environment};
 use crate::row::{PERCENTS, Row, Versus};
 
@@ -45,6 +46,8 @@ pub(crate) struct Place {
     pub(crate) benches: BTreeMap<String, Bench>,
     /// What `device.json` says.
     pub(crate) device: BTreeMap<String, String>,
+    /// What the benches have judged.
+    pub(crate) judged: Vec<(String, Vec<Judged>)>,
     /// Criterion's estimates, by its full id.
     pub(crate) criterion: BTreeMap<String, Estimate>,
 }
@@ -91,6 +94,9 @@ impl Input {
     pub(crate) fn read(measured: &Path, criterion: &Path) -> Self {
         let mut input = Self::default();
         input.here = place(measured, &mut input.problems);
+        let (judged, unread) = promise::read(measured);
+        input.here.judged = judged;
+        unread.into_iter().for_each(|problem| input.problems.add(problem));
         for (name, path) in directories(measured, &mut input.problems) {
             let record = path.join("device.json");
             if !record.exists() {

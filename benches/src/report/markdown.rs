@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::model::{Part, Report};
+use super::model::{Part, Report, Section};
 use crate::table::{self, escaped};
 
 pub(crate) fn text(report: &Report) -> String {
@@ -32,25 +32,31 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         }
     }
     for section in &report.sections {
-        writeln!(out, "\n## {}", escaped(&section.title))?;
-        for text in &section.text {
-            writeln!(out, "\n{}", escaped(text))?;
-        }
-        parts(out, &section.parts)?;
+        write_section(out, section, true)?;
     }
     Ok(())
 }
 
-fn parts(out: &mut String, parts: &[Part]) -> std::fmt::Result {
+/// Writes a section, with a line for each plot or without.
+pub(crate) fn write_section(out: &mut String, section: &Section, plots: bool) -> std::fmt::Result {
+    writeln!(out, "\n## {}", escaped(&section.title))?;
+    for text in &section.text {
+        writeln!(out, "\n{}", escaped(text))?;
+    }
+    parts(out, &section.parts, plots)
+}
+
+fn parts(out: &mut String, parts: &[Part], plots: bool) -> std::fmt::Result {
     for part in parts {
         match part {
             Part::Table(table) => table::write(out, table)?,
+            Part::Plot(_) if !plots => {}
             Part::Plot(plot) => {
                 writeln!(out, "\n*{}: see report.html.* {}", escaped(&plot.title), escaped(&plot.caption))?;
             }
             Part::Folded(summary, inner) => {
                 writeln!(out, "\n{}:", escaped(summary))?;
-                self::parts(out, inner)?;
+                self::parts(out, inner, plots)?;
             }
         }
     }

@@ -3,7 +3,7 @@
 //! `report` reads the rows of all benches (`target/overhead/*.json`, of devices in directories of their own) and
 //! Criterion's data, and writes `report.md`, `report.html` and `report.json` to `target/report`, with the main plot
 //! as a picture of its own (`costs.svg`). What is missing, cut short or makes no sense is named in the report and
-//! left out of it.
+//! left out of it. `--docs` writes `docs/costs.md` and the lines of the README instead.
 //!
 //! # When something has become worse
 //!
@@ -37,6 +37,7 @@ mod args;
 mod compare;
 mod content;
 mod criterion;
+mod docs;
 mod html;
 mod input;
 mod markdown;
@@ -85,6 +86,10 @@ fn run(args: &Args) -> Result<ExitCode, String> {
         Some(name) => Some(compare::save(&input, &measured, name)),
         None => None,
     };
+    if let Some(root) = &args.docs {
+        say(docs::write_to(root, input)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let plot = content::main_plot(&input.here);
     let mut report = content::report(input);
     if let Some(against) = &against {

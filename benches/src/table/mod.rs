@@ -95,12 +95,18 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Leaves out the columns that have nothing in them.
+    /// Leaves out the columns that have no number, and says so below.
     #[must_use]
     pub fn dense(mut self) -> Self {
         for index in (1..self.columns.len()).rev() {
-            if self.rows.iter().all(|row| row.get(index).is_none_or(|cell| *cell == Cell::Empty)) {
-                self.columns.remove(index);
+            let has_none =
+                |row: &Vec<Cell>| matches!(row.get(index), None | Some(Cell::Empty | Cell::None(_)));
+            if self.rows.iter().all(has_none) {
+                let column = self.columns.remove(index);
+                if let Some(Cell::None(why)) = self.rows.first().and_then(|row| row.get(index)) {
+                    let space = if self.note.is_empty() { "" } else { " " };
+                    self.note.push_str(&format!("{space}No column \"{column}\": {why}."));
+                }
                 for row in self.rows.iter_mut().filter(|row| row.len() > index) {
                     row.remove(index);
                 }
@@ -177,6 +183,12 @@ impl Cell {
     #[must_use]
     pub fn or(self, why: &str) -> Self {
         if self == Self::Empty { Self::none(why) } else { self }
+    }
+
+    /// Returns this cell, or if it is empty that nothing was measured.
+    #[must_use]
+    pub fn or_not_measured(self) -> Self {
+        if self == Self::Empty { Self::not_measured() } else { self }
     }
 
     /// Makes a cell of a number that the original's authors published.
@@ -270,8 +282,9 @@ mod tests {
     #[test]
     fn columns_with_nothing_in_them_are_left_out() {
         let mut table = Table::new("", ["case", "x", "y"]);
-        table.push([Cell::name("a"), Cell::Empty, Cell::Count(2.0)]);
+        table.push([Cell::name("a"), Cell::not_measured(), Cell::Count(2.0)]);
         let table = table.dense();
+        assert_eq!(table.below(), ["No column \"x\": not measured in this run."]);
         assert_eq!((&table.columns[..], table.rows[0].len()), (&["case".to_owned(), "y".to_owned()][..], 2));
         assert_eq!(Cell::Empty.or("no").to_string(), "–");
     }

@@ -28,6 +28,7 @@ pub(crate) fn digits(x: f64) -> String {
 
 fn places(x: f64) -> usize {
     match x.abs() {
+        a if a > 0.0 && a < 0.0995 => 3,
         a if a < 9.995 => 2,
         a if a < 99.95 => 1,
         _ => 0,

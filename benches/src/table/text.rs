@@ -73,11 +73,13 @@ mod tests {
 main
 case                                       median  compared                                allocations
 rust/tracing_off_begin/10        0.88 (0.87–0.89)  0.15 (0.15–0.15) of cc                            0
-rust/tracing_on_begin/1000          728 (726–730)  0.80 (0.78–0.82) of cc
+rust/tracing_on_begin/1000          728 (726–730)  0.80 (0.78–0.82) of cc                           –a
                                                    1.04 (1.02–1.06) of
                                                    limit/raw_write_of_the_same_bytes/1000
                                                    0.050 (0.049–0.051) of limit/nothing
-cc/tracing_on_begin/1000    12.0 (9.0–15.0) NOISY
+cc/tracing_on_begin/1000    12.0 (9.0–15.0) NOISY  –b                                               –a
+–a: not counted.
+–b: compared with nothing.
 ";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.chars().count() <= usize::from(WIDTH)));

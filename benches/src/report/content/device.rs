@@ -17,7 +17,7 @@ pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
     };
     let ratio_in = |place: &Place, case: &published::OfEvent| {
         let [rust, cc] = [Who::Rust, Who::Cc].map(|who| case.id(who).to_string());
-        Cell::ratio(place.row(ATRACE, &rust).and_then(|r| r.versus(&cc)))
+        Cell::ratio(place.row(ATRACE, &rust).and_then(|r| r.versus(&cc))).or_not_measured()
     };
     for case in &published::EVENTS {
         let row = |who| device.row(ATRACE, &case.id(who).to_string());
@@ -27,7 +27,7 @@ pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
             Cell::value(row(Who::Rust)),
             ratio_in(device, case),
             ratio_in(here, case),
-            Cell::count(row(Who::Rust).and_then(|r| r.allocs)),
+            Cell::count(row(Who::Rust).and_then(|r| r.allocs)).or_not_measured(),
         ]);
     }
     let mut twelve = Table {
@@ -42,7 +42,7 @@ pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
             Cell::Name(case.id().name()),
             Cell::value(row),
             Cell::value(here.row(SUBSCRIBER, &id)),
-            Cell::count(row.and_then(|r| r.allocs)),
+            Cell::count(row.and_then(|r| r.allocs)).or_not_measured(),
         ]);
     }
     let about = Table {

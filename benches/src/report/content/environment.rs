@@ -52,7 +52,7 @@ pub(super) fn environments(here: &Place) -> Section {
         let same = values.len() > 1 && values.iter().all(|value| *value == values[0]);
         let cells = values.into_iter().enumerate().map(|(index, value)| match value {
             _ if same && index > 0 => Cell::Text("same".to_owned()),
-            value if value.is_empty() => Cell::Empty,
+            value if value.is_empty() => Cell::none("it could not be learnt"),
             value => Cell::Text(value),
         });
         table.rows.push([Cell::Text(name.to_owned())].into_iter().chain(cells).collect());

@@ -12,11 +12,13 @@ pub(super) fn wrapper(here: &Place) -> Option<Section> {
     let bench = here.benches.get(ATRACE)?;
     let row = |id: &Id| here.row(ATRACE, &id.to_string());
     let counted = |id: &Id| here.row(INSTRUCTIONS, &id.to_string()).map(|row| row.median);
-    let ratio_to = |id: &Id, base: &Id| Cell::ratio(row(id).and_then(|r| r.versus(&base.to_string())));
+    let ratio_to =
+        |id: &Id, base: &Id| Cell::ratio(row(id).and_then(|r| r.versus(&base.to_string()))).or_not_measured();
+    let allocs = |row: Option<&Row>| Cell::count(row.and_then(|r| r.allocs)).or_not_measured();
     let instructions = |rust: &Id| match (counted(rust), counted(&rust.with_who(Who::Cc))) {
         (Some(rust), Some(cc)) => Cell::Text(format!("{} / {}", digits_of_count(rust), digits_of_count(cc))),
         (Some(rust), None) => Cell::Text(digits_of_count(rust)),
-        _ => Cell::Empty,
+        _ => Cell::not_measured(),
     };
     let mut first = Table {
         title: "The original benchmark, there and here".to_owned(),
@@ -44,7 +46,7 @@ pub(super) fn wrapper(here: &Place) -> Option<Section> {
             What::Event(State::On, event) => {
                 ratio_to(&rust, &Id { who: Who::Limit, what: What::RawWrite(event) })
             }
-            _ => Cell::Empty,
+            _ => Cell::none("off, nothing is written"),
         };
         first.rows.push(vec![
             Cell::Name(rust.name()),
@@ -56,7 +58,7 @@ pub(super) fn wrapper(here: &Place) -> Option<Section> {
             ratio_to(&rust, &cc),
             raw,
             ratio_to(&ffi, &cc),
-            Cell::count(row(&rust).and_then(|r| r.allocs)),
+            allocs(row(&rust)),
             instructions(&rust),
         ]);
     }
@@ -85,15 +87,16 @@ pub(super) fn wrapper(here: &Place) -> Option<Section> {
             continue;
         }
         let [cc, ffi] = [Who::Cc, Who::Ffi].map(|who| rust.with_who(who));
-        let value = |id: &Id| row(id).map_or(Cell::Empty, |r| Cell::value(Some(r)));
+        let has_cc = matches!(rust.what, What::Event(_, event) if event.cc.is_some());
+        let of_cc = |cell: Cell| if has_cc { cell } else { Cell::none("C++ has nothing like it") };
         more.rows.push(vec![
             Cell::Name(rust.name()),
-            value(&cc),
+            of_cc(Cell::value(row(&cc))),
             Cell::value(Some(measured)),
-            ratio_to(&rust, &cc),
-            value(&ffi),
-            ratio_to(&ffi, &cc),
-            Cell::count(measured.allocs),
+            of_cc(ratio_to(&rust, &cc)),
+            Cell::value(row(&ffi)),
+            of_cc(ratio_to(&ffi, &cc)),
+            allocs(Some(measured)),
             instructions(&rust),
         ]);
     }

@@ -1,6 +1,6 @@
 //! The numbers that matter most, and on what they were measured.
 
-use super::super::input::Place;
+use super::super::input::{Bench, Place};
 use super::super::model::Finding;
 use super::KNOWN;
 use crate::catalogue::{ATRACE, Id, SUBSCRIBER, Who};
@@ -62,6 +62,17 @@ pub(super) fn about(here: &Place) -> String {
         [e.cpu.clone(), cpus, format!("Linux {}", e.kernel), e.rustc.clone(), e.cxx.clone(), date(e.time)];
     let commit = if e.commit.is_empty() { String::new() } else { format!("commit {}", e.commit) };
     parts.into_iter().chain([commit]).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
+}
+
+/// Says on what a run was measured, and that it was a short one, if it was.
+pub(crate) fn about_run(here: &Place) -> String {
+    let is_quick = |bench: &Bench| bench.environment.as_ref().is_some_and(|e| e.quick);
+    let quick = if here.benches.values().any(is_quick) {
+        "A quick run (`--quick`), less sure than a full one: "
+    } else {
+        ""
+    };
+    format!("{quick}{}.", about(here))
 }
 
 pub(super) fn findings(here: &Place) -> Vec<Finding> {

@@ -6,12 +6,15 @@ mod doubts;
 mod environment;
 mod events;
 mod findings;
+mod originals;
+mod promised;
 mod rounds;
 mod rows;
 mod tracing;
 mod workloads;
 
 pub(crate) use self::events::main_plot;
+pub(crate) use self::findings::about_run;
 use super::input::{Bench, Input, Place};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
@@ -36,6 +39,7 @@ pub(crate) fn report(input: Input) -> Report {
     }
     report.warnings.extend(problems.into_vec());
     let sections = [
+        promised::promised(&here.judged),
         events::wrapper(&here),
         tracing::subscriber(&here),
         tracing::kinds(&here),
@@ -43,6 +47,7 @@ pub(crate) fn report(input: Input) -> Report {
     ];
     report.sections.extend(sections.into_iter().flatten());
     report.sections.extend(workloads::workloads(&here));
+    report.sections.extend(originals::originals(&here));
     report.sections.extend(rows::instructions(&here));
     report.sections.extend(rounds::rounds(&here));
     report.sections.extend(devices.iter().map(|(name, device)| device::of_device(name, device, &here)));

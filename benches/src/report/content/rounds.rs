@@ -77,8 +77,11 @@ fn criterion_table(here: &Place) -> Option<Table> {
                 noisy: false,
                 own: Id::of(&row.id).who == Who::Rust,
             };
-            let ratio =
-                if row.median > 0.0 { Cell::Ratio(estimate.median / row.median, None) } else { Cell::Empty };
+            let ratio = if row.median > 0.0 {
+                Cell::Ratio(estimate.median / row.median, None)
+            } else {
+                Cell::none("the median is 0")
+            };
             table.rows.push(vec![
                 Cell::Name(row.id.clone()),
                 Cell::Value(value),

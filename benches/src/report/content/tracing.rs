@@ -25,10 +25,10 @@ pub(super) fn subscriber(here: &Place) -> Option<Section> {
             Cell::Name(case.id().name()),
             Cell::published(case.rust),
             Cell::value(own),
-            base.map_or(Cell::Empty, |(base, _)| Cell::Text(base.clone())),
-            Cell::ratio(base.map(|(_, v)| v)),
-            Cell::count(own.and_then(|r| r.allocs)),
-            Cell::count(here.row(INSTRUCTIONS, &id).map(|r| r.median)),
+            base.map_or_else(Cell::not_measured, |(base, _)| Cell::Text(base.clone())),
+            Cell::ratio(base.map(|(_, v)| v)).or_not_measured(),
+            Cell::count(own.and_then(|r| r.allocs)).or_not_measured(),
+            Cell::count(here.row(INSTRUCTIONS, &id).map(|r| r.median)).or_not_measured(),
         ]);
     }
     Some(Section {
@@ -65,9 +65,9 @@ pub(super) fn kinds(here: &Place) -> Option<Section> {
     };
     for (kind, cases) in &kinds {
         let mut cells = vec![Cell::Name(kind.clone())];
-        cells
-            .extend(Case::ALL.map(|case| cases.get(&case).map_or(Cell::Empty, |row| Cell::value(Some(row)))));
-        cells.push(Cell::count(cases.get(&Case::SpanArgs).and_then(|row| row.allocs)));
+        cells.extend(Case::ALL.map(|case| Cell::value(cases.get(&case).copied())));
+        let allocs = cases.get(&Case::SpanArgs).and_then(|row| row.allocs);
+        cells.push(Cell::count(allocs).or("only Rust's allocator counts"));
         table.rows.push(cells);
     }
     let text = match peers {

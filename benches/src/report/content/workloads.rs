@@ -48,14 +48,14 @@ fn workload(name: &str, rows: &[Row]) -> Section {
     for case in &cases {
         let plain = find(case, base);
         told.extend(plain.map(|row| &row.id[..]));
-        let mut cells =
-            vec![Cell::Name((*case).to_owned()), plain.map_or(Cell::Empty, |row| Cell::value(Some(row)))];
+        let mut cells = vec![Cell::Name((*case).to_owned()), Cell::value(plain)];
         let mut lines = Vec::new();
-        let (mut allocations, mut counted) = (Vec::new(), Vec::new());
+        let (mut allocations, mut is_counted) = (Vec::new(), false);
+        let counted = plain.map(counted_of).unwrap_or_default();
         for mode in &modes {
             let Some((row, above)) = find(case, mode).and_then(|row| Some((row, row.above.get(base)?)))
             else {
-                cells.push(Cell::Empty);
+                cells.push(Cell::none("the case does not run in this mode"));
                 continue;
             };
             told.push(&row.id);
@@ -67,10 +67,10 @@ fn workload(name: &str, rows: &[Row]) -> Section {
                 noisy: row.noisy,
                 own: true,
             }));
+            is_counted |= above.allocs.is_some();
             if let Some(n) = above.allocs.filter(|n| *n != 0.0) {
                 allocations.push((format!("in {mode}"), Cell::Count(n)));
             }
-            counted = counted_of(row);
             let sign = if above.ns < 0.0 { "" } else { "+" };
             let writes = above
                 .raw_writes
@@ -89,10 +89,15 @@ fn workload(name: &str, rows: &[Row]) -> Section {
             });
         }
         cells.push(match allocations.is_empty() {
-            true => Cell::Text("0".to_owned()),
+            true if is_counted => Cell::Count(0.0),
+            true => Cell::none("allocations are counted of whole operations, and by Rust's allocator only"),
             false => Cell::List(allocations),
         });
-        cells.push(if counted.is_empty() { Cell::Empty } else { Cell::List(counted) });
+        cells.push(if counted.is_empty() {
+            Cell::none("nothing else is counted")
+        } else {
+            Cell::List(counted)
+        });
         table.rows.push(cells);
         groups.push(Group { title: (*case).to_owned(), lines });
     }

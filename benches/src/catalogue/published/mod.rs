@@ -1,9 +1,10 @@
-//! The benchmark that this one repeats: the numbers that the authors of AOSP's `libatrace_rust` published, and
-//! their names for the cases.
+//! What the originals published: the times of AOSP's `libatrace_rust` benchmarks, and in [`lines`] every line of all five.
 //!
 //! They measured on a Cuttlefish virtual device (`aosp_cf_x86_64_phone-userdebug`), so only ratios can be compared
 //! with what is measured elsewhere. Rust's three numbers are Criterion's estimate with its 95 % interval; C++'s is
 //! the `Time` of Google Benchmark.
+
+pub mod lines;
 
 use super::event::Event;
 use super::id::{Id, State, What, Who};

@@ -1,0 +1,115 @@
+//! Every line of the originals' tables, there and here, and whether their conclusions hold here.
+
+use super::super::input::Place;
+use super::super::model::{Part, Section};
+use crate::catalogue::published::lines::{Check, Field, Line, Measured, Original, originals as all};
+use crate::table::number::ratio;
+use crate::table::{Cell, Table, Value};
+
+/// A section for each original.
+pub(super) fn originals(here: &Place) -> impl Iterator<Item = Section> + use<'_> {
+    all().into_iter().map(|original| Section {
+        id: format!("original-{}", original.bench),
+        title: format!("There and here: {}", original.title),
+        text: vec![conclusion(&original, here)],
+        parts: vec![Part::Folded(
+            format!("every line of its tables: {}", original.groups.iter().map(Vec::len).sum::<usize>()),
+            vec![Part::Table(table(&original, here))],
+        )],
+    })
+}
+
+/// The original's conclusion, and whether ours agrees.
+fn conclusion(original: &Original, here: &Place) -> String {
+    let Check { there, of, by, from, to } = &original.check;
+    let found = || Some(value(of, "ns", here)?.median / value(by, "ns", here)?.median);
+    let ours = match found() {
+        None => "the rows that would tell were not measured in this run".to_owned(),
+        Some(found) if (*from..=*to).contains(&found) => format!("{}, so ours agrees", ratio(found)),
+        Some(found) => format!("{}, so ours does not agree", ratio(found)),
+    };
+    format!(
+        "The original concludes: \"{}\" The ratio of {} to {} tells: there {}, here {ours}.",
+        original.conclusion,
+        of.id,
+        by.id,
+        ratio(*there)
+    )
+}
+
+fn table(original: &Original, here: &Place) -> Table {
+    let columns = ["line", "unit", "there", "of its first", "here", "of its first", "row"];
+    let mut table = Table::new("", columns).with_note(
+        "Of another machine's numbers only ratios can be compared: each number is also held against the first of its group that has the same unit.",
+    );
+    for group in &original.groups {
+        for line in group {
+            let first = group.iter().find(|first| first.unit == line.unit).unwrap_or(line);
+            let row = line.here.as_ref().map_or_else(|why| Cell::none(*why), |row| Cell::name(row.id));
+            table.push([
+                Cell::text(line.what),
+                Cell::text(line.unit),
+                there(line),
+                of_first(line.there, first.there),
+                ours(line, here),
+                ours_of_first(line, first, here),
+                row,
+            ]);
+        }
+    }
+    table
+}
+
+fn there(line: &Line) -> Cell {
+    let Some(median) = line.there else { return Cell::none("it can not be read in what was published") };
+    let (low, high) = (median - line.error, median + line.error);
+    Cell::Value(Value { median, low, high, unit: String::new(), noisy: false, own: false })
+}
+
+fn of_first(number: Option<f64>, first: Option<f64>) -> Cell {
+    match number.zip(first) {
+        None => Cell::none("it can not be read in what was published"),
+        Some((_, 0.0)) => Cell::none("the first is 0"),
+        Some((number, first)) => Cell::Ratio(number / first, None),
+    }
+}
+
+fn ours(line: &Line, here: &Place) -> Cell {
+    match &line.here {
+        Err(why) => Cell::none(*why),
+        Ok(row) => value(row, line.unit, here).map_or_else(Cell::not_measured, Cell::Value),
+    }
+}
+
+fn ours_of_first(line: &Line, first: &Line, here: &Place) -> Cell {
+    let number = |line: &Line| Some(value(line.here.as_ref().ok()?, line.unit, here)?.median);
+    match (&line.here, number(line), number(first)) {
+        (Err(why), ..) => Cell::none(*why),
+        (_, Some(number), Some(first)) if first != 0.0 => Cell::Ratio(number / first, None),
+        (_, Some(_), _) => Cell::none("its first has no number here"),
+        _ => Cell::not_measured(),
+    }
+}
+
+/// What was measured here, in the unit of there.
+fn value(of: &Measured, unit: &str, here: &Place) -> Option<Value> {
+    let row = here.row(of.bench, of.id)?;
+    let per_second = || row.counts.get("ops_per_s").copied().unwrap_or(1e9 / row.median);
+    let exactly = |number: f64| (number, number, number);
+    let (median, low, high) = match of.field {
+        Field::Time => (row.median, row.low, row.high),
+        Field::PerSecond => (1e9 / row.median, 1e9 / row.high, 1e9 / row.low),
+        Field::Rate => exactly(row.bytes? * per_second() / 1e6),
+        Field::Bytes => exactly(row.bytes?),
+        Field::Count(name) => exactly(*row.counts.get(name)?),
+    };
+    let scale = of.times
+        / match unit {
+            "s/op" => 1e9,
+            "ms/op" => 1e6,
+            "us/op" => 1e3,
+            _ => 1.0,
+        };
+    let [median, low, high] = [median, low, high].map(|number| number * scale);
+    Some(Value { median, low, high, unit: String::new(), noisy: false, own: true })
+}
