@@ -24,6 +24,8 @@ namespace {
 
 // The one tag that a host program or an app can be given without touching the others.
 constexpr uint64_t kTag = ATRACE_TAG_APP;
+// One that stays off while that is on.
+constexpr uint64_t kOtherTag = ATRACE_TAG_ACTIVITY_MANAGER;
 
 // What C++ programs put at the top of a function.
 class ScopedTrace {
@@ -54,6 +56,13 @@ void begin(const char* name, uint64_t iterations) {
     repeat(iterations, [&](uint64_t) {
         forget(name);
         atrace_begin(kTag, name);
+    });
+}
+
+void begin_other_tag(const char* name, uint64_t iterations) {
+    repeat(iterations, [&](uint64_t) {
+        forget(name);
+        atrace_begin(kOtherTag, name);
     });
 }
 
@@ -130,6 +139,15 @@ uint64_t is_enabled(uint64_t iterations) {
         if (__builtin_expect(atrace_is_tag_enabled(kTag) != 0, 0)) enabled++;
     });
     return enabled;
+}
+
+uint64_t get_tags(uint64_t iterations) {
+    uint64_t tags = 0;
+    repeat(iterations, [&](uint64_t) {
+        tags = atrace_get_enabled_tags();
+        forget(tags);
+    });
+    return tags;
 }
 
 uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iterations) {

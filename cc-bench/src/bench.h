@@ -11,6 +11,7 @@
 namespace cc_bench {
 
 void begin(const char* name, uint64_t iterations);
+void begin_other_tag(const char* name, uint64_t iterations);
 void end(uint64_t iterations);
 void scoped(const char* name, uint64_t iterations);
 void instant(const char* name, uint64_t iterations);
@@ -22,6 +23,7 @@ void async_end(const char* name, uint64_t iterations);
 void async_for_track_begin(const char* track, const char* name, uint64_t iterations);
 void async_for_track_end(const char* track, uint64_t iterations);
 uint64_t is_enabled(uint64_t iterations);
+uint64_t get_tags(uint64_t iterations);
 uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iterations);
 
 // Whether the libcutils of this device has the function; those that each has are not asked for.

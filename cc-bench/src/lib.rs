@@ -54,6 +54,7 @@ mod ffi {
         include!("cc-bench/src/bench.h");
 
         unsafe fn begin(name: *const c_char, iterations: u64);
+        unsafe fn begin_other_tag(name: *const c_char, iterations: u64);
         fn end(iterations: u64);
         unsafe fn scoped(name: *const c_char, iterations: u64);
         unsafe fn instant(name: *const c_char, iterations: u64);
@@ -65,6 +66,7 @@ mod ffi {
         unsafe fn async_for_track_begin(track: *const c_char, name: *const c_char, iterations: u64);
         unsafe fn async_for_track_end(track: *const c_char, iterations: u64);
         fn is_enabled(iterations: u64) -> u64;
+        fn get_tags(iterations: u64) -> u64;
         fn raw_write(fd: i32, message: &[u8], iterations: u64) -> u64;
 
         fn has(function: &str) -> bool;
@@ -97,6 +99,9 @@ loops! {
     #[doc(alias = "BM_TracingOffAtraceBegin")]
     #[doc(alias = "BM_TracingOnAtraceBegin")]
     begin(name) calls "atrace_begin_body";
+
+    /// Begins events of a tag that stays off while [`TAG`] is on.
+    begin_other_tag(name) calls "atrace_begin_body";
 
     /// Begins and ends an event in each iteration, through a class whose constructor and destructor do it.
     scoped(name) calls "atrace_end_body";
@@ -204,6 +209,16 @@ fn must_have(function: &str) {
 pub fn is_enabled(iterations: u64) -> u64 {
     must_have(TAGS);
     ffi::is_enabled(iterations)
+}
+
+/// Asks which tags are enabled, in each iteration; returns the last answer.
+///
+/// # Panics
+///
+/// When `atrace_get_enabled_tags` is [`missing`].
+pub fn get_tags(iterations: u64) -> u64 {
+    must_have(TAGS);
+    ffi::get_tags(iterations)
 }
 
 /// Writes `message` to `fd`, one `write(2)` an iteration; returns how many were taken whole.

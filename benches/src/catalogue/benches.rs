@@ -1,9 +1,10 @@
 //! The benches, how to run each, and the rows that each leaves at least: so that what is missing can be named.
 
+use super::case::Case;
 use super::event::EVENTS;
 use super::id::{Id, State, What, Who};
 use super::published;
-use super::tracing::{Case, SUBSCRIBERS};
+use super::subscriber::SUBSCRIBERS;
 
 /// The bench of events.
 pub const ATRACE: &str = "atrace";

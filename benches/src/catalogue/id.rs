@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
+use super::case::Case;
 use super::event::Event;
-use super::tracing::Case;
 
 /// Whose work a row measures.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

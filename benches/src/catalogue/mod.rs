@@ -12,13 +12,15 @@
 //! An [`Id`] is the name of a row. It prints and parses itself: nobody else takes one apart.
 
 mod benches;
+mod case;
 mod event;
 mod id;
 pub mod promises;
 pub mod published;
-mod tracing;
+mod subscriber;
 
 pub use self::benches::{ATRACE, BENCHES, Bench, INSTRUCTIONS, SUBSCRIBER};
+pub use self::case::Case;
 pub use self::event::{EVENTS, Event};
 pub use self::id::{Id, State, What, Who};
-pub use self::tracing::{Case, SUBSCRIBERS, Subscriber};
+pub use self::subscriber::{SUBSCRIBERS, Subscriber};

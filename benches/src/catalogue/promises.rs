@@ -3,9 +3,9 @@
 //! What is promised of all workloads is in `measure/workload/bars.rs`, of one in its bench, of instructions in
 //! `benches/bounds.toml`. What came of a promise is a [`Judged`](crate::promise::Judged), whichever it was.
 
+use super::case::Case;
 use super::event::Event;
 use super::id::{Id, State, What, Who};
-use super::tracing::Case;
 
 /// A promise about the ratio of two rows.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,7 +14,7 @@ use super::build::Abi;
 /// failure or Ctrl-C.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(name = "on-device", args_override_self = true, after_help = STATUS)]
-pub(crate) struct Args {
+pub(crate) struct DeviceArgs {
     /// Which device, as `adb devices` lists it, where there are several (else $ANDROID_SERIAL)
     #[arg(short, long)]
     pub(crate) serial: Option<String>,
@@ -43,9 +43,9 @@ fn abi(name: &str) -> Result<Abi, String> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Args, String> {
+    fn parse(line: &str) -> Result<DeviceArgs, String> {
         let line = ["on-device"].into_iter().chain(line.split_whitespace());
-        Args::try_parse_from(line).map_err(|e| e.to_string())
+        DeviceArgs::try_parse_from(line).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -53,7 +53,7 @@ mod tests {
         let args = parse("--serial emulator-5554 --abi=arm64-v8a --quick").unwrap();
         assert_eq!(args.serial.as_deref(), Some("emulator-5554"));
         assert_eq!((args.abi, args.quick), (Some(Abi::Arm64), true));
-        let none = Args { serial: None, abi: None, quick: false, executables: None };
+        let none = DeviceArgs { serial: None, abi: None, quick: false, executables: None };
         assert_eq!(parse("").unwrap(), none);
         assert!(parse("--help").unwrap_err().contains("as it was before"));
         assert_eq!(parse("-s x --executables d").unwrap().executables, Some("d".into()));

@@ -27,7 +27,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Parser as _;
 
 use adb::{Adb, Done, SHORT, is_full, quote};
-use args::Args;
+use args::DeviceArgs;
 use build::{Abi, Bench};
 use child::{Interrupt, Stream};
 use error::{Error, Step, at};
@@ -41,7 +41,7 @@ use crate::harness::terminal::{self, complain, fail};
 /// Runs the program `on-device` and returns its exit status, which says what failed.
 #[must_use]
 pub fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(&DeviceArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail(e.code(), e),
     }
@@ -52,7 +52,7 @@ fn say(what: &str, line: impl fmt::Display) {
     terminal::say(format_args!("{what}: {line}"));
 }
 
-fn run(args: &Args) -> Result<(), Error> {
+fn run(args: &DeviceArgs) -> Result<(), Error> {
     let interrupt = Interrupt::new().map_err(at(Step::Here, "taking signals"))?;
     let serial =
         args.serial.clone().or_else(|| std::env::var("ANDROID_SERIAL").ok().filter(|s| !s.is_empty()));

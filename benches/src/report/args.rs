@@ -9,7 +9,7 @@ use clap::Parser;
 /// It reads what is there, and says what is missing or can't be read.
 #[derive(Clone, Debug, PartialEq, Parser)]
 #[command(name = "report", args_override_self = true, after_help = STATUS)]
-pub(crate) struct Args {
+pub(crate) struct ReportArgs {
     /// Keep these results under this name, in overhead/saved/
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) save: Option<String>,
@@ -58,9 +58,9 @@ fn percent(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Args, String> {
+    fn parse(line: &str) -> Result<ReportArgs, String> {
         let line = ["report"].into_iter().chain(line.split_whitespace());
-        Args::try_parse_from(line).map_err(|e| e.to_string())
+        ReportArgs::try_parse_from(line).map_err(|e| e.to_string())
     }
 
     #[test]

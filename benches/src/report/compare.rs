@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::input::{Input, Place, Problems, place};
+use super::input::{Input, Machine, place};
 use super::model::{Part, Section};
+use super::reading::Problems;
 use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
 use crate::table::number::{count, percent, ratio, time};
@@ -103,7 +104,7 @@ pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> R
     if !dir.is_dir() {
         let parent = measured.join("saved");
         let known: Vec<String> =
-            super::input::entries(&parent, &mut Problems::default()).into_keys().collect();
+            super::reading::entries(&parent, &mut Problems::default()).into_keys().collect();
         let known = if known.is_empty() {
             "nothing was saved yet".to_owned()
         } else {
@@ -128,8 +129,8 @@ pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> R
         problems: Vec::new(),
     };
     all.place("", &then, &input.here);
-    let nothing = Place::default();
-    for (device, path) in super::input::entries(&dir.join("devices"), &mut problems) {
+    let nothing = Machine::default();
+    for (device, path) in super::reading::entries(&dir.join("devices"), &mut problems) {
         let then = place(&path, &mut problems);
         all.place(&format!("{device}: "), &then, input.devices.get(&device).unwrap_or(&nothing));
     }
@@ -143,7 +144,7 @@ impl Against {
         self.worse.is_empty() && self.missing.is_empty() && self.judged > 0 && self.problems.is_empty()
     }
 
-    fn place(&mut self, prefix: &str, then: &Place, now: &Place) {
+    fn place(&mut self, prefix: &str, then: &Machine, now: &Machine) {
         for (bench, old) in &then.benches {
             let rows: BTreeMap<&str, &Row> = now
                 .benches

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::input::{Problems, clean, entries, json};
+use super::reading::{Problems, clean, entries, json};
 use crate::row::Rounds;
 
 /// The most cases that are read, and how deep below its directory Criterion keeps them.

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::input::{Input, Place};
+use super::input::{Input, Machine};
 use super::model::Report;
 use super::{content, html, markdown, plot, write};
 use crate::catalogue::{ATRACE, SUBSCRIBER};
@@ -87,7 +87,7 @@ pub(super) fn write_to(root: &Path, input: Input) -> Result<String, String> {
 }
 
 /// The six lines as a table, between their marks.
-fn lines(here: &Place) -> String {
+fn lines(here: &Machine) -> String {
     let mut out = format!("{BEGIN}{:08x} -->\n| nanoseconds | | of |\n|---|---:|---|\n", mark(here));
     for (what, bench, id, bases) in LINES {
         let Some(row) = here.row(bench, id) else { continue };
@@ -122,7 +122,7 @@ fn page(report: &Report, lines: &str) -> String {
 }
 
 /// A number that other rows would not have: Fowler, Noll and Vo's hash of all of them.
-fn mark(here: &Place) -> u32 {
+fn mark(here: &Machine) -> u32 {
     let text = here.benches.values().map(|bench| serde_json::to_string(&bench.rows).unwrap_or_default());
     let bytes = text.flat_map(String::into_bytes);
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))

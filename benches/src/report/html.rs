@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::model::{Finding, Kind, Part, Plot, Report, Section};
+use super::model::{Finding, Part, Plot, PlotKind, Report, Section};
 use super::plot::{self, NARROW, WIDE};
 use crate::table;
 
@@ -85,10 +85,10 @@ fn part_of(part: &Part) -> Markup {
 
 fn figure(plot: &Plot) -> Markup {
     let kind = match plot.kind {
-        Kind::Dots => "dots",
-        Kind::Ladder => "ladder",
-        Kind::Differences => "differences",
-        Kind::Rounds => "rounds",
+        PlotKind::Dots => "dots",
+        PlotKind::Ladder => "ladder",
+        PlotKind::Differences => "differences",
+        PlotKind::Rounds => "rounds",
     };
     html! {
         figure id=(format!("plot-{}", plot.id)) data-plot=(kind) {

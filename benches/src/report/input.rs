@@ -5,43 +5,38 @@
 //! interval holds its median.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::criterion::{self, Estimate};
+use super::reading::{Problems, clean, entries, json};
 use crate::promise::{self, Judged};
 use crate::row::environment::{self, Environment};
 use crate::row::{PERCENTS, Row, Versus};
 
-/// No file of ours is a hundredth of this.
-const MAX_FILE: u64 = 16 << 20;
-/// Nor has so many rows.
+/// No file of ours has a hundredth of so many rows.
 const MAX_ROWS: usize = 5_000;
 /// Nor ids this long.
 const MAX_ID: usize = 200;
 /// A number beyond this, in nanoseconds eleven days, was not measured.
 const MAX_NUMBER: f64 = 1e15;
-/// The most problems that are told one by one.
-const MAX_PROBLEMS: usize = 50;
 const MAX_DEVICES: usize = 50;
 
 /// Everything that was measured, on this machine and on devices.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
-    pub(crate) here: Place,
-    pub(crate) devices: BTreeMap<String, Place>,
+    pub(crate) here: Machine,
+    pub(crate) devices: BTreeMap<String, Machine>,
     pub(crate) problems: Problems,
     /// Whether something that was measured could not be read.
     pub(crate) is_damaged: bool,
 }
 
-/// What was measured in one place.
+/// What was measured on one machine.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct Machine {
     /// By the name of the bench.
     pub(crate) benches: BTreeMap<String, Bench>,
     /// What `device.json` says.
@@ -59,33 +54,10 @@ pub(crate) struct Bench {
     pub(crate) environment: Option<Environment>,
 }
 
-impl Place {
+impl Machine {
     /// Returns the row `id` of a bench.
     pub(crate) fn row(&self, bench: &str, id: &str) -> Option<&Row> {
         self.benches.get(bench)?.rows.iter().find(|row| row.id == id)
-    }
-}
-
-/// What could not be used, and why.
-#[derive(Debug, Default)]
-pub(crate) struct Problems {
-    all: Vec<String>,
-    more: usize,
-}
-
-impl Problems {
-    pub(crate) fn add(&mut self, problem: impl Into<String>) {
-        match self.all.len() < MAX_PROBLEMS {
-            true => self.all.push(clean(&problem.into(), 500)),
-            false => self.more += 1,
-        }
-    }
-
-    pub(crate) fn into_vec(mut self) -> Vec<String> {
-        if self.more > 0 {
-            self.all.push(format!("and {} more", self.more));
-        }
-        self.all
     }
 }
 
@@ -124,7 +96,7 @@ impl Input {
             }
             input.devices.insert(clean(&name, 100), device);
         }
-        input.is_damaged = !input.problems.all.is_empty();
+        input.is_damaged = !input.problems.is_empty();
         for (id, estimate, first) in criterion::read(criterion, &mut input.problems) {
             let place = first.and_then(|first| input.devices.get_mut(&first));
             place.unwrap_or(&mut input.here).criterion.insert(id, estimate);
@@ -134,8 +106,8 @@ impl Input {
 }
 
 /// Reads the measured files right in `dir`, with their environments.
-pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Place {
-    let mut place = Place::default();
+pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Machine {
+    let mut place = Machine::default();
     for (name, path) in entries(dir, problems) {
         let Some(bench) = name.strip_suffix(".json").filter(|_| name != "device.json") else { continue };
         if path.is_dir() {
@@ -249,55 +221,6 @@ fn tidy(mut environment: Environment) -> Environment {
     }
     environment.governors.truncate(16);
     environment
-}
-
-/// Returns `text` without what could change how the text around it is read: control characters, and those that
-/// turn the direction of writing; and no longer than `max` characters.
-pub(crate) fn clean(text: &str, max: usize) -> String {
-    let bad = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut chars = text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c });
-    let mut out: String = chars.by_ref().take(max).collect();
-    if chars.next().is_some() {
-        out.push('…');
-    }
-    out
-}
-
-/// Reads a file of JSON that is not too large.
-pub(crate) fn json(path: &Path) -> Result<Value, String> {
-    let read = || -> io::Result<Value> {
-        // Nothing that blocks or never ends.
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::other("not a file"));
-        }
-        let mut text = Vec::new();
-        File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MAX_FILE {
-            return Err(io::Error::other(format!("larger than {} MiB", MAX_FILE >> 20)));
-        }
-        Ok(serde_json::from_slice(&text)?)
-    };
-    read().map_err(|e| format!("{} can't be read: {e}", path.display()))
-}
-
-/// Returns what is in a directory, by name. One that does not exist is empty.
-pub(crate) fn entries(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {
-    match std::fs::read_dir(dir) {
-        Ok(entries) => entries
-            .filter_map(Result::ok)
-            .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
-            .filter(|(name, _)| !name.starts_with('.'))
-            .take(10_000)
-            .collect(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-        Err(e) => {
-            problems.add(format!("{} can't be read: {e}", dir.display()));
-            BTreeMap::new()
-        }
-    }
 }
 
 fn directories(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {

@@ -43,6 +43,7 @@ mod input;
 mod markdown;
 mod model;
 mod plot;
+mod reading;
 
 use std::io;
 use std::path::Path;
@@ -50,7 +51,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use self::args::Args;
+use self::args::ReportArgs;
 use self::input::Input;
 use crate::harness::terminal::{fail, say};
 use crate::row;
@@ -58,10 +59,10 @@ use crate::row;
 /// Runs `report` with this process' command line.
 #[must_use]
 pub fn main() -> ExitCode {
-    run(&Args::parse()).unwrap_or_else(|e| fail(2, e))
+    run(&ReportArgs::parse()).unwrap_or_else(|e| fail(2, e))
 }
 
-fn run(args: &Args) -> Result<ExitCode, String> {
+fn run(args: &ReportArgs) -> Result<ExitCode, String> {
     let target = row::target_dir();
     let measured = args.measured.clone().unwrap_or_else(row::dir);
     let criterion = args.criterion.clone();

@@ -108,13 +108,13 @@ pub(crate) struct Plot {
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) caption: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PlotKind,
     pub(crate) groups: Vec<Group>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum PlotKind {
     /// Several marks a line, on a logarithmic axis of nanoseconds.
     Dots,
     /// One mark a line, on a stem.

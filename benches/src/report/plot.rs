@@ -5,7 +5,7 @@
 
 use maud::{Markup, PreEscaped, html};
 
-use super::model::{Group, Kind, Line, Plot, Point, Series};
+use super::model::{Group, Line, Plot, PlotKind, Point, Series};
 use crate::row::PERCENTS;
 use crate::table::number::{coordinate as at, percent, time};
 
@@ -97,7 +97,7 @@ fn picture(plot: &Plot, layout: Layout, style: Option<&str>) -> Markup {
     }
 }
 
-fn draw_line(line: &Line, middle: f64, kind: Kind, axis: &Axis, layout: Layout) -> Markup {
+fn draw_line(line: &Line, middle: f64, kind: PlotKind, axis: &Axis, layout: Layout) -> Markup {
     let beside = layout.label == 0.0;
     let (label_x, label_y) =
         if beside { (layout.left - 10.0, middle + 4.0) } else { (4.0, middle - layout.line / 2.0 - 3.0) };
@@ -109,7 +109,7 @@ fn draw_line(line: &Line, middle: f64, kind: Kind, axis: &Axis, layout: Layout) 
         text class="label" x=(at(label_x)) y=(at(label_y)) text-anchor=(label_anchor) { (shortened(&line.label, layout)) }
         text class="text" x=(at(text_x)) y=(at(label_y)) text-anchor=(text_anchor) { (line.text) }
         @for (index, point) in line.points.iter().enumerate() {
-            @if kind == Kind::Rounds {
+            @if kind == PlotKind::Rounds {
                 (draw_rounds(point, middle, axis, layout))
             } @else {
                 (draw_point(point, middle + spread(index, line.points.len()), kind, axis, layout))
@@ -134,7 +134,7 @@ fn spread(index: usize, of: usize) -> f64 {
     (index - (of - 1.0) / 2.0) * (4.5_f64).min(14.0 / of)
 }
 
-fn draw_point(point: &Point, y: f64, kind: Kind, axis: &Axis, layout: Layout) -> Markup {
+fn draw_point(point: &Point, y: f64, kind: PlotKind, axis: &Axis, layout: Layout) -> Markup {
     let x = |value: f64| layout.x(axis.place(value));
     let (low, middle, high) = (x(point.low), x(point.median), x(point.high));
     let noisy = if point.noisy { "; noisy: counts as not measured" } else { "" };
@@ -149,7 +149,7 @@ fn draw_point(point: &Point, y: f64, kind: Kind, axis: &Axis, layout: Layout) ->
     html! {
         g class=(class) {
             title { (tip) }
-            @if kind == Kind::Ladder {
+            @if kind == PlotKind::Ladder {
                 line class="stem" x1=(at(layout.left)) x2=(at(middle)) y1=(at(y)) y2=(at(y)) {}
             }
             @if high - low > 1.0 {
@@ -200,7 +200,7 @@ struct Legend {
 }
 
 impl Legend {
-    fn new<'a>(points: impl Iterator<Item = &'a Point>, layout: Layout, kind: Kind) -> Self {
+    fn new<'a>(points: impl Iterator<Item = &'a Point>, layout: Layout, kind: PlotKind) -> Self {
         let used: std::collections::BTreeSet<Series> = points.map(|point| point.series).collect();
         let (mut x, mut y) = (8.0, 16.0);
         let mut items = Vec::new();
@@ -213,7 +213,7 @@ impl Legend {
             items.push((x, y, series));
             x += width + 10.0;
         }
-        if kind == Kind::Rounds {
+        if kind == PlotKind::Rounds {
             return Self { items: Vec::new(), height: 0.0 };
         }
         Self { items, height: y + 8.0 }
@@ -256,16 +256,16 @@ enum Axis {
 }
 
 impl Axis {
-    fn of<'a>(kind: Kind, points: impl Iterator<Item = &'a Point>) -> Option<Self> {
+    fn of<'a>(kind: PlotKind, points: impl Iterator<Item = &'a Point>) -> Option<Self> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for point in points {
             let (from, to) = match kind {
-                Kind::Rounds => (point.rounds.get(1).copied()?, point.rounds.get(9).copied()?),
+                PlotKind::Rounds => (point.rounds.get(1).copied()?, point.rounds.get(9).copied()?),
                 // A bound of zero is beyond any logarithm.
-                Kind::Dots | Kind::Ladder => {
+                PlotKind::Dots | PlotKind::Ladder => {
                     (if point.low > 1e-3 { point.low } else { point.median }, point.high)
                 }
-                Kind::Differences => (point.low, point.high),
+                PlotKind::Differences => (point.low, point.high),
             };
             (low, high) = (low.min(from), high.max(to));
         }
@@ -273,16 +273,16 @@ impl Axis {
             return None;
         }
         Some(match kind {
-            Kind::Dots | Kind::Ladder => {
+            PlotKind::Dots | PlotKind::Ladder => {
                 let power = |x: f64| x.clamp(1e-3, 1e15).log10();
                 let (low, high) = (power(low).floor() as i32, power(high).ceil() as i32);
                 Self::Log { low, high: high.max(low + 1) }
             }
-            Kind::Differences => {
+            PlotKind::Differences => {
                 let pad = |x: f64| bend(x) * 1.06 + x.signum() * 0.05;
                 Self::Around { low: pad(low.min(-1.0)), high: pad(high.max(1.0)) }
             }
-            Kind::Rounds => {
+            PlotKind::Rounds => {
                 // What is further out is drawn at the border.
                 let (low, high) = (low.clamp(0.5, 0.98), high.clamp(1.02, 2.0));
                 Self::Parts { low: (low * 50.0).floor() / 50.0, high: (high * 50.0).ceil() / 50.0 }
@@ -363,7 +363,7 @@ fn power_label(x: f64) -> String {
 mod tests {
     use super::*;
 
-    fn plot(kind: Kind, medians: &[(f64, f64, f64)]) -> Plot {
+    fn plot(kind: PlotKind, medians: &[(f64, f64, f64)]) -> Plot {
         let point = |&(low, median, high): &(f64, f64, f64)| Point {
             series: Series::Rust,
             median,
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn marks_are_where_their_values_are() {
         let text = svg(
-            &plot(Kind::Dots, &[(1.0, 1.0, 1.0), (30.0, 31.622_776_6, 40.0), (1000.0, 1000.0, 1000.0)]),
+            &plot(PlotKind::Dots, &[(1.0, 1.0, 1.0), (30.0, 31.622_776_6, 40.0), (1000.0, 1000.0, 1000.0)]),
             WIDE,
         );
         let x = numbers(&text.into_string(), "cx");
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn nothing_is_drawn_outside() {
         let wild = [(-5.0, 0.0, 1e15), (1e-9, 1e-9, 1e-9), (0.0, 0.0, 0.0), (1e14, 1e14, 1e15)];
-        for kind in [Kind::Dots, Kind::Ladder, Kind::Differences, Kind::Rounds] {
+        for kind in [PlotKind::Dots, PlotKind::Ladder, PlotKind::Differences, PlotKind::Rounds] {
             for layout in [WIDE, NARROW] {
                 let text = svg(&plot(kind, &wild), layout).into_string();
                 assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
@@ -418,6 +418,6 @@ mod tests {
 
     #[test]
     fn an_empty_plot_is_nothing() {
-        assert_eq!(svg(&plot(Kind::Dots, &[]), WIDE).into_string(), "");
+        assert_eq!(svg(&plot(PlotKind::Dots, &[]), WIDE).into_string(), "");
     }
 }

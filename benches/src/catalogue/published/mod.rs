@@ -6,9 +6,9 @@
 
 pub mod lines;
 
+use super::case::Case;
 use super::event::Event;
 use super::id::{Id, State, What, Who};
-use super::tracing::Case;
 
 /// A published time in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,14 +1,14 @@
 //! What changes the cost of an event: its name, threads, a watch.
 
-use super::super::input::Place;
-use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section};
+use super::super::input::Machine;
+use super::super::model::{Group, Line, Part, Plot, PlotKind, Point, Section};
 use crate::catalogue::{ATRACE, Id, State, What, Who};
 use crate::row::Row;
 use crate::table::number::{ratio, time};
 use crate::table::of_rows;
 
 /// What changes the cost of an event: its name, threads, a watch.
-pub(super) fn circumstances(here: &Place) -> Option<Section> {
+pub(super) fn circumstances(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(ATRACE)?;
     let mut parts = Vec::new();
     let mut lines = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn circumstances(here: &Place) -> Option<Section> {
             id: "names".to_owned(),
             title: "The length of the name".to_owned(),
             caption: String::new(),
-            kind: Kind::Dots,
+            kind: PlotKind::Dots,
             groups: vec![Group { title: String::new(), lines }],
         }));
     }

@@ -1,13 +1,13 @@
 //! What was measured on a device, beside this machine.
 
-use super::super::input::Place;
+use super::super::input::Machine;
 use super::super::model::{Part, Section, slug};
 use crate::catalogue::{ATRACE, SUBSCRIBER, Who, published};
 use crate::table::of_rows;
 use crate::table::{Cell, Table};
 
 /// The original's cases on a device, beside this machine's ratios.
-pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
+pub(super) fn of_device(name: &str, device: &Machine, here: &Machine) -> Section {
     let mut table = Table {
         title: "The original's cases".to_owned(),
         columns: ["case", "C++", "Rust", "Rust of C++", "Rust of C++, this machine", "allocations"]
@@ -15,7 +15,7 @@ pub(super) fn of_device(name: &str, device: &Place, here: &Place) -> Section {
             .to_vec(),
         ..Table::default()
     };
-    let ratio_in = |place: &Place, case: &published::OfEvent| {
+    let ratio_in = |place: &Machine, case: &published::OfEvent| {
         let [rust, cc] = [Who::Rust, Who::Cc].map(|who| case.id(who).to_string());
         Cell::ratio(place.row(ATRACE, &rust).and_then(|r| r.versus(&cc))).or_not_measured()
     };

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::super::input::Place;
+use super::super::input::Machine;
 use crate::catalogue::{BENCHES, INSTRUCTIONS, Id, State};
 use crate::row::environment::Environment;
 use crate::row::{Row, Sink};
 use crate::table::number::{percent, time};
 
 /// What a reader should know before believing anything.
-pub(super) fn warnings(here: &Place) -> Vec<String> {
+pub(super) fn warnings(here: &Machine) -> Vec<String> {
     let mut all = Vec::new();
     for bench in BENCHES {
         let name = bench.name;
@@ -33,7 +33,7 @@ pub(super) fn warnings(here: &Place) -> Vec<String> {
 }
 
 /// What is doubtful in what was measured in a place.
-pub(super) fn doubts(place: &Place) -> Vec<String> {
+pub(super) fn doubts(place: &Machine) -> Vec<String> {
     let mut all = Vec::new();
     for (name, bench) in &place.benches {
         let noisy: Vec<String> =

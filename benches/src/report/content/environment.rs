@@ -1,6 +1,6 @@
 //! What it was measured on, and how to read it.
 
-use super::super::input::Place;
+use super::super::input::Machine;
 use super::super::model::{Part, Section};
 use crate::row::environment::{Environment, date};
 use crate::table::number::{digits, percent, time};
@@ -9,7 +9,7 @@ use crate::table::{Cell, Table};
 /// What is told of an environment, and how.
 type Field<'a> = (&'a str, &'a dyn Fn(&Environment) -> String);
 
-pub(super) fn environments(here: &Place) -> Section {
+pub(super) fn environments(here: &Machine) -> Section {
     let benches: Vec<(&String, &Environment)> =
         here.benches.iter().filter_map(|(name, bench)| Some((name, bench.environment.as_ref()?))).collect();
     let fields: [Field<'_>; 14] = [

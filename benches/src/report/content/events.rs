@@ -1,14 +1,14 @@
 //! One event: Rust, C++ and the machine's limits.
 
-use super::super::input::Place;
-use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section};
+use super::super::input::Machine;
+use super::super::model::{Group, Line, Part, Plot, PlotKind, Point, Section};
 use crate::catalogue::{ATRACE, Case, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, What, Who, published};
 use crate::row::Row;
 use crate::table::number::{digits, ratio, time};
 use crate::table::{Cell, Table};
 
 /// The first table of the original, with what C++ and Rust cost here.
-pub(super) fn wrapper(here: &Place) -> Option<Section> {
+pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(ATRACE)?;
     let row = |id: &Id| here.row(ATRACE, &id.to_string());
     let counted = |id: &Id| here.row(INSTRUCTIONS, &id.to_string()).map(|row| row.median);
@@ -120,7 +120,7 @@ fn digits_of_count(count: f64) -> String {
 }
 
 /// The plot that says most: off and on, each beside what it can be compared with.
-pub(crate) fn main_plot(here: &Place) -> Option<Plot> {
+pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     const DRAWN: [&str; 5] = ["begin/10", "begin/1000", "end", "scoped", "int"];
     let line = |label: &str, bench: &str, ids: &[Id], base: Who| {
         let rows: Vec<&Row> = ids.iter().filter_map(|id| here.row(bench, &id.to_string())).collect();
@@ -165,13 +165,13 @@ pub(crate) fn main_plot(here: &Place) -> Option<Plot> {
         id: "costs".to_owned(),
         title: "What an event costs".to_owned(),
         caption: "Medians with 95 % intervals, most of them narrower than the marks. The limit is a load and a test while off, and while on a write(2) of the very bytes; of the crate tracing, a program without a subscriber, and the writes.".to_owned(),
-        kind: Kind::Dots,
+        kind: PlotKind::Dots,
         groups,
     })
 }
 
 /// From the limit up to what others take, off and on.
-pub(super) fn ladder(here: &Place) -> Option<Plot> {
+pub(super) fn ladder(here: &Machine) -> Option<Plot> {
     const NAMED: [(&str, &str, &str, &str); 23] = [
         ("off", "atrace", "limit/empty_loop", "an empty loop"),
         ("off", "atrace", "limit/load_and_test", "a load and a test"),
@@ -227,7 +227,7 @@ pub(super) fn ladder(here: &Place) -> Option<Plot> {
         id: "ladder".to_owned(),
         title: "From the limit up".to_owned(),
         caption: "One event without fields. Peers write to sinks of their own or throw away, so they are no like for like; they are what else one could take.".to_owned(),
-        kind: Kind::Ladder,
+        kind: PlotKind::Ladder,
         groups,
     })
 }

@@ -1,6 +1,6 @@
 //! The numbers that matter most, and on what they were measured.
 
-use super::super::input::{Bench, Place};
+use super::super::input::Machine;
 use super::super::model::Finding;
 use super::KNOWN;
 use crate::catalogue::{ATRACE, Id, SUBSCRIBER, Who};
@@ -8,7 +8,7 @@ use crate::row::environment::date;
 use crate::row::{Above, Row};
 use crate::table::number::{count, percent, ratio, time};
 
-pub(super) fn summary(here: &Place) -> String {
+pub(super) fn summary(here: &Machine) -> String {
     // A ratio is known also where the machine was too unsteady for a time.
     let of = |row: &Row, bases: &[(&str, &str)]| {
         let about = if row.noisy { "about " } else { "" };
@@ -19,7 +19,7 @@ pub(super) fn summary(here: &Place) -> String {
         let ratios = if ratios.is_empty() { String::new() } else { format!(": {}", ratios.join(", ")) };
         format!("{about}{}{ratios}", time(row.median))
     };
-    let told = [
+    let said = [
         (
             "Off, an event costs",
             ATRACE,
@@ -42,18 +42,18 @@ pub(super) fn summary(here: &Place) -> String {
             &[("limit/raw_write_of_on_event", "of the bare write")],
         ),
     ];
-    let told = told
+    let said = said
         .into_iter()
         .filter_map(|(what, bench, id, bases)| Some(format!("{what} {}.", of(here.row(bench, id)?, bases))));
-    let told: Vec<String> = told.collect();
-    if told.is_empty() {
+    let said: Vec<String> = said.collect();
+    if said.is_empty() {
         return "Nothing was measured yet that could be summed up: run `cargo bench`.".to_owned();
     }
-    told.join(" ")
+    said.join(" ")
 }
 
 /// Says in one line on what the first bench ran.
-pub(super) fn about(here: &Place) -> String {
+pub(super) fn about(here: &Machine) -> String {
     let Some(e) = here.benches.values().find_map(|bench| bench.environment.as_ref()) else {
         return String::new();
     };
@@ -64,18 +64,24 @@ pub(super) fn about(here: &Place) -> String {
     parts.into_iter().chain([commit]).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
-/// Says on what a run was measured, and that it was a short one, if it was.
-pub(crate) fn about_run(here: &Place) -> String {
-    let is_quick = |bench: &Bench| bench.environment.as_ref().is_some_and(|e| e.quick);
-    let quick = if here.benches.values().any(is_quick) {
-        "A quick run (`--quick`), less sure than a full one: "
-    } else {
-        ""
-    };
-    format!("{quick}{}.", about(here))
+/// Says on what a run was measured, and what makes it less sure than a full run on a quiet machine.
+pub(crate) fn about_run(here: &Machine) -> String {
+    let environments = || here.benches.values().filter_map(|bench| bench.environment.as_ref());
+    let mut about = format!("{}.", about(here));
+    if environments().any(|e| e.quick) {
+        about.push_str(" A quick run (`--quick`), less sure than a full one.");
+    }
+    let others = environments().filter_map(|e| e.load).map(|load| load.others).fold(0.0, f64::max);
+    if others > 0.05 {
+        let others = percent(others);
+        about.push_str(&format!(
+            " Other programs took up to {others} of the CPUs: mind the times, the ratios less."
+        ));
+    }
+    about
 }
 
-pub(super) fn findings(here: &Place) -> Vec<Finding> {
+pub(super) fn findings(here: &Machine) -> Vec<Finding> {
     let finding = |what: &str, bench: &str, id: &str, bases: &[(&str, &str)]| {
         let row = here.row(bench, id);
         let ratios = bases.iter().filter_map(|(base, name)| {
@@ -151,7 +157,7 @@ pub(super) fn findings(here: &Place) -> Vec<Finding> {
 }
 
 /// Whether filtered tracing costs programs anything, over all workloads.
-pub(super) fn filtered(here: &Place) -> Option<Finding> {
+pub(super) fn filtered(here: &Machine) -> Option<Finding> {
     let all: Vec<(&Row, Above)> = here
         .benches
         .values()

@@ -15,7 +15,7 @@ mod workloads;
 
 pub(crate) use self::events::main_plot;
 pub(crate) use self::findings::about_run;
-use super::input::{Bench, Input, Place};
+use super::input::{Bench, Input, Machine};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
 
@@ -54,7 +54,7 @@ pub(crate) fn report(input: Input) -> Report {
     report.sections.push(environment::environments(&here));
     report.sections.push(environment::reading());
     report.sections.extend(rows::everything(&here));
-    let measured = |place: Place| {
+    let measured = |place: Machine| {
         let bench = |(name, bench): (String, Bench)| {
             (name, Measured { environment: bench.environment, rows: bench.rows })
         };

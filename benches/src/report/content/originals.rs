@@ -1,13 +1,13 @@
 //! Every line of the originals' tables, there and here, and whether their conclusions hold here.
 
-use super::super::input::Place;
+use super::super::input::Machine;
 use super::super::model::{Part, Section};
 use crate::catalogue::published::lines::{Check, Field, Line, Measured, Original, originals as all};
 use crate::table::number::ratio;
 use crate::table::{Cell, Table, Value};
 
 /// A section for each original.
-pub(super) fn originals(here: &Place) -> impl Iterator<Item = Section> + use<'_> {
+pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'_> {
     all().into_iter().map(|original| Section {
         id: format!("original-{}", original.bench),
         title: format!("There and here: {}", original.title),
@@ -20,7 +20,7 @@ pub(super) fn originals(here: &Place) -> impl Iterator<Item = Section> + use<'_>
 }
 
 /// The original's conclusion, and whether ours agrees.
-fn conclusion(original: &Original, here: &Place) -> String {
+fn conclusion(original: &Original, here: &Machine) -> String {
     let Check { there, of, by, from, to } = &original.check;
     let found = || Some(value(of, "ns", here)?.median / value(by, "ns", here)?.median);
     let ours = match found() {
@@ -37,7 +37,7 @@ fn conclusion(original: &Original, here: &Place) -> String {
     )
 }
 
-fn table(original: &Original, here: &Place) -> Table {
+fn table(original: &Original, here: &Machine) -> Table {
     let columns = ["line", "unit", "there", "of its first", "here", "of its first", "row"];
     let mut table = Table::new("", columns).with_note(
         "Of another machine's numbers only ratios can be compared: each number is also held against the first of its group that has the same unit.",
@@ -74,14 +74,14 @@ fn of_first(number: Option<f64>, first: Option<f64>) -> Cell {
     }
 }
 
-fn ours(line: &Line, here: &Place) -> Cell {
+fn ours(line: &Line, here: &Machine) -> Cell {
     match &line.here {
         Err(why) => Cell::none(*why),
         Ok(row) => value(row, line.unit, here).map_or_else(Cell::not_measured, Cell::Value),
     }
 }
 
-fn ours_of_first(line: &Line, first: &Line, here: &Place) -> Cell {
+fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
     let number = |line: &Line| Some(value(line.here.as_ref().ok()?, line.unit, here)?.median);
     match (&line.here, number(line), number(first)) {
         (Err(why), ..) => Cell::none(*why),
@@ -92,7 +92,7 @@ fn ours_of_first(line: &Line, first: &Line, here: &Place) -> Cell {
 }
 
 /// What was measured here, in the unit of there.
-fn value(of: &Measured, unit: &str, here: &Place) -> Option<Value> {
+fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
     let row = here.row(of.bench, of.id)?;
     let per_second = || row.counts.get("ops_per_s").copied().unwrap_or(1e9 / row.median);
     let exactly = |number: f64| (number, number, number);

@@ -1,13 +1,13 @@
 //! How sure the main cases are: how their rounds were distributed, and what Criterion says.
 
-use super::super::input::Place;
-use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section};
+use super::super::input::Machine;
+use super::super::model::{Group, Line, Part, Plot, PlotKind, Point, Section};
 use crate::catalogue::{ATRACE, Id, SUBSCRIBER, State, Who, published};
 use crate::row::Row;
 use crate::table::{Cell, Table, Value};
 
 /// How the rounds of the main cases were distributed.
-pub(super) fn rounds(here: &Place) -> Option<Section> {
+pub(super) fn rounds(here: &Machine) -> Option<Section> {
     let mut groups = Vec::new();
     for state in State::ALL {
         let cases = published::EVENTS.iter().filter(|case| case.state == state);
@@ -23,7 +23,7 @@ pub(super) fn rounds(here: &Place) -> Option<Section> {
         id: "rounds".to_owned(),
         title: "How the rounds were distributed".to_owned(),
         caption: "The rounds of the benches, or where they were not kept Criterion's samples. Each round of the first two groups is a slice of 0.3 ms, each of the third a process.".to_owned(),
-        kind: Kind::Rounds,
+        kind: PlotKind::Rounds,
         groups,
     }));
     let criterion = criterion_table(here).map(|table| {
@@ -38,7 +38,7 @@ pub(super) fn rounds(here: &Place) -> Option<Section> {
     })
 }
 
-fn distribution(row: &Row, here: &Place) -> Option<Line> {
+fn distribution(row: &Row, here: &Machine) -> Option<Line> {
     let criterion = || here.criterion.get(&Id::of(&row.id).in_criterion())?.samples.as_ref();
     let (rounds, what) = match &row.rounds {
         Some(rounds) if rounds.n >= 6 => (rounds, "rounds"),
@@ -59,7 +59,7 @@ fn distribution(row: &Row, here: &Place) -> Option<Line> {
     Some(Line { label, text, points: vec![point] })
 }
 
-fn criterion_table(here: &Place) -> Option<Table> {
+fn criterion_table(here: &Machine) -> Option<Table> {
     let mut table = Table {
         title: "Criterion".to_owned(),
         columns: ["case", "Criterion's median", "the benches' median", "ratio"].map(str::to_owned).to_vec(),

@@ -1,11 +1,11 @@
 //! Rows as they are.
 
-use super::super::input::Place;
+use super::super::input::Machine;
 use super::super::model::{Part, Section};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
 use crate::table::of_rows;
 
-pub(super) fn instructions(here: &Place) -> Option<Section> {
+pub(super) fn instructions(here: &Machine) -> Option<Section> {
     let rows = &here.benches.get(INSTRUCTIONS)?.rows;
     let mut table = of_rows("Instructions of one operation", rows);
     table.note = "Instructions of the program, counted by callgrind: not those of the kernel. The same from run to run, so that a change of one instruction is seen on the busiest machine.".to_owned();
@@ -17,7 +17,7 @@ pub(super) fn instructions(here: &Place) -> Option<Section> {
     })
 }
 
-pub(super) fn everything(here: &Place) -> Option<Section> {
+pub(super) fn everything(here: &Machine) -> Option<Section> {
     let parts: Vec<Part> = here
         .benches
         .iter()

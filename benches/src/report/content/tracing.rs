@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::input::Place;
+use super::super::input::Machine;
 use super::super::model::{Part, Section};
 use crate::catalogue::{Case, INSTRUCTIONS, Id, SUBSCRIBER, What, published};
 use crate::row::Row;
 use crate::table::{Cell, Table};
 
 /// The second table of the original.
-pub(super) fn subscriber(here: &Place) -> Option<Section> {
+pub(super) fn subscriber(here: &Machine) -> Option<Section> {
     here.benches.get(SUBSCRIBER)?;
     let mut table = Table {
         title: "The original's twelve, there and here".to_owned(),
@@ -40,7 +40,7 @@ pub(super) fn subscriber(here: &Place) -> Option<Section> {
 }
 
 /// Every kind of subscriber beside the others.
-pub(super) fn kinds(here: &Place) -> Option<Section> {
+pub(super) fn kinds(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(SUBSCRIBER)?;
     let mut kinds: Vec<(String, BTreeMap<Case, &Row>)> = Vec::new();
     let mut peers = false;

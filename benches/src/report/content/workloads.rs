@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::input::Place;
-use super::super::model::{Group, Kind, Line, Part, Plot, Point, Section, slug};
+use super::super::input::Machine;
+use super::super::model::{Group, Line, Part, Plot, PlotKind, Point, Section, slug};
 use super::KNOWN;
 use crate::catalogue::Id;
 use crate::row::Row;
@@ -12,7 +12,7 @@ use crate::table::{Cell, Table, Value};
 use crate::table::{counted_of, of_rows};
 
 /// The benches that have no section of their own above.
-pub(super) fn workloads(here: &Place) -> Vec<Section> {
+pub(super) fn workloads(here: &Machine) -> Vec<Section> {
     let known = |name: &String| KNOWN.contains(&&name[..]);
     let benches = here.benches.iter().filter(|(name, bench)| !known(name) && !bench.rows.is_empty());
     benches.map(|(name, bench)| workload(name, &bench.rows)).collect()
@@ -44,10 +44,10 @@ fn workload(name: &str, rows: &[Row]) -> Section {
     table.columns.extend(modes.iter().map(|mode| format!("{mode} adds")));
     table.columns.extend(["allocations added", "counted"].map(str::to_owned));
     let mut groups = Vec::new();
-    let mut told: Vec<&str> = Vec::new();
+    let mut shown: Vec<&str> = Vec::new();
     for case in &cases {
         let plain = find(case, base);
-        told.extend(plain.map(|row| &row.id[..]));
+        shown.extend(plain.map(|row| &row.id[..]));
         let mut cells = vec![Cell::Name((*case).to_owned()), Cell::value(plain)];
         let mut lines = Vec::new();
         let (mut allocations, mut is_counted) = (Vec::new(), false);
@@ -58,7 +58,7 @@ fn workload(name: &str, rows: &[Row]) -> Section {
                 cells.push(Cell::none("the case does not run in this mode"));
                 continue;
             };
-            told.push(&row.id);
+            shown.push(&row.id);
             cells.push(Cell::Value(Value {
                 median: above.ns,
                 low: above.low,
@@ -107,12 +107,12 @@ fn workload(name: &str, rows: &[Row]) -> Section {
             id: format!("workload-{}", slug(name)),
             title: format!("{name}: what tracing adds to {base}"),
             caption: "An interval with zero in it is no difference that was measured.".to_owned(),
-            kind: Kind::Differences,
+            kind: PlotKind::Differences,
             groups,
         }));
         parts.push(Part::Table(table.dense()));
     }
-    let rest: Vec<&Row> = rows.iter().filter(|row| !told.contains(&&row.id[..])).collect();
+    let rest: Vec<&Row> = rows.iter().filter(|row| !shown.contains(&&row.id[..])).collect();
     if !rest.is_empty() {
         let count = rest.len();
         let table = Part::Table(of_rows(&format!("{name}: all else that was measured"), rest));

@@ -1,55 +1,7 @@
-//! What a program does with the crate `tracing`, and the kinds of subscriber it does it under.
+//! The kinds of subscriber that a program has.
 
+use super::case::Case;
 use super::id::{Id, State, What, Who};
-
-/// What a program does with `tracing`: the bodies of the original benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Case {
-    /// An event without fields.
-    Event,
-    /// An event with four.
-    EventArgs,
-    /// A span without fields, entered and left.
-    Span,
-    /// A span with four.
-    SpanArgs,
-}
-
-impl Case {
-    /// All, in the order of the tables.
-    pub const ALL: [Self; 4] = [Self::Event, Self::EventArgs, Self::Span, Self::SpanArgs];
-
-    /// As in ids.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Event => "event",
-            Self::EventArgs => "event_args",
-            Self::Span => "span",
-            Self::SpanArgs => "span_args",
-        }
-    }
-
-    /// In words.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Event => "event",
-            Self::EventArgs => "event, 4 fields",
-            Self::Span => "span",
-            Self::SpanArgs => "span, 4 fields",
-        }
-    }
-
-    /// How many messages it writes while it is traced.
-    #[must_use]
-    pub const fn messages(self) -> u64 {
-        match self {
-            Self::Event | Self::EventArgs => 1,
-            Self::Span | Self::SpanArgs => 2,
-        }
-    }
-}
 
 /// A kind of subscriber, in one state of tracing.
 #[derive(Debug, PartialEq, Eq)]

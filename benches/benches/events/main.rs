@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use atrace::control::{Control, Switched};
-use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags};
+use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags, atrace_is_tag_enabled};
 use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, State, What, Who, promises};
 use atrace_benches::harness::output::Output;
 use atrace_benches::harness::supervise::{self, Session};
@@ -204,9 +204,33 @@ fn compare(
     Ok(rows.collect())
 }
 
+/// What asks and writes nothing: whether a tag is on, which ones are, and a begin of a tag that stays off.
+fn questions(paired: &mut Paired<'_>, state: State) {
+    let id = |who: &str, what: &str| format!("{who}/tracing_{}_{what}", state.name());
+    let (name, c_name) = (text(10), c_text(&text(10)));
+    paired.case(id("rust", "is_tag_enabled"), |n| {
+        (0..n).for_each(|_| _ = black_box(atrace_is_tag_enabled(black_box(TAG))));
+    });
+    paired.case(id("rust", "get_enabled_tags"), |n| {
+        (0..n).for_each(|_| _ = black_box(atrace_get_enabled_tags()))
+    });
+    paired.case(id("rust", "begin_other_tag/10"), move |n| {
+        (0..n).for_each(|_| atrace_begin(AtraceTag::ActivityManager, &name));
+    });
+    if cc_bench::missing("atrace_get_enabled_tags").is_none() {
+        paired.case(id("cc", "is_tag_enabled"), |n| _ = black_box(cc_bench::is_enabled(n)));
+        paired.case(id("cc", "get_enabled_tags"), |n| _ = black_box(cc_bench::get_tags(n)));
+        paired.case(id("cc", "begin_other_tag/10"), move |n| cc_bench::begin_other_tag(&c_name, n));
+        for what in ["is_tag_enabled", "get_enabled_tags", "begin_other_tag/10"] {
+            paired.compare(id("rust", what), id("cc", what));
+        }
+    }
+}
+
 fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     switch.check(false)?;
     compare(session, State::Off, &Who::Rust, |paired| {
+        questions(paired, State::Off);
         paired.case("limit/empty_loop", |n| (0..n).for_each(|i| _ = black_box(i)));
         let word = std::sync::atomic::AtomicU64::new(0);
         paired.case("limit/load_and_test", move |n| {
@@ -240,6 +264,7 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let file = marker(session)?;
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     compare(session, State::On, &Who::Rust, |paired| {
+        questions(paired, State::On);
         paired.case("limit/getppid", |n| (0..n).for_each(|_| _ = black_box(rustix::process::getppid())));
         let message = format!("B|{pid}|{}", text(10)).into_bytes();
         paired.case("limit/write_dev_null", move |n| raw_write(&null, &message, n));
