@@ -84,7 +84,7 @@ fn take_unused() -> Option<u32> {
     make_slot(index).map(|_| index)
 }
 
-/// Tries to lock for as long as a thread that holds a lock for some nanoseconds can reasonably take. A panic while it was
+/// Tries to lock for as long as a thread that holds it for a moment can reasonably take. A panic while it was
 /// held spoils nothing: these are buffers, good in any state.
 #[inline]
 fn patiently<G>(lock: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {

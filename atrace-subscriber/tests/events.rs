@@ -137,6 +137,56 @@ fn text_is_cut_at_the_limit_and_can_forge_nothing() {
     });
 }
 
+/// Values that could do harm, of lengths at which the way of copying changes, and far longer than a message.
+fn hostile() -> Vec<String> {
+    let parts =
+        ["", " ", "a", "|", "\n", "\0", "\u{7f}", "<", "</script>", "é", "😀", "\u{1b}[0m", "\"", "\\"];
+    let pairs = parts.iter().flat_map(|one| parts.iter().map(move |other| format!("{one}{other}{one}")));
+    let long = [1, 2, 3, 4, 6, 7, 12, 13, 25, 180, 199, 200, 201, 204, 1 << 18].map(|n| "é|x\n".repeat(n));
+    pairs.chain(long).collect()
+}
+
+#[test]
+fn hostile_values_are_written_as_the_plain_way_has_them() {
+    let name = case!({
+        install!();
+        for value in hostile() {
+            let value = value.as_str();
+            info!(text = value, debug = ?value, shown = %value, int = i128::MIN, yes = true, "{value}");
+            info_span!("a|b", text = value, shown = %value, last = 7).in_scope(|| ());
+        }
+    });
+    let plain = |text: String, bar: char| {
+        let replaced = |c| match c {
+            '\0'..='\x1f' | '\x7f' => '?',
+            '|' => bar,
+            c => c,
+        };
+        text.chars().map(replaced).collect::<String>().replace("</script>", "?/script>")
+    };
+    in_each_role(&name, |_, texts| {
+        let values = hostile();
+        assert_eq!(texts.len(), 3 * values.len());
+        for (value, texts) in values.iter().zip(texts.chunks(3)) {
+            let first = if value.is_empty() { String::new() } else { format!("{value}, ") };
+            let int = i128::MIN;
+            let event = format!(
+                "I|{first}text = \"{value}\", debug = {value:?}, shown = {value}, int = {int}, yes = true"
+            );
+            let span = format!("B|a|b, text = \"{value}\", shown = {value}, last = 7");
+            for (text, plain) in [
+                (&texts[0], "I|".to_owned() + &plain(event[2..].to_owned(), '/')),
+                (&texts[1], plain(span, '|')),
+            ] {
+                // The process' id and a bar are part of the message, and of a character all is cut.
+                let is_cut = text.len() > 1023 - 12 && plain.starts_with(text.as_str());
+                assert!(is_cut || *text == plain, "{text}\n{plain}");
+            }
+            assert_eq!(texts[2], "E");
+        }
+    });
+}
+
 #[test]
 fn a_value_that_panics_ends_the_event_and_nothing_else() {
     let name = case!({

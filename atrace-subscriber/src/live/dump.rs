@@ -161,8 +161,8 @@ impl<'a> Backtrace<'a> {
 
     /// Returns the functions, the innermost first, without those that the layer leaves out.
     ///
-    /// Looks up those that nobody asked for yet, unless that was done when the span was made: microseconds each, and
-    /// more for the first of a binary, whose debug information is read.
+    /// Looks up those that nobody asked for yet, unless that was done when the span was made. That takes long for the
+    /// first of a binary, whose debug information is read.
     pub fn frames(&self) -> Arc<[Arc<Frame>]> {
         match &self.record.description.frames {
             Some(frames) => Arc::clone(frames),

@@ -32,14 +32,14 @@
 //!
 //! [`LiveLayer::with_backtraces`] keeps with each span the return addresses of the stack that made it. What
 //! functions these are is looked up when someone asks ([`Symbols::Lazy`]), once an address, or at each
-//! creation ([`Symbols::Eager`]), which costs a thousand times as much. In an `async` program the stack of a
+//! creation ([`Symbols::Eager`]), which costs far more. In an `async` program the stack of a
 //! creation is that of the poll: who awaits whom at that moment.
 //!
 //! [`LiveLayer::with_sanitised`] leaves out the frames of the runtime and of `tracing`.
 //!
 //! How addresses are found is [`Walk`]'s to say. **A program on x86-64 should be compiled with frame
-//! pointers**, `RUSTFLAGS="-C force-frame-pointers=yes"`: then a backtrace costs tens of nanoseconds, else
-//! microseconds. (Rust's standard library has them already; 64-bit ARM always has.) Functions have names where
+//! pointers**, `RUSTFLAGS="-C force-frame-pointers=yes"`: else the
+//! unwinder finds them, which takes far longer. (Rust's standard library has them already; 64-bit ARM always has.) Functions have names where
 //! the binary has symbols, files and lines where it has debug information, `debug = "line-tables-only"` in the
 //! profile.
 //!
@@ -52,8 +52,8 @@
 //! makes on a thread that was just in here are not shown.
 //!
 //! *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields; entering and
-//! leaving look it up there. Memory stays with the layer for as many spans as were alive at a time: about 150 bytes
-//! each, and 8 for each return address that [may be kept](LiveLayer::with_depth).
+//! leaving look it up there. Memory stays with the layer for as many spans as were alive at a time, each with room for
+//! the return addresses that [may be kept](LiveLayer::with_depth).
 //!
 //! *Fork.* A child begins with none: the spans of its parent are not its own. It waits for no thread of its parent's;
 //! what those had stays in its memory, unused. In one that was forked while another thread looked symbols up,

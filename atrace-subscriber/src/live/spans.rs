@@ -16,7 +16,7 @@ pub enum Symbols {
     /// When someone asks for them, each address once.
     #[default]
     Lazy,
-    /// When the span is made, each time afresh: tens of microseconds, and an allocation for each name.
+    /// When the span is made, each time afresh, with an allocation for each name.
     ///
     /// For programs that unload libraries, where an address may later mean something else.
     Eager,

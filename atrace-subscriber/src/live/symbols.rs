@@ -1,6 +1,6 @@
 //! Which functions return addresses are in.
 //!
-//! Looking one up takes tens of microseconds, and the first of a binary reads its debug information. So each
+//! Looking one up takes long, and the first of a binary reads its debug information. So each
 //! address is looked up once, and each whole backtrace is put together once, for all dumps; as many are
 //! kept as a large program has, then everything is forgotten and begins anew.
 

@@ -29,12 +29,12 @@ use self::frames::{FrameAddress, KnownStack, Registers, StackFrame};
 /// How return addresses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Walk {
-    /// By following frame pointers, some ten nanoseconds for a whole stack. Where a stack turns out not to
+    /// By following frame pointers, the fastest way. Where a stack turns out not to
     /// have them, the unwinder is asked.
     ///
     /// On x86-64 a program has them after `RUSTFLAGS="-C force-frame-pointers=yes"`; on 64-bit ARM always.
     FramePointers,
-    /// By the unwinder, from the tables that panics use: microseconds.
+    /// By the unwinder, from the tables that panics use, which takes far longer.
     Unwinding,
 }
 

@@ -1,6 +1,6 @@
 //! The table of the spans alive now, by their ids.
 //!
-//! - It has some dozen shards, each behind a lock that is held for some nanoseconds, or for as long as a dump takes to
+//! - It has some dozen shards, each behind a lock that is held for a moment, or for as long as a dump takes to
 //!   copy that shard. An id's hash says which. Nothing of the program runs below a lock.
 //! - A shard's room stays: nothing is allocated once there was room for as many spans as are alive.
 //! - A span's return addresses lie in the room for the most that are kept: a walk writes them where they belong.
