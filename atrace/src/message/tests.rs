@@ -153,7 +153,8 @@ fn after_a_cut_nothing_more_is_written() {
 #[test]
 fn pieces_of_every_length_are_copied() {
     let text = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ".repeat(20);
-    for length in (0..=70_usize).chain([1000, 1015, 1016, 1017, 1040]) {
+    let lengths = (0..=70_usize).chain([1000, 1015, 1016, 1017, 1040]);
+    for length in lengths.step_by(if cfg!(miri) { 9 } else { 1 }) {
         for room in [length, length.saturating_sub(1), 0] {
             let before = 1016_usize.saturating_sub(room);
             let piece = &text[..length];
