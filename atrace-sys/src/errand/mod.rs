@@ -302,6 +302,26 @@ mod tests {
         }
     }
 
+    /// The command holds guards that undo what they did while errands are under way, and nothing else of it forks
+    /// without executing a program.
+    #[test]
+    fn no_guard_of_the_makers_is_dropped_in_the_child() {
+        struct Guard(std::path::PathBuf);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                std::fs::write(&self.0, "").unwrap();
+            }
+        }
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("dropped");
+        let guard = Guard(path.clone());
+        assert!(ask(Vec::new).is_ok());
+        assert!(ask(|| panic!("in the child")).is_err());
+        assert!(!path.exists());
+        drop(guard);
+        assert!(path.exists());
+    }
+
     /// As root, what is left of it.
     #[test]
     fn nothing_of_the_makers_is_left() {
