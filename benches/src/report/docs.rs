@@ -11,8 +11,10 @@ use super::{content, html, markdown, plot, write};
 use crate::catalogue::{ATRACE, SUBSCRIBER};
 use crate::table::number::{digits, ratio};
 
-/// What the six lines are of: in words, the bench, the row, and what it is held against.
-const LINES: [(&str, &str, &str, &[(&str, &str)]); 6] = [
+/// What a line is of: in words, the bench, the row, and the rows that it is held against, with their names.
+type Line = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+const LINES: [Line; 6] = [
     ("an event, off", ATRACE, "rust/tracing_off_begin/10", &[("cc/tracing_off_begin/10", "C++")]),
     (
         "an event, on",
