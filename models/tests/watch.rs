@@ -3,28 +3,28 @@
 mod common;
 use common::{leak, model, sync};
 
+#[path = "../../atrace/src/watch/notifier.rs"]
+mod notifier;
 #[path = "../../atrace-subscriber/src/follow/questions.rs"]
 mod questions;
-#[path = "../../atrace/src/watch/notifier.rs"]
-mod telling;
 
 use loom::thread;
+use notifier::{Notifier, Registered};
 use questions::Questions;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{Arc, Mutex};
-use telling::{State, Telling};
 
 const OFF: u64 = 0;
 const ON: u64 = 1;
 
-fn telling<C: Clone>() -> Telling<u64, C, ()> {
-    Telling(Mutex::new(State {
+fn notifier<C: Clone>() -> Notifier<u64, C, ()> {
+    Notifier(Mutex::new(Registered {
         callbacks: Vec::new(),
         next_id: 0,
-        told: OFF,
-        telling: false,
+        last: OFF,
+        notifying: false,
         again: false,
-        looking: None,
+        thread: None,
     }))
 }
 
@@ -34,7 +34,7 @@ fn questions() -> Questions {
 
 struct Watching {
     tags: AtomicU64,
-    telling: Telling<u64, Arc<Told>, ()>,
+    notifier: Notifier<u64, Arc<Told>, ()>,
 }
 
 struct Told {
@@ -49,8 +49,8 @@ fn look() -> Result<Option<()>, ()> {
 fn the_last_change_is_told(tell: fn(&Watching)) {
     model(3, move || {
         let told = Arc::new(Told { is_told: AtomicBool::new(false), last: AtomicU64::new(0) });
-        let watching = leak(Watching { tags: AtomicU64::new(0), telling: telling() });
-        watching.telling.add(Arc::clone(&told), 0, look).unwrap();
+        let watching = leak(Watching { tags: AtomicU64::new(0), notifier: notifier() });
+        watching.notifier.add(Arc::clone(&told), 0, look).unwrap();
         let other = thread::spawn(move || {
             watching.tags.fetch_add(1, Ordering::AcqRel);
             tell(watching);
@@ -59,7 +59,7 @@ fn the_last_change_is_told(tell: fn(&Watching)) {
         tell(watching);
         other.join().unwrap();
         assert_eq!(told.last.load(Ordering::Relaxed), 2, "the last change was not told");
-        watching.telling.remove(0);
+        watching.notifier.remove(0);
     });
 }
 
@@ -72,34 +72,34 @@ fn call(told: Arc<Told>, tags: u64) {
 
 #[test]
 fn changes_are_told_in_order_and_the_last_always() {
-    the_last_change_is_told(|it| it.telling.tell(|| it.tags.load(Ordering::Acquire), call));
+    the_last_change_is_told(|it| it.notifier.notify(|| it.tags.load(Ordering::Acquire), call));
 }
 
 #[test]
 #[should_panic(expected = "the last change was not told")]
 fn who_leaves_no_word_is_not_heard() {
     the_last_change_is_told(|it| {
-        let mut state = it.telling.0.lock().unwrap();
-        if state.telling {
+        let mut state = it.notifier.0.lock().unwrap();
+        if state.notifying {
             return;
         }
-        state.telling = true;
+        state.notifying = true;
         let tags = it.tags.load(Ordering::Acquire);
-        if tags != state.told {
-            state.told = tags;
+        if tags != state.last {
+            state.last = tags;
             let told = Arc::clone(&state.callbacks[0].1);
             drop(state);
             call(told, tags);
-            state = it.telling.0.lock().unwrap();
+            state = it.notifier.0.lock().unwrap();
         }
-        state.telling = false;
+        state.notifying = false;
     });
 }
 
 /// Those who share a watch, and what one callsite keeps.
 struct Rebuilder {
     tags: AtomicU64,
-    telling: Telling<u64, (), ()>,
+    notifier: Notifier<u64, (), ()>,
     /// The number of the present watch.
     watch: Mutex<Option<u64>>,
     questions: Questions,
@@ -109,7 +109,7 @@ impl Rebuilder {
     fn new() -> &'static Self {
         leak(Self {
             tags: AtomicU64::new(OFF),
-            telling: telling(),
+            notifier: notifier(),
             watch: Mutex::new(None),
             questions: questions(),
         })
@@ -117,19 +117,19 @@ impl Rebuilder {
 
     fn begin(&self) {
         let mut watch = self.watch.lock().unwrap();
-        let id = self.telling.add((), self.tags.load(Ordering::Acquire), look).unwrap();
-        self.questions.switch(self.telling.told());
+        let id = self.notifier.add((), self.tags.load(Ordering::Acquire), look).unwrap();
+        self.questions.switch(self.notifier.last());
         *watch = Some(id);
     }
 
     fn end(&self) {
         let watch = self.watch.lock().unwrap().take();
-        self.telling.remove(watch.unwrap());
+        self.notifier.remove(watch.unwrap());
     }
 
     /// What the watch's thread does.
     fn look(&self, switched: fn(&Self, u64)) {
-        self.telling.tell(|| self.tags.load(Ordering::Acquire), |(), tags| switched(self, tags));
+        self.notifier.notify(|| self.tags.load(Ordering::Acquire), |(), tags| switched(self, tags));
     }
 }
 
@@ -155,7 +155,7 @@ fn a_dropped_watch_overwrites_nothing() {
     the_tags_are_those_told_last(|rebuilder, _| {
         let watch = rebuilder.watch.lock().unwrap();
         if watch.is_some() {
-            rebuilder.questions.switch(rebuilder.telling.told());
+            rebuilder.questions.switch(rebuilder.notifier.last());
         }
     });
 }

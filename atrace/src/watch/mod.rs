@@ -25,7 +25,7 @@ use atrace_sys::fork::PerProcess;
 use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
 
-use self::notifier::{State, Telling};
+use self::notifier::{Notifier, Registered};
 use crate::sink::choice;
 use crate::{AtraceTag, refresh};
 
@@ -47,7 +47,7 @@ impl Watch {
     /// A change to other tags will be told, so who begins with these misses none. For the process that began
     /// the watch.
     pub fn tags(&self) -> AtraceTag {
-        self.watchers.telling.told()
+        self.watchers.notifier.last()
     }
 }
 
@@ -144,7 +144,7 @@ impl Kind {
 struct Watchers {
     detached: bool,
     /// The flag tells the thread to stop.
-    telling: Telling<AtraceTag, Callback, Arc<AtomicBool>>,
+    notifier: Notifier<AtraceTag, Callback, Arc<AtomicBool>>,
 }
 
 impl std::fmt::Debug for Watchers {
@@ -155,15 +155,15 @@ impl std::fmt::Debug for Watchers {
 
 impl Watchers {
     fn new(detached: bool) -> Self {
-        let state = State {
+        let state = Registered {
             callbacks: Vec::new(),
             next_id: 0,
-            told: AtraceTag::empty(),
-            telling: false,
+            last: AtraceTag::empty(),
+            notifying: false,
             again: false,
-            looking: None,
+            thread: None,
         };
-        Self { detached, telling: Telling(Mutex::new(state)) }
+        Self { detached, notifier: Notifier(Mutex::new(state)) }
     }
 
     fn kind(&self) -> &'static Kind {
@@ -188,11 +188,11 @@ impl Watchers {
             })?;
             Ok(Some(stop))
         };
-        self.telling.add(callback, refresh::tags(), start).map(|id| Watch { watchers: self, id })
+        self.notifier.add(callback, refresh::tags(), start).map(|id| Watch { watchers: self, id })
     }
 
     fn remove(&self, id: u64) {
-        let (callback, stop) = self.telling.remove(id);
+        let (callback, stop) = self.notifier.remove(id);
         if let Some(stop) = stop {
             stop.store(true, Ordering::Release);
             wake_until_gone(&stop);
@@ -215,7 +215,7 @@ impl Watchers {
 
     /// Calls back if the tags are not those told last.
     fn deliver(&self) {
-        self.telling.tell(refresh::tags, |callback, tags| {
+        self.notifier.notify(refresh::tags, |callback, tags| {
             // Reported by the panic hook; the other watches must not suffer for it. The callback may be
             // dropped here, and so may panic twice; what it throws may do so once more.
             let called = catch_unwind(AssertUnwindSafe(move || callback(tags)));

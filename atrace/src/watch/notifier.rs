@@ -1,38 +1,38 @@
-//! Who is told of a change, and by whom: each change once, in order, never two at once.
+//! Calls callbacks when a value changes: each change once, in order, never two calls at once.
 //!
-//! One thread tells at a time. Who comes meanwhile leaves word, and the one that tells looks once more: so the
-//! last change is always told, and nobody waits for a callback.
+//! One thread notifies at a time. Another that comes meanwhile only marks that there may be more, and the one that
+//! notifies looks once more: so the last change is always delivered, and nobody waits for a callback.
 
 use std::sync::PoisonError;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// Those who are told of changes to a `T`, each by its `C`, and the thread `S` that looks for them.
-pub(super) struct Telling<T, C, S>(pub(super) Mutex<State<T, C, S>>);
+/// The callbacks `C` for changes to a `T`, and the handle `S` of the thread that looks for them.
+pub(super) struct Notifier<T, C, S>(pub(super) Mutex<Registered<T, C, S>>);
 
-pub(super) struct State<T, C, S> {
+pub(super) struct Registered<T, C, S> {
     pub(super) callbacks: Vec<(u64, C)>,
     pub(super) next_id: u64,
-    /// What the callbacks know of.
-    pub(super) told: T,
-    /// Somebody is telling; who comes meanwhile leaves word in `again`.
-    pub(super) telling: bool,
+    /// What the callbacks were called with last.
+    pub(super) last: T,
+    /// A thread is notifying; another that comes meanwhile sets `again`.
+    pub(super) notifying: bool,
     pub(super) again: bool,
     /// The thread that looks, while there is one.
-    pub(super) looking: Option<S>,
+    pub(super) thread: Option<S>,
 }
 
-impl<T: Copy + PartialEq, C: Clone, S> Telling<T, C, S> {
-    fn lock(&self) -> MutexGuard<'_, State<T, C, S>> {
+impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
+    fn lock(&self) -> MutexGuard<'_, Registered<T, C, S>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn told(&self) -> T {
-        self.lock().told
+    pub(super) fn last(&self) -> T {
+        self.lock().last
     }
 
-    /// Adds a callback, and has somebody look if nobody does and `look` finds that worth it. To the first, `now`
-    /// is no change.
+    /// Adds a callback, and starts the thread that looks if there is none and `look` finds it worth it. To the
+    /// first, `now` is no change.
     pub(super) fn add<E>(
         &self,
         callback: C,
@@ -41,10 +41,10 @@ impl<T: Copy + PartialEq, C: Clone, S> Telling<T, C, S> {
     ) -> Result<u64, E> {
         let mut state = self.lock();
         if state.callbacks.is_empty() {
-            state.told = now;
+            state.last = now;
         }
-        if state.looking.is_none() {
-            state.looking = look()?;
+        if state.thread.is_none() {
+            state.thread = look()?;
         }
         let id = state.next_id;
         state.next_id += 1;
@@ -57,24 +57,24 @@ impl<T: Copy + PartialEq, C: Clone, S> Telling<T, C, S> {
         let mut state = self.lock();
         let found = state.callbacks.iter().position(|(other, _)| *other == id);
         let callback = found.map(|at| state.callbacks.remove(at).1);
-        let looking = if state.callbacks.is_empty() { state.looking.take() } else { None };
-        (callback, looking)
+        let thread = if state.callbacks.is_empty() { state.thread.take() } else { None };
+        (callback, thread)
     }
 
-    /// Tells what is `now`, by `call`, if it is not what was told last.
-    pub(super) fn tell(&self, now: impl Fn() -> T, call: impl Fn(C, T)) {
+    /// Calls the callbacks with what is `now`, by `call`, if it is not what they were called with last.
+    pub(super) fn notify(&self, now: impl Fn() -> T, call: impl Fn(C, T)) {
         let mut state = self.lock();
         state.again = true;
-        if state.telling {
+        if state.notifying {
             return;
         }
-        state.telling = true;
+        state.notifying = true;
         while std::mem::take(&mut state.again) {
             let now = now();
-            if now == state.told {
+            if now == state.last {
                 continue;
             }
-            state.told = now;
+            state.last = now;
             let callbacks: Vec<C> = state.callbacks.iter().map(|(_, callback)| callback.clone()).collect();
             drop(state);
             for callback in callbacks {
@@ -83,6 +83,6 @@ impl<T: Copy + PartialEq, C: Clone, S> Telling<T, C, S> {
             state = self.lock();
             state.again = true; // What changed while they were called is found now.
         }
-        state.telling = false;
+        state.notifying = false;
     }
 }
