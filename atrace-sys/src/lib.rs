@@ -7,15 +7,15 @@
 //! - [`marker`]: find, open and write the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
-//! - [`errand`]: work that a privileged process has done with the rights of another user;
+//! - `errand`: work that a privileged process has done with the rights of another user;
 //! - [`fork`]: which process this is, for what a fork must not inherit;
-//! - [`probe`]: what another process names, opened with care;
+//! - `probe`: what another process names, opened with care;
 //! - [`process`]: the process id, name and errno, as a tracer needs them;
 //! - [`state`]: what a process says of its tracing, for others to read;
 //! - [`thread`]: a thread that its host does not notice;
 //! - [`AtomicRef`], [`OnceRef`]: a shared word in a place that can change, or is not known yet.
 //!
-//! On other systems nothing can be opened, and there are neither [`errand`] nor [`probe`].
+//! On other systems nothing can be opened, and there are neither `errand` nor `probe`.
 #![cfg_attr(no_tracing, expect(dead_code, reason = "nothing can be opened, so nothing uses it"))]
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
 

@@ -1,9 +1,12 @@
-//! A shared word somewhere else: an atomic pointer that always points at something.
+//! References that threads share and replace: atomic pointers that are only ever given `&'static` references, so that
+//! reading through them is safe.
 //!
-//! The gate of `atrace` must load a serial that lives in a mapped property store, or in bionic's, and a tag
-//! mask that lives in libcutils. [`AtomicRef`] holds such a place: it is only ever given `&'static`
-//! references, so reading through it needs no check and is safe. [`OnceRef`] is a place for one such
-//! reference that is empty at first: all zeroes, so that a large table of them takes no room in a program.
+//! - [`AtomicRef`] always refers to something: a load needs no check. The gate of `atrace` loads a serial through one,
+//!   which lies in a mapped property store or in bionic's.
+//! - [`OnceRef`] is empty at first: all zeroes, so that a large table of them takes no room in a program.
+//!
+//! Kept by hand because `OnceLock` and `LazyLock` wait for the thread that initialises them, which a forked child has
+//! not.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;

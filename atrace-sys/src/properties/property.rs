@@ -48,7 +48,7 @@ impl<'a> Property<'a> {
     /// at each of many attempts.
     ///
     /// Android's read-only properties (`ro.*`) may be longer than a [`Value`]: then it holds the first
-    /// [`VALUE_MAX`] bytes.
+    /// [`VALUE_MAX`](super::VALUE_MAX) bytes.
     #[doc(alias = "__system_property_read_callback")]
     pub fn read(&self) -> Option<(u32, Value)> {
         self.0.read().ok()
@@ -61,7 +61,7 @@ impl fmt::Debug for Property<'_> {
     }
 }
 
-/// What [`Properties::wait`] waits for.
+/// What [`Properties::wait`](super::Properties::wait) waits for.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Wait<'a> {

@@ -8,8 +8,8 @@ use super::{Error, Properties, Value, backend};
 
 /// Some properties being read and set as one step; ends when dropped.
 ///
-/// It is its thread's. A child that is forked meanwhile can set nothing by it ([`ErrorKind::Busy`] on a host), and
-/// its copy ends nothing.
+/// It is its thread's. A child that is forked meanwhile can set nothing by it
+/// ([`ErrorKind::Busy`](super::ErrorKind::Busy) on a host), and its copy ends nothing.
 pub struct Transaction<'a> {
     pub(super) properties: &'a Properties,
     pub(super) turn: backend::Turn,
