@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 
 use atrace::control::Control;
 use atrace::tracefs::Instance;
-use atrace_benches::harness::supervise::{self, Session};
-use atrace_benches::measure::paired::{Config, Paired};
-use atrace_benches::measure::processes::{self, Alternating};
-use atrace_benches::row::Sink;
+use atrace_benches::harness::{Session, child, supervise};
+use atrace_benches::row::{Row, Sink};
+use atrace_benches::stats::Interval;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 const HELPER: &str = "ATRACE_BENCHES_TEST_HELPER";
@@ -33,7 +32,7 @@ fn main() -> ExitCode {
 /// What the bench does once it is supervised.
 fn bench(helper: &str, session: &Session) -> ExitCode {
     if helper == "processes" {
-        return alternate(session);
+        return report_rows(session);
     }
     let env = |name| std::env::var(name).unwrap_or_default();
     let marker = env("ATRACE_MARKER");
@@ -237,8 +236,8 @@ fn tests() {
         println!("supervise: the next run sweeps what a killed one left");
     }
 
-    processes_alternate();
-    println!("processes: rows of alternating processes are combined");
+    a_child_reports_its_rows();
+    println!("child: its rows are its parent's");
 
     a_wrong_sink_is_an_error();
 }
@@ -290,37 +289,28 @@ fn what_a_killed_parent_leaves_is_swept() {
     fs::remove_dir_all(&things[0]).unwrap();
 }
 
-/// The bench that alternates: one mode is a chain twice as long as the other's.
-fn alternate(session: &Session) -> ExitCode {
-    if let Some(mode) = &session.args().mode {
-        let mut paired = Paired::new(Config { min_rounds: 40, max_rounds: 40, ..Config::quick() });
-        let steps = if mode == "long" { 2 } else { 1 };
-        paired.case(format!("rust/{mode}"), move |n| {
-            atrace_benches::instruments::chain::run::<1>(n * steps);
-        });
-        println!("a line of {mode}");
-        processes::report(&paired.run().rows(session.sink()));
+/// The bench that starts itself once more, for its rows.
+fn report_rows(session: &Session) -> ExitCode {
+    if session.args().mode.is_some() {
+        println!("a line of the child");
+        let marker = std::env::var("ATRACE_MARKER").unwrap();
+        let one = Interval { median: 1.0, low: 1.0, high: 1.0, sure: true };
+        child::report(&[Row::new(format!("rust/{marker}"), one, session.sink())]).unwrap();
         return ExitCode::SUCCESS;
     }
-    let mut all = Alternating::new(8);
-    let rows = all.mode("long").mode("short").compare("rust/long", "rust/short").run().unwrap();
-    println!("{}", atrace_benches::table::of_rows("processes", &rows));
-    assert_eq!(rows.iter().map(|row| &row.id[..]).collect::<Vec<_>>(), ["rust/long", "rust/short"]);
-    let ratio = rows[0].vs_process["rust/short"];
-    assert!(rows[0].vs.is_empty() && rows[0].sink == Sink::Null);
-    assert!((1.7..2.3).contains(&ratio.ratio), "{ratio:?}");
+    let rows = child::rows("any", &[("ATRACE_MARKER", "elsewhere")]).unwrap();
+    assert_eq!((rows.len(), &rows[0].id[..], rows[0].sink), (1, "rust/elsewhere", Sink::Null));
     ExitCode::from(3)
 }
 
-fn processes_alternate() {
+fn a_child_reports_its_rows() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg("--bench").env(HELPER, "processes").env("ATRACE_BENCH_SINK", "null");
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}{stderr}");
-    assert_eq!(said.matches("a line of long\n").count(), 8, "{said}");
-    assert_eq!(said.matches("a line of short\n").count(), 8, "{said}");
+    assert_eq!(said.matches("a line of the child\n").count(), 1, "{said}");
 }
 
 fn a_wrong_sink_is_an_error() {

@@ -17,17 +17,20 @@ use atrace::control::{Control, Switched};
 use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags, atrace_is_tag_enabled};
 use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, State, What, Who, promises};
 use atrace_benches::harness::output::Output;
-use atrace_benches::harness::supervise::{self, Session};
+use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
 use atrace_benches::measure::paired::{Config, Paired};
-use atrace_benches::measure::processes::{self, Alternating};
 use atrace_benches::measure::threads::scale;
+use atrace_benches::measure::workload;
 use atrace_benches::promise::Judged;
 use atrace_benches::row::Row;
+use atrace_benches::subjects::events::{Operation, c_text, operations, text};
 use atrace_benches::table::{Cell, of_rows};
 use criterion::Criterion;
 
-use atrace_benches::subjects::events::{Operation, c_text, operations, text};
+use self::watch::Watched;
+
+mod watch;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -55,14 +58,13 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if workload::take_part::<Watched>(session)? {
+        return Ok(ExitCode::SUCCESS);
+    }
     let switch = Switch::new()?;
     match session.args().mode.as_deref() {
         Some("ffi") => {
-            processes::report(&through_libcutils(session, &switch)?);
-            return Ok(ExitCode::SUCCESS);
-        }
-        Some(kind @ ("alone" | "watched" | "watched_without_descriptors")) => {
-            processes::report(&beside_a_watch(session, &switch, kind)?);
+            child::report(&through_libcutils(session, &switch)?)?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(other) => return Err(io::Error::other(format!("there is no mode {other}"))),
@@ -84,9 +86,9 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     section("off", off(session, &switch)?);
     section("on", on(session, &switch)?);
     section("names", names(session, &switch)?);
-    section("ffi", ffi(session)?);
+    section("ffi", ffi()?);
     section("threads", threads(session, &switch)?);
-    section("watch", watch(session)?);
+    section("watch", workload::measure::<Watched>(session)?.rows().to_vec());
     output.aside(|| criterion(session, &switch))?;
     output.end(&rows, &Judged::of_rows(&promises::of_events(), &rows))?;
     let none_asked = rows.is_empty() && !session.args().filters.is_empty();
@@ -314,15 +316,12 @@ fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
 }
 
 /// Measures Rust through the C++ side's libcutils, in a process whose sink that is.
-fn ffi(session: &Session) -> io::Result<Vec<Row>> {
+fn ffi() -> io::Result<Vec<Row>> {
     if cfg!(target_feature = "crt-static") {
         println!("\nffi: a statically linked executable can load no libcutils");
         return Ok(Vec::new());
     }
-    let mut alternating = Alternating::new(1);
-    alternating.env("ATRACE_BACKEND", format!("cutils:{}", cc_bench::cutils_library().display()));
-    let _ = session;
-    alternating.once("ffi")
+    child::rows("ffi", &[("ATRACE_BACKEND", &format!("cutils:{}", cc_bench::cutils_library().display()))])
 }
 
 fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
@@ -341,47 +340,6 @@ fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>>
     }
     rows.retain(|row| Id::of(&row.id).who == Who::Ffi);
     Ok(rows)
-}
-
-/// What a watch costs the events of a process that had but one thread; in processes of their own, as a thread
-/// can't be taken back.
-fn watch(session: &Session) -> io::Result<Vec<Row>> {
-    let id = watched;
-    if !session.args().selects(&id("watched")) {
-        return Ok(Vec::new());
-    }
-    let rounds = match session.args() {
-        args if args.test => 1,
-        args if args.quick => 8,
-        _ => 24,
-    };
-    let mut alternating = Alternating::new(rounds);
-    alternating.mode("alone").mode("watched").mode("watched_without_descriptors");
-    alternating.compare(id("watched"), id("alone")).compare(id("watched_without_descriptors"), id("alone"));
-    alternating.run()
-}
-
-/// The id of the row of a process beside a watch of this kind.
-fn watched(kind: &str) -> String {
-    Id { who: Who::Rust, what: What::Watched(kind.to_owned()) }.to_string()
-}
-
-fn beside_a_watch(session: &Session, switch: &Switch, kind: &str) -> io::Result<Vec<Row>> {
-    let _on = switch.on()?;
-    let _watch = match kind {
-        "watched" => Some(atrace::watch::watch(|_| ())?),
-        "watched_without_descriptors" => Some(atrace::watch::watch_without_descriptors(|_| ())?),
-        _ => None,
-    };
-    let name = text(10);
-    let full = Config::of(session.args());
-    let mut paired = Paired::new(Config {
-        budget: full.budget.mul_f64(0.005),
-        min_rounds: full.min_rounds.min(60),
-        ..full
-    });
-    paired.case(watched(kind), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
-    Ok(paired.run().rows(session.sink()))
 }
 
 fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {

@@ -14,7 +14,7 @@ use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
 use atrace_benches::catalogue::{Id, State, What, Who};
 use atrace_benches::measure::instructions::{Counted, OPERATIONS};
-use atrace_benches::subjects::{events, modes};
+use atrace_benches::subjects::{cases, events, subscribers};
 use gungraun::{LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 
 /// Runs an operation so many times.
@@ -38,9 +38,9 @@ fn prepare(id: String) -> Prepared {
             (state == State::On, event.messages, None, run)
         }
         What::Tracing(_, case) => {
-            let mode = modes::all().into_iter().find(|mode| mode.id(case) == parsed);
-            let mode = mode.unwrap_or_else(|| panic!("there is no case {id}"));
-            (mode.on, case.messages(), Some(mode.install), Box::new(move |n| mode.run(case, n)))
+            let subject = subscribers::all().into_iter().find(|subject| subject.id(case) == parsed);
+            let subject = subject.unwrap_or_else(|| panic!("there is no case {id}"));
+            (subject.on, case.messages(), Some(subject.install), Box::new(move |n| cases::run(case, n)))
         }
         _ => panic!("there is no case {id}"),
     };

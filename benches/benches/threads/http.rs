@@ -4,7 +4,7 @@
 //! the answer is to *this* question. It knows its one client: anything else that it is asked closes the connection.
 //!
 //! - The server ends when its stdin does, which is when whoever started it ends. When it is
-//!   [adopted](atrace_benches::measure::processes::adopt), the kernel also kills it then.
+//!   [adopted](atrace_benches::harness::child::adopt), the kernel also kills it then.
 //! - A connection carries one question. The client [resets](reset) it after the answer: at ten thousand a second, closing
 //!   would leave all ports waiting for stragglers (`TIME_WAIT`) in three seconds.
 //! - The server never closes first after an answer: an early end of the stream would wake an asynchronous client once

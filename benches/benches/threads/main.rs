@@ -25,10 +25,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use atrace_benches::harness::args::Args;
-use atrace_benches::harness::supervise;
+use atrace_benches::harness::{child, supervise};
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::profile::{Sampler, Started, State};
-use atrace_benches::measure::processes;
 use atrace_benches::measure::workload::{self, Bare, Case, Company, Results, Tracing, Workload};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::stats::Interval;
@@ -157,7 +156,7 @@ impl Workload for Threads {
 
     fn company() -> io::Result<Company> {
         let mut command = Command::new(std::env::current_exe()?);
-        let server = Server::start(processes::adopt(command.args(["--mode", SERVER])))?;
+        let server = Server::start(child::adopt(command.args(["--mode", SERVER])))?;
         let address = server.address();
         OWN.get_or_init(|| address);
         Ok(Company::of(server).with_env(ADDRESS, address.to_string()))

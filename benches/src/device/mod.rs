@@ -35,7 +35,8 @@ use properties::{FLAGS, Properties, set};
 use record::Record;
 use results::Results;
 
-use crate::harness::supervise::{DEVICE_TEMP, PREFIX};
+use crate::harness::PREFIX;
+use crate::harness::supervise::DEVICE_TEMP;
 use crate::harness::terminal::{self, complain, fail};
 
 /// Runs the program `on-device` and returns its exit status, which says what failed.

@@ -47,7 +47,7 @@ pub struct Args {
     pub filters: Vec<String>,
     /// A filter must be the whole id.
     pub exact: bool,
-    /// Which of the alternating processes this is; see [`crate::measure::processes`].
+    /// Which of the alternating processes this is; see [`crate::harness::child`].
     pub mode: Option<String>,
 }
 

@@ -24,32 +24,22 @@
 //!   that hands on no environment, `CRITERION_HOME`, `ATRACE_OVERHEAD_DIR` and `TMPDIR` are below
 //!   `/data/local/tmp/atrace-bench`, or where that can't be, beside the program, unless they are set.
 
-use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
-use atrace::SinkKind;
 use atrace::control::Control;
-use atrace::tracefs::{self, Instance};
-use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::harness::args::Args;
-use crate::harness::terminal::{complain, fail, say};
-use crate::row::environment;
-use crate::row::{Sink, env_path};
+use super::args::Args;
+use super::session::{CHILD, Session};
+use super::sink::{MARKER, PREFIX, Prepared, SINK};
+use super::terminal::{complain, fail};
+use crate::row::env_path;
 
-/// What the names of the tracefs instances begin with.
-pub const PREFIX: &str = "atrace-bench";
-
-/// Set for a child, to the number of the process that started it.
-pub(crate) const CHILD: &str = "ATRACE_BENCH_CHILD";
-/// The kind of the child's sink; for the first process, which one to use.
-const SINK: &str = "ATRACE_BENCH_SINK";
-const MARKER: &str = "ATRACE_MARKER";
 const PROPERTIES: &str = "ATRACE_PROPERTIES";
 const BACKEND: &str = "ATRACE_BACKEND";
 const TMPDIR: &str = "TMPDIR";
@@ -57,153 +47,8 @@ const TMPDIR: &str = "TMPDIR";
 /// Where a device lets the shell write and run.
 pub(crate) const DEVICE_TEMP: &str = "/data/local/tmp";
 
-/// Where the kernel's own ring buffer may be, as libcutils looks for it.
-const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-
 /// From this signal on, the child is killed.
 const PATIENCE: u32 = 3;
-
-/// What the child works with.
-#[derive(Debug)]
-pub struct Session {
-    args: Args,
-    sink: Sink,
-    marker: Option<PathBuf>,
-    instance: Option<Instance>,
-}
-
-impl Session {
-    /// Returns the command line.
-    #[must_use]
-    pub fn args(&self) -> &Args {
-        &self.args
-    }
-
-    /// Returns where messages go, for the rows.
-    #[must_use]
-    pub fn sink(&self) -> Sink {
-        match atrace::sink().kind() {
-            SinkKind::Cutils => Sink::Cutils,
-            SinkKind::Ndk => Sink::Ndk,
-            _ => self.sink,
-        }
-    }
-
-    /// Returns the file that messages are written to: what `ATRACE_MARKER` names.
-    #[must_use]
-    pub fn marker(&self) -> Option<&Path> {
-        self.marker.as_deref()
-    }
-
-    /// Returns the instance that has the marker, if the sink is [`Sink::Tracefs`].
-    #[must_use]
-    pub fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
-    }
-
-    /// Tells whether what C++ writes through libcutils arrives where this process' events do. A device's libcutils writes to
-    /// the kernel and nowhere else.
-    #[must_use]
-    pub fn is_where_libcutils_writes(&self) -> bool {
-        !LIBCUTILS_IS_THE_DEVICES || self.sink == Sink::Tracefs
-    }
-
-    /// Returns the messages of this process that are in the sink now; `None` where that is no ring buffer.
-    ///
-    /// # Errors
-    ///
-    /// What the system answered.
-    pub fn messages(&self) -> io::Result<Option<Vec<Vec<u8>>>> {
-        let Some(instance) = &self.instance else { return Ok(None) };
-        let all = instance.markers()?.map(|marker| marker.payload);
-        let (id, shared) = (std::process::id(), self.is_shared());
-        Ok(Some(all.filter(|message| !shared || is_of(message, id)).collect()))
-    }
-
-    /// Empties the sink, where it can be emptied.
-    ///
-    /// # Errors
-    ///
-    /// What the system answered.
-    pub fn clear(&self) -> io::Result<()> {
-        match (&self.instance, &self.marker) {
-            (Some(instance), _) => instance.clear(),
-            (None, Some(file)) if self.sink == Sink::File => {
-                std::fs::OpenOptions::new().write(true).truncate(true).open(file).map(drop)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Runs `f` with an empty sink and returns how much it got: events where the sink is a marker,
-    /// bytes where it is a file, so that 0 means that nothing arrived. `None` where nobody can tell.
-    ///
-    /// What every row rests on: tracing is on when an operation shows here, and off when it does
-    /// not.
-    ///
-    /// # Errors
-    ///
-    /// What the system answered.
-    pub fn wrote(&self, f: impl FnOnce()) -> io::Result<Option<u64>> {
-        self.clear()?;
-        f();
-        match self.is_shared() {
-            true => Ok(self.messages()?.map(|all| all.len() as u64)),
-            false => self.written(),
-        }
-    }
-
-    /// Returns how much the sink got since it was last cleared, as [`wrote`](Self::wrote) does: two of these tell what came
-    /// between, without the milliseconds that clearing takes. In the whole system's ring buffer others' events are among
-    /// them: they can't be told apart when older ones are gone.
-    ///
-    /// # Errors
-    ///
-    /// What the system answered.
-    pub fn written(&self) -> io::Result<Option<u64>> {
-        match (&self.instance, &self.marker) {
-            (Some(instance), _) => Ok(Some(instance.stats()?.written())),
-            (None, Some(file)) if self.sink == Sink::File => Ok(Some(std::fs::metadata(file)?.len())),
-            _ => Ok(None),
-        }
-    }
-
-    /// Tells whether others write to the sink's ring buffer, too.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.instance.as_ref().is_some_and(is_shared)
-    }
-
-    /// Says by what it is known that tracing was on, or off.
-    #[must_use]
-    pub fn verified_by(&self) -> &'static str {
-        match self.sink {
-            Sink::Tracefs => "what arrived there",
-            Sink::File => "whether something arrived there",
-            _ => "that alone: nobody can tell what arrived there",
-        }
-    }
-
-    /// The session of a process that was started to measure; `None` in one that was not.
-    fn inherited(args: &Args) -> io::Result<Option<Self>> {
-        let Some(parent) = std::env::var_os(CHILD) else { return Ok(None) };
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have gone before that call.
-        if getppid().map(|pid| pid.to_string().into()) != Some(parent) {
-            return Err(io::Error::other(format!("the process that {CHILD} names has not started this one")));
-        }
-        environment::start();
-        let sink = match std::env::var_os(SINK) {
-            Some(name) => sink_of(&name)?,
-            None => Sink::None,
-        };
-        let marker = std::env::var_os(MARKER).map(PathBuf::from);
-        let instance = match &marker {
-            Some(marker) if sink == Sink::Tracefs => marker.parent().map(Instance::attach).transpose()?,
-            _ => None,
-        };
-        Ok(Some(Self { args: args.clone(), sink, marker, instance }))
-    }
-}
 
 /// Runs `main_child` in a child process, with a sink of its own, and returns how it ended: with
 /// what it returned, with 128 + n if signal n ended it, and as after such a signal if one asked
@@ -217,7 +62,7 @@ pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
         Err(e) => return fail(2, e),
     };
     if args.list {
-        return main_child(Session { args, sink: Sink::None, marker: None, instance: None });
+        return main_child(Session::without_sink(args));
     }
     match Session::inherited(&args) {
         Ok(Some(session)) => main_child(session),
@@ -360,120 +205,6 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     mask.unwrap_or(0) >> (signal - 1) & 1 == 1
 }
 
-/// The sink, which goes when this is dropped.
-struct Prepared {
-    sink: Sink,
-    marker: PathBuf,
-    instance: Option<Instance>,
-    /// The ring buffer was off, and is to be so again.
-    was_off: bool,
-}
-
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        if let (true, Some(instance)) = (self.was_off, &self.instance) {
-            let _ = instance.set_tracing_on(false);
-        }
-    }
-}
-
-impl Prepared {
-    fn new(args: &Args, temp: &Path) -> io::Result<Self> {
-        let asked = std::env::var_os(SINK).map(|name| sink_of(&name)).transpose()?;
-        let mut why = format!("{SINK} asks for it");
-        if asked.is_none_or(|sink| sink == Sink::Tracefs) {
-            match instance() {
-                Ok(instance) => {
-                    say(format_args!("sink: tracefs, {}", instance.path().display()));
-                    let marker = instance.marker_path();
-                    let state =
-                        std::fs::read_to_string(instance.path().join("tracing_on")).unwrap_or_default();
-                    let was_off = state.trim() == "0";
-                    if was_off {
-                        instance.set_tracing_on(true)?;
-                    }
-                    return Ok(Self { sink: Sink::Tracefs, marker, instance: Some(instance), was_off });
-                }
-                Err(e) if asked.is_some() => return Err(e),
-                Err(e) => why = format!("{e}; the real one: {}", real(args)),
-            }
-        }
-        // Unless it is a test, a file would grow by gigabytes.
-        let sink = asked.unwrap_or(if args.test { Sink::File } else { Sink::Null });
-        let marker = match sink {
-            Sink::File => temp.join("marker"),
-            _ => PathBuf::from("/dev/null"),
-        };
-        if sink == Sink::File {
-            std::fs::write(&marker, "")?;
-        }
-        say(format_args!("sink: {sink}, not the kernel's trace_marker ({why})"));
-        Ok(Self { sink, marker, instance: None, was_off: false })
-    }
-}
-
-/// Whether the C++ side writes through a library of the device's, which knows no other marker than the kernel's own.
-const LIBCUTILS_IS_THE_DEVICES: bool = cfg!(all(target_os = "android", not(target_feature = "crt-static")));
-
-/// Whether others write to the ring buffer, too: that at the top of tracefs.
-fn is_shared(instance: &Instance) -> bool {
-    MOUNTS.iter().any(|mount| instance.path() == Path::new(mount))
-}
-
-/// Whether a message is of the process `id`, which each says in its second part.
-fn is_of(message: &[u8], id: u32) -> bool {
-    let part = message.split(|&byte| byte == b'|').nth(1).unwrap_or_default();
-    str::from_utf8(part).is_ok_and(|part| part.parse() == Ok(id))
-}
-
-/// The ring buffer that a device's libcutils writes to, if it may be written to and read.
-fn everyones() -> io::Result<Instance> {
-    let mut why = None;
-    for mount in MOUNTS {
-        let all = || -> io::Result<Instance> {
-            let instance = Instance::attach(mount)?;
-            std::fs::OpenOptions::new().append(true).open(instance.marker_path())?;
-            std::fs::OpenOptions::new().read(true).write(true).open(Path::new(mount).join("trace"))?;
-            Ok(instance)
-        };
-        match all() {
-            Ok(instance) => return Ok(instance),
-            Err(e) => why = why.or(Some(io::Error::new(e.kind(), format!("{mount}: {e}")))),
-        }
-    }
-    Err(why.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
-}
-
-/// Makes an instance, after removing those that killed runs have left; or takes what the device's libcutils writes to.
-fn instance() -> io::Result<Instance> {
-    if LIBCUTILS_IS_THE_DEVICES {
-        return everyones();
-    }
-    // Whatever can't be swept is in nobody's way.
-    let _ = tracefs::sweep(PREFIX);
-    Instance::create(PREFIX)
-}
-
-/// The command that runs this bench on the real marker.
-fn real(args: &Args) -> String {
-    let exe = std::env::current_exe().unwrap_or_default();
-    let mount = tracefs::root().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
-    let mount = if mount { "sudo mount -t tracefs nodev /sys/kernel/tracing; " } else { "" };
-    format!("{mount}sudo {}{}", exe.display(), if args.test { "" } else { " --bench" })
-}
-
-fn sink_of(name: &OsStr) -> io::Result<Sink> {
-    match name.to_str() {
-        Some("tracefs") => Ok(Sink::Tracefs),
-        Some("file") => Ok(Sink::File),
-        Some("null") => Ok(Sink::Null),
-        _ => {
-            let name = OsString::from(name);
-            Err(io::Error::other(format!("{SINK}={} is none of tracefs, file, null", name.display())))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -520,24 +251,5 @@ mod tests {
         // Nothing is made on a device for those who need nothing.
         assert!(places(|| panic!("asked"), |_| true).is_empty());
         assert!(places(|| None, |_| false).is_empty());
-    }
-
-    #[test]
-    fn messages_say_whose_they_are() {
-        for message in ["B|42|name", "E|42", "C|42|a|7", "N|42|1|2"] {
-            assert!(is_of(message.as_bytes(), 42) && !is_of(message.as_bytes(), 4), "{message}");
-        }
-        for message in ["B|421|42", "E", "", "B|", "|", "trace_event_clock_sync: parent_ts=42"] {
-            assert!(!is_of(message.as_bytes(), 42), "{message}");
-        }
-    }
-
-    #[test]
-    fn sinks_have_names() {
-        for sink in [Sink::Tracefs, Sink::File, Sink::Null] {
-            assert_eq!(sink_of(OsStr::new(&sink.to_string())).unwrap(), sink);
-        }
-        let e = sink_of(OsStr::new("pipe")).unwrap_err();
-        assert_eq!(e.to_string(), "ATRACE_BENCH_SINK=pipe is none of tracefs, file, null");
     }
 }

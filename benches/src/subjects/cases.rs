@@ -1,16 +1,33 @@
 //! What a program does with `tracing`: the bodies of the original benchmark.
 
 use std::hint::black_box;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use crate::catalogue::Case;
 
 /// What is shown by `Debug`; made once, as only what `tracing` allocates is counted.
 static VECTOR: LazyLock<Vec<i32>> = LazyLock::new(|| vec![1, 2, 3, 4]);
 
-/// Returns what runs a case this often.
-#[must_use]
-pub fn body(case: Case) -> fn(u64) {
+/// Runs operations, so many, with something around them.
+type Around = fn(fn(u64), u64);
+
+static AROUND: OnceLock<Around> = OnceLock::new();
+
+/// Has this around the operations of this process from now on.
+pub fn run_within(around: Around) {
+    let _ = AROUND.set(around);
+}
+
+/// Runs the operation of a case so many times.
+#[inline(always)]
+pub fn run(case: Case, n: u64) {
+    match AROUND.get() {
+        Some(around) => around(body(case), n),
+        None => body(case)(n),
+    }
+}
+
+fn body(case: Case) -> fn(u64) {
     match case {
         Case::Event => |n| {
             for _ in 0..n {

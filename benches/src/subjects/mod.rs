@@ -3,5 +3,5 @@
 
 pub mod cases;
 pub mod events;
-pub mod modes;
 mod peers;
+pub mod subscribers;

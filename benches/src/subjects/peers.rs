@@ -7,11 +7,11 @@
 //! leave work to it: a row's time is the caller's share alone, while its allocations are the whole
 //! process', without those of C++.
 
-use super::modes::Mode;
+use super::subscribers::Subject;
 
 /// Returns the peers that the features ask for.
-pub(crate) fn all() -> Vec<Mode> {
-    let peers: &[fn() -> Vec<Mode>] = &[
+pub(crate) fn all() -> Vec<Subject> {
+    let peers: &[fn() -> Vec<Subject>] = &[
         #[cfg(feature = "peer-tracing-perfetto")]
         tracing_perfetto::modes,
         #[cfg(feature = "peer-tracing-chrome")]
@@ -41,12 +41,12 @@ mod tracing_perfetto {
     use tracing_perfetto::PerfettoLayer;
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use crate::subjects::modes::{self, Mode};
+    use crate::subjects::subscribers::{self, Subject};
 
-    pub(super) fn modes() -> Vec<Mode> {
-        vec![modes::peer("peer-tracing-perfetto", "peer-tracing-perfetto", || {
+    pub(super) fn modes() -> Vec<Subject> {
+        vec![subscribers::peer("peer-tracing-perfetto", "peer-tracing-perfetto", || {
             let layer = PerfettoLayer::new(Mutex::new(super::null())).with_debug_annotations(true);
-            modes::install(tracing_subscriber::registry().with(layer));
+            subscribers::install(tracing_subscriber::registry().with(layer));
         })]
     }
 }
@@ -59,14 +59,14 @@ mod tracing_chrome {
     use tracing_chrome::ChromeLayerBuilder;
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use crate::subjects::modes::{self, Mode};
+    use crate::subjects::subscribers::{self, Subject};
 
-    pub(super) fn modes() -> Vec<Mode> {
-        vec![modes::peer("peer-tracing-chrome", "peer-tracing-chrome", || {
+    pub(super) fn modes() -> Vec<Subject> {
+        vec![subscribers::peer("peer-tracing-chrome", "peer-tracing-chrome", || {
             let (layer, guard) = ChromeLayerBuilder::new().writer(super::null()).include_args(true).build();
             // It would wait for the thread to be done, and there is nobody to read what it writes.
             std::mem::forget(guard);
-            modes::install(tracing_subscriber::registry().with(layer));
+            subscribers::install(tracing_subscriber::registry().with(layer));
         })]
     }
 }
@@ -79,11 +79,11 @@ mod tracing_tracy {
     use tracing_subscriber::layer::SubscriberExt as _;
     use tracing_tracy::TracyLayer;
 
-    use crate::subjects::modes::{self, Mode};
+    use crate::subjects::subscribers::{self, Subject};
 
-    pub(super) fn modes() -> Vec<Mode> {
-        vec![modes::peer("peer-tracing-tracy", "peer-tracing-tracy", || {
-            modes::install(tracing_subscriber::registry().with(TracyLayer::default()));
+    pub(super) fn modes() -> Vec<Subject> {
+        vec![subscribers::peer("peer-tracing-tracy", "peer-tracing-tracy", || {
+            subscribers::install(tracing_subscriber::registry().with(TracyLayer::default()));
         })]
     }
 }
@@ -100,7 +100,8 @@ mod fastrace {
     use fastrace_tracing::FastraceCompatLayer;
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use crate::subjects::modes::{self, Body, Mode};
+    use crate::subjects::cases;
+    use crate::subjects::subscribers::{self, Subject};
 
     /// How many operations a request is made of.
     const REQUEST: u64 = 100;
@@ -113,18 +114,19 @@ mod fastrace {
         }
     }
 
-    pub(super) fn modes() -> Vec<Mode> {
+    pub(super) fn modes() -> Vec<Subject> {
         let install = || {
             fastrace::set_reporter(Discard, Config::default());
-            modes::install(tracing_subscriber::registry().with(FastraceCompatLayer::new()));
+            cases::run_within(requests);
+            subscribers::install(tracing_subscriber::registry().with(FastraceCompatLayer::new()));
         };
-        vec![modes::peer("peer-fastrace-tracing", "peer-fastrace-tracing", install).around(requests)]
+        vec![subscribers::peer("peer-fastrace-tracing", "peer-fastrace-tracing", install)]
     }
 
     /// Runs the operations in requests. It records an event only within a span, and keeps it until that span
     /// ends: events would be ignored outside of one, and pile up in a single one. So a row has a hundredth of
     /// two spans in it.
-    fn requests(case: Body, n: u64) {
+    fn requests(case: fn(u64), n: u64) {
         let mut left = n;
         while left > 0 {
             let now = left.min(REQUEST);
@@ -146,10 +148,10 @@ mod perfetto_sdk {
     use tracing_perfetto_sdk::PerfettoLayer;
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use crate::subjects::modes::{self, Mode};
+    use crate::subjects::subscribers::{self, Subject};
 
-    pub(super) fn modes() -> Vec<Mode> {
-        let on = modes::peer("peer-tracing-perfetto-sdk", "peer-tracing-perfetto-sdk", || {
+    pub(super) fn modes() -> Vec<Subject> {
+        let on = subscribers::peer("peer-tracing-perfetto-sdk", "peer-tracing-perfetto-sdk", || {
             off();
             let mut session = TracingSession::in_process().expect("a session in this process");
             session.setup(&config());
@@ -162,7 +164,7 @@ mod perfetto_sdk {
 
     fn off() {
         tracing_perfetto_sdk::init_in_process();
-        modes::install(tracing_subscriber::registry().with(PerfettoLayer::new()));
+        subscribers::install(tracing_subscriber::registry().with(PerfettoLayer::new()));
     }
 
     /// A `TraceConfig` of one buffer of 32 MiB, and of track events in the layer's category. By the fields'

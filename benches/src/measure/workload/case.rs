@@ -26,6 +26,8 @@ pub struct Case {
     pub(crate) slice: Option<Duration>,
     pub(crate) batch: u64,
     pub(crate) per: Option<&'static str>,
+    pub(crate) beside: Option<&'static str>,
+    pub(crate) counted: bool,
 }
 
 impl fmt::Debug for Case {
@@ -50,6 +52,8 @@ impl Case {
             slice: None,
             batch: 1,
             per: None,
+            beside: None,
+            counted: true,
         }
     }
 
@@ -112,6 +116,21 @@ impl Case {
     #[must_use]
     pub fn per(mut self, count: &'static str) -> Self {
         self.per = Some(count);
+        self
+    }
+
+    /// Runs in one turn with the other cases of this group, right after or before each, so that they can be
+    /// [compared](super::Results::difference).
+    #[must_use]
+    pub fn beside(mut self, group: &'static str) -> Self {
+        self.beside = Some(group);
+        self
+    }
+
+    /// Counts no allocations, as the counter doesn't see those of C++.
+    #[must_use]
+    pub fn uncounted(mut self) -> Self {
+        self.counted = false;
         self
     }
 

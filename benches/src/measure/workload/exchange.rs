@@ -13,9 +13,9 @@ use super::Company;
 use super::case::Done;
 use super::mode::Mode;
 use super::results::{Info, Results};
+use crate::harness::child;
 use crate::harness::terminal::say;
 use crate::instruments::alloc::Counts;
-use crate::measure::processes;
 
 /// What a line of stdout begins with that is a reply.
 pub(super) const REPLY: &str = "atrace-benches reply: ";
@@ -93,7 +93,7 @@ impl Process {
             .envs(company.env())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut child = processes::adopt(&mut command).spawn()?;
+        let mut child = child::adopt(&mut command).spawn()?;
         let requests = child.stdin.take();
         let replies = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
         let mut process = Self { mode: *mode, child, requests, replies, has: BTreeSet::new() };
@@ -140,10 +140,11 @@ impl Process {
     /// Counts the allocations of `n` operations.
     pub(super) fn count(&mut self, results: &Results, case: usize, n: u64) -> io::Result<Option<Counts>> {
         let id = results.case_id(case);
-        let times = if results.is_exact(case) { 2 } else { INEXACT };
+        let exact = results.is_exact(case) && self.mode.is_exact();
+        let times = if exact { 2 } else { INEXACT };
         let counted: Counted = self.ask(&Request::Count { case, n, times }, id)?;
         let Some(mut counts) = counted else { return Ok(None) };
-        if results.is_exact(case)
+        if exact
             && let [once, again] = counts[..]
             && (once.allocs, once.bytes) != (again.allocs, again.bytes)
         {

@@ -100,8 +100,10 @@ mod case;
 mod exchange;
 mod instrument;
 mod mode;
+mod plan;
 mod results;
 mod tables;
+mod turns;
 mod worker;
 
 use std::any::Any;
@@ -109,25 +111,19 @@ use std::ffi::OsString;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-
-use fastrand::Rng;
+use std::time::Instant;
 
 pub use self::bars::zero_above;
 pub use self::case::{Case, Done, Wrong};
 pub use self::instrument::{Bare, Traced, Tracing};
 pub use self::mode::Mode;
-pub use self::results::Results;
+pub use self::results::{Names, RawWrites, Results};
 
-use self::exchange::Process;
+use self::plan::Plan;
 use crate::harness::args::Args;
 use crate::harness::output::Output;
-use crate::harness::progress;
 use crate::harness::terminal::{complain, fail, say};
-use crate::harness::{
-    self,
-    supervise::{self, Session},
-};
+use crate::harness::{self, Session, supervise};
 use crate::instruments::clock::timer_floor;
 use crate::promise::Judged;
 
@@ -166,6 +162,14 @@ pub trait Workload {
         Ok(())
     }
 
+    /// What its rows are called, and whether what its cases write is timed by itself, too.
+    fn names() -> Names {
+        Names::default()
+    }
+
+    /// Whether the process of a mode begins with one thread. Else there is a second, which sleeps.
+    const BEGINS_ALONE: bool = false;
+
     /// How many seconds a full run measures.
     fn seconds() -> u64 {
         75
@@ -173,7 +177,10 @@ pub trait Workload {
 
     /// Makes the workload's own table, with labels from its configuration. Rows may be missing: filters, or
     /// noise.
-    fn report(results: &Results) -> String;
+    fn report(results: &Results) -> String {
+        let _ = results;
+        String::new()
+    }
 
     /// What was promised of this workload beyond what [all promise](bars).
     fn bars(results: &Results) -> Vec<Judged> {
@@ -214,34 +221,6 @@ impl Company {
     }
 }
 
-/// How long, and how often.
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    /// How many generations there are at least and at most.
-    generations: [usize; 2],
-    /// How long it all takes.
-    budget: Duration,
-    slice: Duration,
-    /// Whether allocations are counted over fewer operations.
-    counts_less: bool,
-    once: bool,
-}
-
-impl Plan {
-    fn of<W: Workload>(session: &Session) -> Self {
-        let slice = Duration::from_millis(1);
-        let seconds = Duration::from_secs(W::seconds());
-        let full = Self { generations: [9, 40], budget: seconds, slice, counts_less: false, once: false };
-        match session.args() {
-            args if args.test => Self { generations: [1, 1], budget: Duration::ZERO, once: true, ..full },
-            args if args.quick => {
-                Self { generations: [6, 9], budget: seconds / 6, counts_less: true, ..full }
-            }
-            _ => full,
-        }
-    }
-}
-
 /// Runs a workload as a bench: reads the command line, measures, prints, and writes the rows.
 #[must_use]
 pub fn run<W: Workload>() -> ExitCode {
@@ -251,15 +230,43 @@ pub fn run<W: Workload>() -> ExitCode {
     })
 }
 
+/// Is the process of a mode, if it was started as one; tells whether it was.
+///
+/// # Errors
+///
+/// What the system answered.
+pub fn take_part<W: Workload>(session: &Session) -> io::Result<bool> {
+    let name = session.args().mode.as_deref();
+    let Some(mode) = W::modes().into_iter().find(|mode| name == Some(mode.name())) else { return Ok(false) };
+    worker::work::<W>(session, mode)?;
+    Ok(true)
+}
+
+/// Measures the cases that the command line selects, as a part of another bench: prints nothing, writes nothing.
+///
+/// # Errors
+///
+/// What the system answered, or what is wrong with a case.
+pub fn measure<W: Workload>(session: &Session) -> io::Result<Results> {
+    let mut results = Results::new(W::modes(), W::cases::<Bare>(), session.sink(), W::names());
+    results.select(|id| session.args().selects(id));
+    if results.is_empty() {
+        return Ok(results);
+    }
+    let company = W::company()?;
+    turns::measure::<W>(&Plan::of(session.args(), W::seconds()), &company, &mut results)?;
+    results.finish();
+    Ok(results)
+}
+
 fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
-    let modes = W::modes();
-    if let Some(name) = &session.args().mode {
-        let mode = modes.iter().find(|mode| mode.name() == name);
-        let mode = mode.ok_or_else(|| io::Error::other(format!("there is no mode {name}")))?;
-        worker::work::<W>(session, *mode)?;
+    if take_part::<W>(session)? {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut results = Results::new(modes, W::cases::<Bare>(), session.sink());
+    if let Some(name) = &session.args().mode {
+        return Err(io::Error::other(format!("there is no mode {name}")));
+    }
+    let mut results = Results::new(W::modes(), W::cases::<Bare>(), session.sink(), W::names());
     if session.args().list {
         for id in results.ids() {
             say(format_args!("{id}: benchmark"));
@@ -272,11 +279,11 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let started = Instant::now();
-    let plan = Plan::of::<W>(session);
+    let plan = Plan::of(session.args(), W::seconds());
     let output = Output::begin(W::NAME, session.args())?;
     let company = W::company()?;
-    let Extent { generations, rounds, turns } = measure::<W>(&plan, &company, &mut results)?;
-    W::profile(&mut results, session.args())?;
+    let turns::Extent { generations, rounds, turns } = turns::measure::<W>(&plan, &company, &mut results)?;
+    output.aside(|| W::profile(&mut results, session.args()))?;
     drop(company);
     results.finish();
 
@@ -313,304 +320,4 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
         (false, true) => ExitCode::SUCCESS,
         (false, false) => harness::exit_code(results.rows()),
     })
-}
-
-/// How often a case runs in each mode.
-#[derive(Clone, Debug)]
-struct Pace {
-    /// Of every mode, how many operations a slice has.
-    slice: Vec<u64>,
-    /// Of every mode, a slice in one round of so many: what takes longer than a slice should, takes its turn
-    /// less often.
-    every: Vec<usize>,
-    /// What it wrote, if anybody can tell.
-    messages: Vec<Vec<u8>>,
-}
-
-/// How much was measured.
-#[derive(Clone, Copy, Debug, Default)]
-struct Extent {
-    generations: usize,
-    rounds: usize,
-    /// Of twins, between the rounds.
-    turns: usize,
-}
-
-/// How much of a generation its rounds are, the rest being turns of twins.
-const ROUNDS: f64 = 0.2;
-
-/// Runs all generations.
-fn measure<W: Workload>(plan: &Plan, company: &Company, results: &mut Results) -> io::Result<Extent> {
-    let started = Instant::now();
-    let mut random = Rng::with_seed(0xA7ACE);
-    let mut extent = Extent::default();
-    // Of every case, what the first generation found out.
-    let mut paces = Vec::new();
-    let [least, mut generations] = plan.generations;
-    while extent.generations < generations {
-        let mut processes = start::<W>(results.modes(), extent.generations, company, &mut random)?;
-        if extent.generations == 0 {
-            paces = first(plan, results, &mut processes)?;
-        }
-        let mut twins = Twins::all(results);
-        results.begin_generation();
-        // The first one does more than rounds, at the cost of the others'.
-        let left = plan.budget.saturating_sub(started.elapsed());
-        let left_to_each = left / u32::try_from(generations - extent.generations).unwrap_or(1);
-        let began = Instant::now();
-        let over = || plan.once || began.elapsed() >= left_to_each;
-        let mut in_rounds = Duration::ZERO;
-        let mut order: Vec<usize> = (0..results.cases().len()).collect();
-        let mut turn = 0;
-        for round in 0.. {
-            let round_began = Instant::now();
-            random.shuffle(&mut order);
-            for &case in &order {
-                let due = |&mode: &usize| round % paces[case].every[mode] == 0;
-                let mut modes: Vec<usize> = results.modes_of(case).filter(due).collect();
-                random.shuffle(&mut modes);
-                gather_twins(results, &mut modes);
-                take_turns(plan, results, &mut processes, (case, &paces[case]), turn, &modes)?;
-                turn += 1;
-            }
-            in_rounds += round_began.elapsed();
-            extent.rounds += 1;
-            if extent.rounds == 1 {
-                // The first round of a generation runs everything: as many as leave three quarters to others.
-                let fit = left.as_nanos() / (4 * in_rounds.as_nanos()).max(1);
-                generations = usize::try_from(fit).unwrap_or(usize::MAX).clamp(least, generations);
-            }
-            while !over() && in_rounds > began.elapsed().mul_f64(ROUNDS) {
-                let Some(next) = Twins::neediest(&mut twins) else { break };
-                random.shuffle(&mut next.modes);
-                take_turns(plan, results, &mut processes, (next.case, &paces[next.case]), turn, &next.modes)?;
-                turn += 1;
-                next.turns += 1;
-                extent.turns += 1;
-            }
-            if over() {
-                break;
-            }
-        }
-        for process in processes {
-            process.end()?;
-        }
-        extent.generations += 1;
-    }
-    Ok(extent)
-}
-
-/// Puts twins one after the other, where the first of them is.
-fn gather_twins(results: &Results, modes: &mut [usize]) {
-    let order = modes.to_vec();
-    let first = |mode: usize| order.iter().position(|&other| results.twin(other) == results.twin(mode));
-    modes.sort_by_key(|&mode| first(mode));
-}
-
-/// Starts the processes of all modes, in an order that changes: what a process gets of the kernel depends on who was
-/// there before.
-fn start<W: Workload>(
-    modes: &[Mode],
-    generation: usize,
-    company: &Company,
-    random: &mut Rng,
-) -> io::Result<Vec<Process>> {
-    let mut order: Vec<usize> = (0..modes.len()).collect();
-    random.shuffle(&mut order);
-    let mut processes: Vec<Option<Process>> = modes.iter().map(|_| None).collect();
-    for mode in order {
-        processes[mode] = Some(Process::start(W::NAME, &modes[mode], generation, company)?);
-    }
-    Ok(processes.into_iter().flatten().collect())
-}
-
-/// Has these modes run a slice of a case, one after the other.
-fn take_turns(
-    plan: &Plan,
-    results: &mut Results,
-    processes: &mut [Process],
-    (case, pace): (usize, &Pace),
-    turn: usize,
-    modes: &[usize],
-) -> io::Result<()> {
-    progress::step(results.case_id(case));
-    for &mode in modes {
-        let n = pace.slice[mode];
-        let reply = processes[mode].slice(results, case, turn, n, !plan.once)?;
-        results.add(case, mode, turn, n, &reply);
-        if results.modes()[mode].writes() && !pace.messages.is_empty() {
-            let raw = processes[mode].raw(case, &pace.messages, plan.slice)?;
-            results.add_raw(case, mode, turn, raw, n, &reply);
-        }
-    }
-    Ok(())
-}
-
-/// Modes of a case that are promised to take equally long.
-#[derive(Clone, Debug)]
-struct Twins {
-    case: usize,
-    modes: Vec<usize>,
-    /// How far apart they are in a turn, as a multiple of how far apart they may be.
-    spread: f64,
-    /// How many turns they have had in this generation, and the round. Those of earlier ones don't count: what is lacking
-    /// would be made up for in one generation, and be a sample of that one only.
-    turns: usize,
-}
-
-impl Twins {
-    /// Finds those that have had turns in earlier generations.
-    fn all(results: &Results) -> Vec<Self> {
-        let mut all = Vec::new();
-        for case in 0..results.cases().len() {
-            let modes: Vec<usize> = results.modes_of(case).collect();
-            for &base in &modes {
-                let modes: Vec<_> =
-                    modes.iter().copied().filter(|&mode| results.twin(mode) == base).collect();
-                let spreads = modes.iter().filter_map(|&mode| results.spread(case, mode, base));
-                if let Some(spread) = spreads.reduce(f64::max) {
-                    all.push(Self { case, modes, spread, turns: 1 });
-                }
-            }
-        }
-        all
-    }
-
-    /// Those whose interval would be the widest beside what is allowed.
-    fn neediest(all: &mut [Self]) -> Option<&mut Self> {
-        let width = |twins: &Self| twins.spread / (twins.turns as f64).sqrt();
-        all.iter_mut().max_by(|a, b| width(a).total_cmp(&width(b)))
-    }
-}
-
-/// What only the first generation does, for every case: counts allocations, finds how long slices are, and
-/// keeps messages for the raw writes.
-fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::Result<Vec<Pace>> {
-    let mut paces = Vec::new();
-    for case in 0..results.cases().len() {
-        let modes: Vec<usize> = results.modes_of(case).collect();
-        let mut operation = vec![Duration::ZERO; processes.len()];
-        let results::Info { batch, slice, .. } = results.cases()[case];
-        let long = slice.unwrap_or(plan.slice);
-        let mut messages = Vec::new();
-        for &mode in &modes {
-            let process = &mut processes[mode];
-            if results.modes()[mode].writes() {
-                messages = process.capture(results, case)?;
-            }
-            let over = results.cases()[case].counted_over;
-            let over = if plan.counts_less { over.min(100.max(over / 10)) } else { over };
-            let over = if plan.once { over.min(100) } else { over }.next_multiple_of(batch);
-            let counted = process.count(results, case, over)?;
-            results.set_counts(case, mode, counted, over);
-            if !plan.once {
-                operation[mode] = process.calibrate(results, case, long)?;
-            }
-        }
-        let (loud, silent): (Vec<usize>, Vec<_>) =
-            modes.into_iter().partition(|&mode| results.modes()[mode].writes());
-        let pace = pace(plan, (long, batch), results.modes(), &operation, &silent, &loud);
-        paces.push(Pace { messages, ..pace });
-    }
-    Ok(paces)
-}
-
-/// How often a case runs whose slices should be so `long`, of whole batches, and whose operation takes so long
-/// in each of its modes.
-fn pace(
-    plan: &Plan,
-    (long, batch): (Duration, u64),
-    modes: &[Mode],
-    operation: &[Duration],
-    silent: &[usize],
-    loud: &[usize],
-) -> Pace {
-    let fit = |slice: Duration, mode: usize| {
-        let fit = slice.as_nanos() / operation[mode].as_nanos().max(1);
-        let fit = if plan.once { 1 } else { u64::try_from(fit).unwrap_or(u64::MAX).min(1 << 30) };
-        (fit / batch).max(1) * batch
-    };
-    let with = |mode: usize| -> Vec<usize> {
-        silent.iter().copied().filter(|&other| modes[other].keeps_pace_with(&modes[mode])).collect()
-    };
-    // What is compared runs equally often, as far as that takes not too long.
-    let shared = |mode: usize| with(mode).iter().map(|&other| fit(long, other)).min().unwrap_or(batch);
-    let mut slice: Vec<u64> = (0..operation.len()).map(shared).collect();
-    for &mode in loud {
-        slice[mode] = slice[mode].min(fit(long * 5, mode));
-    }
-    let together = |modes: &[usize], slices: u32| {
-        let took = modes.iter().map(|&mode| operation[mode].mul_f64(slice[mode] as f64)).sum::<Duration>();
-        let should = long * slices * u32::try_from(modes.len()).unwrap_or(1);
-        let every = took.as_nanos().div_ceil(should.as_nanos().max(1));
-        usize::try_from(every).unwrap_or(1).max(1)
-    };
-    let mut every: Vec<usize> = (0..operation.len()).map(|mode| together(&with(mode), 3)).collect();
-    // What is written need not be known as well.
-    let of_loud = together(loud, 1);
-    for &mode in loud {
-        // In rounds in which it has something to be compared to.
-        every[mode] = of_loud.next_multiple_of(every[mode]);
-    }
-    Pace { slice, every, messages: Vec::new() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::row::Sink;
-
-    /// Two cases in all modes; in each turn `filtered` takes as much longer or shorter than `nosub` as told.
-    fn results(apart: [u64; 2]) -> Results {
-        let cases = ["rust/a", "rust/b"].map(|id| Case::new(id, |_| Ok(Done::new())));
-        let mut results = Results::new(Mode::all(), cases.into(), Sink::Null);
-        for _ in 0..2 {
-            results.begin_generation();
-            for turn in 0..10 {
-                for (case, apart) in apart.into_iter().enumerate() {
-                    for (mode, nanos) in [(1, 1000), (2, 1000 + turn % 2 * 2 * apart - apart)] {
-                        let took = Duration::from_nanos(nanos);
-                        let slice = exchange::Slice { took, elapsed: took, done: Done::new() };
-                        results.add(case, mode, usize::try_from(turn).unwrap(), 1, &slice);
-                    }
-                }
-            }
-        }
-        results
-    }
-
-    #[test]
-    fn the_first_generation_has_no_twins_to_prefer() {
-        let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
-        let results = Results::new(Mode::all(), cases, Sink::Null);
-        assert!(Twins::all(&results).is_empty());
-        assert!(Twins::neediest(&mut []).is_none());
-    }
-
-    #[test]
-    fn those_have_turns_that_are_the_widest_beside_what_is_allowed() {
-        // 2 ns and 1 % of 1000 ns allow 10 ns.
-        let mut twins = Twins::all(&results([20, 40]));
-        assert_eq!(twins.len(), 2);
-        for (twins, spread) in twins.iter().zip([20.0, 40.0]) {
-            assert_eq!((&twins.modes[..], twins.turns), (&[1, 2][..], 1));
-            assert!((twins.spread - spread / 10.0 / 0.6745).abs() < 1e-6, "{twins:?}");
-        }
-        let mut had = [0, 0];
-        for _ in 0..80 {
-            let next = Twins::neediest(&mut twins).unwrap();
-            next.turns += 1;
-            had[next.case] += 1;
-        }
-        // Twice as wide: four times as many turns in all.
-        assert!((had[1] + 1 - 4 * (had[0] + 1_i32)).abs() <= 4, "{had:?}");
-    }
-
-    #[test]
-    fn twins_are_one_after_the_other() {
-        let results = results([1, 1]);
-        let mut modes = [2, 4, 0, 1, 3];
-        gather_twins(&results, &mut modes);
-        assert_eq!(modes, [2, 1, 4, 0, 3]);
-    }
 }

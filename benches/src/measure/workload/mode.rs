@@ -1,7 +1,10 @@
 //! The modes: how a program is instrumented, and who listens.
 
 use std::fmt;
+use std::io;
 
+use atrace::AtraceTag;
+use atrace::control::{Control, Switched};
 use atrace_subscriber::AtraceSubscriber;
 use tracing::Subscriber;
 
@@ -16,6 +19,7 @@ pub struct Mode {
     bases: &'static [&'static str],
     same_as: Option<&'static str>,
     pace: Pace,
+    exact: bool,
 }
 
 /// Who runs equally often.
@@ -45,6 +49,7 @@ impl Mode {
         bases: &[],
         same_as: None,
         pace: Pace::Common,
+        exact: true,
     };
     /// Instrumented, and no subscriber.
     pub const NOSUB: Self = Self::new("nosub", || ()).above(&["none"]);
@@ -74,6 +79,7 @@ impl Mode {
             bases: BASES,
             same_as: None,
             pace: Pace::Common,
+            exact: true,
         }
     }
 
@@ -101,6 +107,12 @@ impl Mode {
     #[must_use]
     pub const fn paced_with(self, group: &'static str) -> Self {
         Self { pace: Pace::Of(group), ..self }
+    }
+
+    /// Has a subscriber that allocates when it pleases: the counts may differ from run to run.
+    #[must_use]
+    pub const fn inexact(self) -> Self {
+        Self { exact: false, ..self }
     }
 
     /// Switches tracing on for its process: the messages of the cases are written.
@@ -148,12 +160,33 @@ impl Mode {
         self.same_as
     }
 
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
     /// Tells whether both have slices of the same size.
     pub(super) fn keeps_pace_with(&self, other: &Self) -> bool {
         self.name == other.name || (self.pace == other.pace && self.pace != Pace::Own)
     }
 
-    pub(crate) fn set_up(&self) {
+    /// Switches tracing for this process, and installs what the mode has. The switch comes first, so that what follows it
+    /// is not still on its way.
+    ///
+    /// # Errors
+    ///
+    /// What the system answered, or that tracing is not as it was switched.
+    pub fn set_up(&self) -> io::Result<Option<Switched>> {
+        let control = Control::open().map_err(io::Error::other)?;
+        // The properties have to be there in any case: a libcutils that looks before they are never notices them.
+        let mut switched = Some(control.enable_this_process().map_err(io::Error::other)?);
+        if !self.writes {
+            switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
+        }
+        if atrace::atrace_is_tag_enabled(AtraceTag::App) != self.writes {
+            let (on, sink) = (self.writes, atrace::sink());
+            return Err(io::Error::other(format!("tracing should be on = {on}; {sink}")));
+        }
         (self.install)();
+        Ok(switched)
     }
 }

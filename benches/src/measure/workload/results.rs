@@ -26,6 +26,8 @@ pub(super) struct Info {
     traced: bool,
     not_in: &'static [&'static str],
     selected: bool,
+    beside: Option<&'static str>,
+    counted: bool,
     /// Where it is not as long as others'.
     pub(super) slice: Option<Duration>,
     /// The parts that it reported, in its order.
@@ -41,6 +43,41 @@ enum What {
     Raw,
 }
 
+/// Whether the messages of an operation are written again by themselves, and what that is compared to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawWrites {
+    /// Nobody asks.
+    Untimed,
+    /// What the operation takes above each mode that it is compared to.
+    OfWhatIsAdded,
+    /// All that the operation takes.
+    OfTheWhole,
+}
+
+/// What rows are called, of a case and a mode.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// The operation's.
+    pub row: fn(&str, &str) -> String,
+    /// That of the writes of its messages.
+    pub raw: fn(&str, &str) -> String,
+    /// Whether there are such.
+    pub raw_writes: RawWrites,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            row: |case, mode| Id::of_workload(case, mode),
+            raw: |case, mode| format!("limit/raw_writes_of/{case}/{mode}"),
+            raw_writes: RawWrites::OfWhatIsAdded,
+        }
+    }
+}
+
+/// A case, a mode and which nanoseconds of them.
+type Key = (usize, usize, What);
+
 /// For every generation, in which of its turns an operation took how many nanoseconds.
 type Rounds = Vec<Vec<(usize, f64)>>;
 
@@ -50,17 +87,18 @@ pub struct Results {
     modes: Vec<Mode>,
     cases: Vec<Info>,
     sink: Sink,
+    names: Names,
     generations: usize,
-    rounds: BTreeMap<(usize, usize, What), Rounds>,
+    rounds: BTreeMap<Key, Rounds>,
     allocated: BTreeMap<(usize, usize), (Counts, u64)>,
     counts: BTreeMap<(usize, usize), BTreeMap<String, Vec<f64>>>,
     rows: Vec<Row>,
     /// Where in `rows` what is.
-    places: BTreeMap<(usize, usize, What), usize>,
+    places: BTreeMap<Key, usize>,
 }
 
 impl Results {
-    pub(super) fn new(modes: Vec<Mode>, cases: Vec<Case>, sink: Sink) -> Self {
+    pub(super) fn new(modes: Vec<Mode>, cases: Vec<Case>, sink: Sink, names: Names) -> Self {
         let info = |case: Case| Info {
             afresh: case.is_afresh(),
             id: case.id,
@@ -71,6 +109,8 @@ impl Results {
             traced: case.traced,
             not_in: case.not_in,
             selected: true,
+            beside: case.beside,
+            counted: case.counted,
             slice: case.slice,
             parts: Vec::new(),
         };
@@ -78,6 +118,7 @@ impl Results {
             modes,
             cases: cases.into_iter().map(info).collect(),
             sink,
+            names,
             generations: 0,
             rounds: BTreeMap::new(),
             allocated: BTreeMap::new(),
@@ -189,18 +230,36 @@ impl Results {
     /// Returns how many nanoseconds longer one operation of a case in a mode takes than one of another case
     /// in another mode, each `(case, mode)` or `(case/part, mode)`: the median of the differences in a turn, with the
     /// interval [of clusters](Interval::of_clusters), which the generations are.
+    ///
+    /// # Panics
+    ///
+    /// When the two cases have no turns together: [`Case::beside`] gives them some.
     #[must_use]
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
-        self.pairwise(&self.key(of)?, &self.key(base)?, |a, b| a - b)
+        let (of, base) = self.together(of, base)?;
+        self.pairwise(&of, &base, |a, b| a - b)
     }
 
     /// As [`difference`](Self::difference), how many times as long.
+    ///
+    /// # Panics
+    ///
+    /// As that.
     #[must_use]
     pub fn ratio(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
-        self.pairwise(&self.key(of)?, &self.key(base)?, |a, b| a / b)
+        let (of, base) = self.together(of, base)?;
+        self.pairwise(&of, &base, |a, b| a / b)
     }
 
-    fn key(&self, (id, mode): (&str, &str)) -> Option<(usize, usize, What)> {
+    /// The keys of two that share turns.
+    fn together(&self, of: (&str, &str), base: (&str, &str)) -> Option<(Key, Key)> {
+        let (of, base) = (self.key(of)?, self.key(base)?);
+        let beside = |case: usize| self.cases[case].beside.ok_or(case);
+        assert_eq!(beside(of.0), beside(base.0), "cases that are compared have turns together");
+        Some((of, base))
+    }
+
+    fn key(&self, (id, mode): (&str, &str)) -> Option<Key> {
         let mode = self.mode(mode)?;
         if let Some(case) = self.case(id) {
             return Some((case, mode, What::Total));
@@ -233,12 +292,39 @@ impl Results {
         self.cases[case].exact
     }
 
-    /// The modes that a case runs in, by their places; none if it is not selected.
-    pub(super) fn modes_of(&self, case: usize) -> impl Iterator<Item = usize> + use<> {
+    /// Whether anybody asks what writing the messages alone takes.
+    pub(super) fn writes_are_timed(&self) -> bool {
+        self.names.raw_writes != RawWrites::Untimed
+    }
+
+    pub(super) fn is_counted(&self, case: usize) -> bool {
+        self.cases[case].counted
+    }
+
+    /// Whether a case runs in a mode: never if it is not selected.
+    pub(super) fn runs_in(&self, case: usize, mode: usize) -> bool {
         let Info { selected, traced, not_in, .. } = self.cases[case];
-        let runs = |mode: &Mode| (traced || !mode.compiled_in()) && !not_in.contains(&mode.name());
-        let runs: Vec<bool> = self.modes.iter().map(runs).collect();
-        (0..runs.len()).filter(move |&mode| selected && runs[mode])
+        let mode = &self.modes[mode];
+        selected && (traced || !mode.compiled_in()) && !not_in.contains(&mode.name())
+    }
+
+    /// The modes that a case runs in, by their places.
+    pub(super) fn modes_of(&self, case: usize) -> impl Iterator<Item = usize> + use<> {
+        let runs: Vec<bool> = (0..self.modes.len()).map(|mode| self.runs_in(case, mode)).collect();
+        (0..runs.len()).filter(move |&mode| runs[mode])
+    }
+
+    /// The cases that are selected, those together that have turns together.
+    pub(super) fn groups(&self) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (case, info) in self.cases.iter().enumerate().filter(|(_, info)| info.selected) {
+            let same = |group: &&mut Vec<usize>| self.cases[group[0]].beside == info.beside;
+            match info.beside.and_then(|_| groups.iter_mut().find(same)) {
+                Some(group) => group.push(case),
+                None => groups.push(vec![case]),
+            }
+        }
+        groups
     }
 
     /// The ids of all rows that are not parts, which only a run tells.
@@ -302,7 +388,7 @@ impl Results {
         }
     }
 
-    fn push(&mut self, key: (usize, usize, What), round: usize, ns: f64) {
+    fn push(&mut self, key: Key, round: usize, ns: f64) {
         let rounds = self.rounds.entry(key).or_default();
         rounds.resize(self.generations, Vec::new());
         rounds[self.generations - 1].push((round, ns));
@@ -327,19 +413,18 @@ impl Results {
 
     fn id(&self, case: usize, mode: usize, what: &What) -> String {
         let Info { id, traced, .. } = &self.cases[case];
-        let mut id = match what {
-            What::Total => id.clone(),
+        let id = match what {
             What::Part(part) => format!("{id}/{part}"),
-            What::Raw => format!("limit/raw_writes_of/{id}"),
+            What::Total | What::Raw => id.clone(),
         };
-        if *traced {
-            id.push('/');
-            id.push_str(self.modes[mode].name());
+        match what {
+            What::Raw => (self.names.raw)(&id, self.modes[mode].name()),
+            _ if *traced => (self.names.row)(&id, self.modes[mode].name()),
+            _ => id,
         }
-        id
     }
 
-    fn make(&self, key: &(usize, usize, What)) -> Option<Row> {
+    fn make(&self, key: &Key) -> Option<Row> {
         let (case, mode, what) = key;
         let rounds = self.rounds.get(key)?;
         let rounds: Vec<Vec<f64>> =
@@ -357,6 +442,12 @@ impl Results {
         }
         if *what == What::Raw {
             return Some(row);
+        }
+        let raw = (*case, *mode, What::Raw);
+        if self.names.raw_writes == RawWrites::OfTheWhole
+            && let Some(ratio) = self.pairwise(key, &raw, |a, b| a / b)
+        {
+            row.vs.insert(self.id(*case, *mode, &What::Raw), Versus::from(ratio));
         }
         for &base in self.modes[*mode].bases() {
             let Some(place) = self.mode(base) else { continue };
@@ -387,8 +478,8 @@ impl Results {
     }
 
     /// The difference, as a multiple of the raw writes of the same round.
-    fn of_raw_writes(&self, key: &(usize, usize, What), base: &(usize, usize, What)) -> Option<Interval> {
-        if key.2 != What::Total {
+    fn of_raw_writes(&self, key: &Key, base: &Key) -> Option<Interval> {
+        if key.2 != What::Total || self.names.raw_writes != RawWrites::OfWhatIsAdded {
             return None;
         }
         let raw = self.rounds.get(&(key.0, key.1, What::Raw))?;
@@ -398,20 +489,15 @@ impl Results {
         })
     }
 
-    fn pairwise(
-        &self,
-        key: &(usize, usize, What),
-        base: &(usize, usize, What),
-        f: impl Fn(f64, f64) -> f64,
-    ) -> Option<Interval> {
+    fn pairwise(&self, key: &Key, base: &Key, f: impl Fn(f64, f64) -> f64) -> Option<Interval> {
         self.generations(key, base, |_, _, own, base| Some(f(own, base)))
     }
 
     /// The median of `f(generation, turn, own, base)` in the turns in which there are both.
     fn generations(
         &self,
-        key: &(usize, usize, What),
-        base: &(usize, usize, What),
+        key: &Key,
+        base: &Key,
         f: impl Fn(usize, usize, f64, f64) -> Option<f64>,
     ) -> Option<Interval> {
         let (own, base) = (self.rounds.get(key)?, self.rounds.get(base)?);

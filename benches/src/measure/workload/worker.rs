@@ -5,8 +5,6 @@ use std::io::{self, BufRead as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use atrace::AtraceTag;
-use atrace::control::{Control, Switched};
 use fastrand::Rng;
 use serde::Serialize;
 
@@ -15,20 +13,21 @@ use super::case::{Case, Done};
 use super::exchange::{Counted, KEPT, REPLY, Reply, Request, Slice};
 use super::instrument::{Bare, Traced};
 use super::mode::Mode;
-use crate::harness::supervise::Session;
+use crate::harness::Session;
 use crate::instruments::alloc;
 use crate::instruments::cpu::{self, Pin};
 
 /// Does what it is asked until nobody asks any more.
 pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()> {
-    let company = std::thread::Builder::new().name("company".to_owned());
-    company.spawn(|| {
-        loop {
-            std::thread::park();
-        }
-    })?;
-    let (control, switched) = switch(&mode)?;
-    mode.set_up();
+    if !W::BEGINS_ALONE {
+        let idle = std::thread::Builder::new().name("idle".to_owned());
+        idle.spawn(|| {
+            loop {
+                std::thread::park();
+            }
+        })?;
+    }
+    let _switched = mode.set_up()?;
     let cases = if mode.compiled_in() { W::cases::<Traced>() } else { W::cases::<Bare>() };
     let messages = vec![Vec::new(); cases.len()];
     let mut worker = Worker { session, mode, cases, messages, marker: None, held: Held::new() };
@@ -41,27 +40,7 @@ pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()>
             Request::Raw { case, messages, slice } => reply(&worker.raw(case, messages, slice))?,
         }
     }
-    drop((switched, control));
     Ok(())
-}
-
-/// Switches tracing as the mode says. Before there is a subscriber, so that what follows the switch is not
-/// still on its way.
-fn switch(mode: &Mode) -> io::Result<(Control, Option<Switched>)> {
-    let control = Control::open().map_err(io::Error::other)?;
-    // The properties have to be there in any case: a libcutils that looks before they are never notices them.
-    let mut switched = Some(control.enable_this_process().map_err(io::Error::other)?);
-    if !mode.writes() {
-        switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
-    }
-    if atrace::atrace_is_tag_enabled(AtraceTag::App) != mode.writes() {
-        return Err(io::Error::other(format!(
-            "tracing should be on = {}; {}",
-            mode.writes(),
-            atrace::sink()
-        )));
-    }
-    Ok((control, switched))
 }
 
 fn miscounted(expected: u64, got: u64) -> String {

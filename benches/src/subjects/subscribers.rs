@@ -8,18 +8,12 @@ use tracing_subscriber::{Layer, registry};
 
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 
-use super::cases::body;
 use crate::catalogue::{self, Case, Id, SUBSCRIBERS, State, What, Who};
-
-/// An operation, run this often.
-pub type Body = fn(u64);
-/// Runs operations with something around them.
-pub type Around = fn(Body, u64);
 
 /// One kind of subscriber, in one state of tracing, that can be installed.
 #[derive(Clone, Copy)]
-pub struct Mode {
-    /// What the process is told that runs it.
+pub struct Subject {
+    /// The mode of the process that has it.
     pub name: &'static str,
     /// The crate of somebody else's that it is, as in ids.
     peer: Option<&'static str>,
@@ -30,11 +24,9 @@ pub struct Mode {
     pub install: fn(),
     /// The modes that it is compared to.
     pub compared_to: &'static [&'static str],
-    /// What runs a case's operations this often, where they need something around them.
-    around: Option<Around>,
 }
 
-impl Mode {
+impl Subject {
     /// Returns the id of the row of a case.
     #[must_use]
     pub fn id(&self, case: Case) -> Id {
@@ -47,12 +39,10 @@ impl Mode {
         }
     }
 
-    /// Runs a case's operations this often.
-    pub fn run(&self, case: Case, n: u64) {
-        match self.around {
-            Some(around) => around(body(case), n),
-            None => body(case)(n),
-        }
+    /// Tells whether it allocates the same in each run. A registry takes memory for more spans now and then.
+    #[must_use]
+    pub fn allocates_exactly(&self) -> bool {
+        self.peer.is_none() && self.name != "registry" && !self.name.starts_with("layer")
     }
 }
 
@@ -102,17 +92,16 @@ impl Subscriber for Noop {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Returns all modes, the baselines first.
+/// Returns all, the baselines first.
 #[must_use]
-pub fn all() -> Vec<Mode> {
-    let own = SUBSCRIBERS.iter().map(|subscriber| Mode {
+pub fn all() -> Vec<Subject> {
+    let own = SUBSCRIBERS.iter().map(|subscriber| Subject {
         name: subscriber.mode,
         peer: None,
         kind: subscriber.kind,
         on: subscriber.state == State::On,
         install: installer(subscriber.mode),
         compared_to: subscriber.compared_to,
-        around: None,
     });
     own.chain(super::peers::all()).collect()
 }
@@ -138,22 +127,16 @@ fn installer(mode: &str) -> fn() {
 
 /// A peer, in its own default state.
 #[must_use]
-pub fn peer(name: &'static str, crate_name: &'static str, install: fn()) -> Mode {
+pub fn peer(name: &'static str, crate_name: &'static str, install: fn()) -> Subject {
     let compared_to = &["no_subscriber"];
-    Mode { name, peer: Some(crate_name), kind: "", on: false, install, compared_to, around: None }
+    Subject { name, peer: Some(crate_name), kind: "", on: false, install, compared_to }
 }
 
-impl Mode {
+impl Subject {
     /// The same peer switched off, under this name.
     #[must_use]
     pub fn off(self, name: &'static str, install: fn()) -> Self {
         Self { name, kind: "off", install, ..self }
-    }
-
-    /// The same peer with this around the operations.
-    #[must_use]
-    pub fn around(self, around: Around) -> Self {
-        Self { around: Some(around), ..self }
     }
 }
 

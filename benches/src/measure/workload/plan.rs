@@ -1,0 +1,290 @@
+//! When what runs: how long slices are, and whose turn it is. Nothing here runs anything.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::mode::Mode;
+use super::results::Results;
+use crate::harness::args::Args;
+
+/// How long, and how often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// How many generations there are at least and at most.
+    pub(super) generations: [usize; 2],
+    /// How long it all takes.
+    pub(super) budget: Duration,
+    pub(super) slice: Duration,
+    /// Whether allocations are counted over fewer operations.
+    pub(super) counts_less: bool,
+    pub(super) once: bool,
+}
+
+impl Plan {
+    /// The plan of a run with these arguments that measures for so many seconds, when it is a full one.
+    pub(super) fn of(args: &Args, seconds: u64) -> Self {
+        let slice = Duration::from_millis(1);
+        let seconds = Duration::from_secs(seconds);
+        let full = Self { generations: [9, 40], budget: seconds, slice, counts_less: false, once: false };
+        match args {
+            args if args.test => Self { generations: [1, 1], budget: Duration::ZERO, once: true, ..full },
+            args if args.quick => {
+                Self { generations: [6, 9], budget: seconds / 4, counts_less: true, ..full }
+            }
+            _ => full,
+        }
+    }
+
+    /// How many operations the allocations of a case are counted over that asks for so many.
+    pub(super) fn counted_over(&self, asked: u64, batch: u64) -> u64 {
+        let over = if self.counts_less { asked.min(100.max(asked / 10)) } else { asked };
+        (if self.once { over.min(100) } else { over }).next_multiple_of(batch)
+    }
+
+    /// How many generations there are, if the first round of one took so long and so much time is left.
+    pub(super) fn generations(&self, round: Duration, left: Duration, most: usize) -> usize {
+        // As many as leave three quarters to other turns than the first round's.
+        let fit = left.as_nanos() / (4 * round.as_nanos()).max(1);
+        usize::try_from(fit).unwrap_or(usize::MAX).clamp(self.generations[0], most.max(self.generations[0]))
+    }
+}
+
+/// How often a case runs in each mode.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    /// Of every mode, how many operations a slice has.
+    pub(super) slice: Vec<u64>,
+    /// Of every mode, a slice in one round of so many: what takes longer than a slice should, takes its turn
+    /// less often.
+    pub(super) every: Vec<usize>,
+}
+
+/// How often a case runs whose slices should be so `long`, of whole batches, and whose operation takes so long
+/// in each of its modes: the `silent` ones, and the `loud`, which write.
+pub(super) fn pace(
+    plan: &Plan,
+    (long, batch): (Duration, u64),
+    modes: &[Mode],
+    operation: &[Duration],
+    silent: &[usize],
+    loud: &[usize],
+) -> Pace {
+    let fit = |slice: Duration, mode: usize| {
+        let fit = slice.as_nanos() / operation[mode].as_nanos().max(1);
+        let fit = if plan.once { 1 } else { u64::try_from(fit).unwrap_or(u64::MAX).min(1 << 30) };
+        (fit / batch).max(1) * batch
+    };
+    let with = |mode: usize| -> Vec<usize> {
+        let keeps = |other: &usize| modes[*other].keeps_pace_with(&modes[mode]);
+        let with: Vec<usize> = silent.iter().copied().filter(keeps).collect();
+        if with.is_empty() { vec![mode] } else { with }
+    };
+    // What is compared runs equally often, as far as that takes not too long.
+    let shared = |mode: usize| with(mode).iter().map(|&other| fit(long, other)).min().unwrap_or(batch);
+    let mut slice: Vec<u64> = (0..operation.len()).map(shared).collect();
+    for &mode in loud {
+        slice[mode] = slice[mode].min(fit(long * 5, mode));
+    }
+    let together = |modes: &[usize], slices: u32| {
+        let took = modes.iter().map(|&mode| operation[mode].mul_f64(slice[mode] as f64)).sum::<Duration>();
+        let should = long * slices * u32::try_from(modes.len()).unwrap_or(1);
+        let every = took.as_nanos().div_ceil(should.as_nanos().max(1));
+        usize::try_from(every).unwrap_or(1).max(1)
+    };
+    let mut every: Vec<usize> = (0..operation.len()).map(|mode| together(&with(mode), 3)).collect();
+    // What is written need not be known as well.
+    let of_loud = together(loud, 1);
+    for &mode in loud {
+        // In rounds in which it has something to be compared to.
+        every[mode] = of_loud.next_multiple_of(every[mode]);
+    }
+    Pace { slice, every }
+}
+
+/// The slices of a turn, each of a case in a mode: they run one right after the other, so they can be compared.
+pub(super) type Turn = Vec<(usize, usize)>;
+
+/// The turns of a round, one for each group of cases that are compared, in a random order.
+pub(super) fn round(results: &Results, paces: &[Pace], round: usize, random: &mut Rng) -> Vec<Turn> {
+    let mut groups = results.groups();
+    random.shuffle(&mut groups);
+    let turn = |mut group: Vec<usize>| {
+        random.shuffle(&mut group);
+        let mut modes: Vec<usize> = (0..results.modes().len()).collect();
+        random.shuffle(&mut modes);
+        gather_twins(results, &mut modes);
+        let due = |&(case, mode): &(usize, usize)| {
+            results.runs_in(case, mode) && round.is_multiple_of(paces[case].every[mode])
+        };
+        let slices = modes.into_iter().flat_map(|mode| group.iter().map(move |&case| (case, mode)));
+        slices.filter(due).collect()
+    };
+    groups.into_iter().map(turn).collect()
+}
+
+/// Puts twins one after the other, where the first of them is.
+fn gather_twins(results: &Results, modes: &mut [usize]) {
+    let order = modes.to_vec();
+    let first = |mode: usize| order.iter().position(|&other| results.twin(other) == results.twin(mode));
+    modes.sort_by_key(|&mode| first(mode));
+}
+
+/// Modes of a case that are promised to take equally long.
+#[derive(Clone, Debug)]
+pub(super) struct Twins {
+    case: usize,
+    modes: Vec<usize>,
+    /// How far apart they are in a turn, as a multiple of how far apart they may be.
+    spread: f64,
+    /// How many turns they have had in this generation, and the round. Those of earlier ones don't count: what is lacking
+    /// would be made up for in one generation, and be a sample of that one only.
+    turns: usize,
+}
+
+impl Twins {
+    /// Finds those that have had turns in earlier generations.
+    pub(super) fn all(results: &Results) -> Vec<Self> {
+        let mut all = Vec::new();
+        for case in 0..results.cases().len() {
+            let modes: Vec<usize> = results.modes_of(case).collect();
+            for &base in &modes {
+                let modes: Vec<_> =
+                    modes.iter().copied().filter(|&mode| results.twin(mode) == base).collect();
+                let spreads = modes.iter().filter_map(|&mode| results.spread(case, mode, base));
+                if let Some(spread) = spreads.reduce(f64::max) {
+                    all.push(Self { case, modes, spread, turns: 1 });
+                }
+            }
+        }
+        all
+    }
+
+    /// The next turn of those whose interval would be the widest beside what is allowed.
+    pub(super) fn next(all: &mut [Self], random: &mut Rng) -> Option<Turn> {
+        let width = |twins: &Self| twins.spread / (twins.turns as f64).sqrt();
+        let next = all.iter_mut().max_by(|a, b| width(a).total_cmp(&width(b)))?;
+        next.turns += 1;
+        random.shuffle(&mut next.modes);
+        Some(next.modes.iter().map(|&mode| (next.case, mode)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::{Case, Done};
+    use super::super::exchange;
+    use super::super::results::Names;
+    use super::*;
+    use crate::row::Sink;
+
+    fn cases(ids: &[&str]) -> Vec<Case> {
+        ids.iter().map(|&id| Case::new(id, |_| Ok(Done::new()))).collect()
+    }
+
+    /// Two cases in all modes; in each turn `filtered` takes as much longer or shorter than `nosub` as told.
+    fn results(apart: [u64; 2]) -> Results {
+        let mut results =
+            Results::new(Mode::all(), cases(&["rust/a", "rust/b"]), Sink::Null, Names::default());
+        for _ in 0..2 {
+            results.begin_generation();
+            for turn in 0..10 {
+                for (case, apart) in apart.into_iter().enumerate() {
+                    for (mode, nanos) in [(1, 1000), (2, 1000 + turn % 2 * 2 * apart - apart)] {
+                        let took = Duration::from_nanos(nanos);
+                        let slice = exchange::Slice { took, elapsed: took, done: Done::new() };
+                        results.add(case, mode, usize::try_from(turn).unwrap(), 1, &slice);
+                    }
+                }
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn the_first_generation_has_no_twins_to_prefer() {
+        let results = Results::new(Mode::all(), cases(&["rust/a"]), Sink::Null, Names::default());
+        assert!(Twins::all(&results).is_empty());
+        assert!(Twins::next(&mut [], &mut Rng::with_seed(1)).is_none());
+    }
+
+    #[test]
+    fn those_have_turns_that_are_the_widest_beside_what_is_allowed() {
+        // 2 ns and 1 % of 1000 ns allow 10 ns.
+        let mut twins = Twins::all(&results([20, 40]));
+        assert_eq!(twins.len(), 2);
+        for (twins, spread) in twins.iter().zip([20.0, 40.0]) {
+            assert_eq!((&twins.modes[..], twins.turns), (&[1, 2][..], 1));
+            assert!((twins.spread - spread / 10.0 / 0.6745).abs() < 1e-6, "{twins:?}");
+        }
+        let (mut had, mut random) = ([0, 0], Rng::with_seed(1));
+        for _ in 0..80 {
+            let turn = Twins::next(&mut twins, &mut random).unwrap();
+            assert_eq!(turn.len(), 2);
+            had[turn[0].0] += 1;
+        }
+        // Twice as wide: four times as many turns in all.
+        assert!((had[1] + 1 - 4 * (had[0] + 1_i32)).abs() <= 4, "{had:?}");
+    }
+
+    #[test]
+    fn twins_are_one_after_the_other() {
+        let results = results([1, 1]);
+        let mut modes = [2, 4, 0, 1, 3];
+        gather_twins(&results, &mut modes);
+        assert_eq!(modes, [2, 1, 4, 0, 3]);
+    }
+
+    #[test]
+    fn a_round_has_a_turn_for_each_group_and_in_it_each_mode_of_all_its_cases() {
+        let mut all = cases(&["rust/a", "rust/b", "rust/c"]);
+        for case in &mut all[..2] {
+            case.beside = Some("ab");
+        }
+        all[2].not_in = &["on"];
+        let results = Results::new(Mode::all(), all, Sink::Null, Names::default());
+        let mut paces = vec![Pace { slice: vec![1; 5], every: vec![1; 5] }; 3];
+        paces[2].every[0] = 2;
+        let mut random = Rng::with_seed(1);
+        let mut orders = std::collections::BTreeSet::new();
+        for n in 0..40 {
+            let mut turns = round(&results, &paces, n, &mut random);
+            orders.insert(turns.clone());
+            turns.sort_by_key(Vec::len);
+            assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [4 - n % 2, 10]);
+            // The two cases of a mode are neighbours.
+            assert!(turns[1].chunks(2).all(|two| two[0].1 == two[1].1 && two[0].0 + two[1].0 == 1));
+        }
+        assert!(orders.len() > 30);
+    }
+
+    #[test]
+    fn slices_are_as_long_as_asked_and_what_takes_longer_has_fewer() {
+        let plan = Plan::of(&Args { test: false, ..Args::default() }, 8);
+        let modes = Mode::all();
+        let micros = |of: [u64; 5]| of.map(Duration::from_micros);
+        let pace_of = |slice: Duration, operation: [u64; 5]| {
+            pace(&plan, (slice, 2), &modes, &micros(operation), &[0, 1, 2, 3], &[4])
+        };
+        let pace = |operation| pace_of(plan.slice, operation);
+        // All of them as often as fits the slowest; what writes, as long as five slices.
+        let even = pace([10, 20, 20, 25, 100]);
+        assert_eq!((&even.slice[..], &even.every[..]), (&[40; 5][..], &[1, 1, 1, 1, 4][..]));
+        assert_eq!(pace_of(plan.slice * 16, [10, 20, 20, 25, 100]).slice, [640; 5]);
+        // An operation takes longer than a slice: a batch of them in one round of several.
+        let long = pace([2000, 2000, 2000, 2000, 4000]);
+        assert_eq!((&long.slice[..], long.every[0], long.every[4]), (&[2; 5][..], 2, 8));
+    }
+
+    #[test]
+    fn generations_are_as_many_as_rounds_fit() {
+        let plan = Plan::of(&Args::default(), 80);
+        let fit = |round| plan.generations(Duration::from_secs(round), plan.budget, 40);
+        assert_eq!([fit(1), fit(5), fit(0)], [20, 9, 40]);
+        assert_eq!(plan.counted_over(1000, 1), 1000);
+        let quick = Plan::of(&Args { quick: true, ..Args::default() }, 80);
+        assert_eq!((quick.budget, quick.counted_over(5000, 30)), (Duration::from_secs(20), 510));
+        let test = Plan::of(&Args { test: true, ..Args::default() }, 80);
+        assert_eq!((test.generations, test.counted_over(5000, 30)), ([1, 1], 120));
+    }
+}
