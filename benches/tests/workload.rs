@@ -129,9 +129,9 @@ impl Workload for Known {
         vec![
             span,
             boxes.counted_over(1000),
-            checked,
-            uneven,
-            alone.untraced().one_core().slices_of(Duration::from_millis(16)),
+            checked.beside("chains"),
+            uneven.beside("chains"),
+            alone.untraced().uncounted().one_core().slices_of(Duration::from_millis(16)),
         ]
     }
 
@@ -162,6 +162,12 @@ impl Workload for Known {
         assert!(!ATTENDED.load(Relaxed));
         let threads = results.counted("rust/boxes", "off", "threads").map(|i| (i.low, i.median, i.high));
         assert!(threads.is_none_or(|threads| threads == (3.0, 3.0, 3.0)), "{threads:?}");
+        // Another case is compared by the turns that both had.
+        let more = results.difference(("rust/checked", "off"), ("rust/uneven", "off"));
+        let both =
+            results.row("rust/checked", "off").is_some() && results.row("rust/uneven", "off").is_some();
+        assert_eq!(more.is_some(), both);
+        assert!(more.is_none_or(|more| !more.sure || more.median > 0.0), "{more:?}");
         let ids: Vec<_> = results.rows().iter().map(|row| &row.id[..]).collect();
         format!("reported {} rows: {}", ids.len(), ids.join(" "))
     }
@@ -244,6 +250,8 @@ fn tests() {
     // One without modes has one row, which took what it said.
     let alone: Vec<_> = rows.iter().filter(|row| row.id.starts_with("cc/")).collect();
     assert_eq!((alone.len(), &alone[0].id[..], alone[0].median), (1, "cc/alone", 7.0));
+    // What nobody counts is not said to be nothing.
+    assert_eq!((alone[0].allocs, alone[0].bytes), (None, None));
     // It wants longer slices; how much longer, `plan` is tested for: here, something may disturb a calibration.
     let (long, short) = (alone[0].counts["n"], row("rust/checked/off").counts["n"]);
     assert!(long > short, "{long} operations a slice, beside {short}");

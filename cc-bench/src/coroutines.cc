@@ -45,8 +45,12 @@ template <typename Value>
     return n < 2 ? static_cast<double>(n) : fibonacci_of(n - 1) + fibonacci_of(n - 2);
 }
 
+// What a task is told that is to compute nothing (NOTHING in coroutines.rs).
+constexpr uint32_t kNothing = UINT32_MAX;
+
 inline double compute(uint32_t n) {
-    return opaque(fibonacci_of(opaque(n)));
+    n = opaque(n);
+    return opaque(n == kNothing ? 0.0 : fibonacci_of(n));
 }
 
 using Clock = std::chrono::steady_clock;

@@ -40,6 +40,9 @@ mod ffi {
     }
 }
 
+/// In the place of a number: compute nothing. A task then is what it takes to run one.
+pub const NOTHING: u32 = u32::MAX;
+
 /// Computes the number `tasks` times in a loop.
 pub fn sequential(fibonacci: u32, tasks: u64) -> Batch {
     ffi::tasks_sequential(fibonacci, tasks)
@@ -70,7 +73,7 @@ mod tests {
 
     #[test]
     fn all_kinds_compute_the_same() {
-        for (fibonacci, number) in [(0, 0.0), (1, 1.0), (5, 5.0), (15, 610.0)] {
+        for (fibonacci, number) in [(0, 0.0), (1, 1.0), (5, 5.0), (15, 610.0), (NOTHING, 0.0)] {
             let sum = number * 100.0;
             assert_eq!(sequential(fibonacci, 100).sum, sum);
             assert_eq!(threads(fibonacci, 100).unwrap().sum, sum);

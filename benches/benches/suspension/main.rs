@@ -104,7 +104,7 @@ fn semaphore<T: Tracing, H: Handler>() -> Case {
         let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::new(1)));
         acquires::<T, H, _>(semaphore, move || semaphore.acquire())
     };
-    Case::afresh(semaphore_id(H::NAME), afresh).counted_over(ACQUIRES).one_core()
+    Case::afresh(semaphore_id(H::NAME), afresh).counted_over(ACQUIRES).one_core().beside("semaphore")
 }
 
 /// The same, with a name for the type of tokio's future.

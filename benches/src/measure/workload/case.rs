@@ -26,7 +26,7 @@ pub struct Case {
     pub(crate) slice: Option<Duration>,
     pub(crate) batch: u64,
     pub(crate) per: Option<&'static str>,
-    pub(crate) beside: Option<&'static str>,
+    pub(crate) beside: Option<String>,
     pub(crate) counted: bool,
 }
 
@@ -122,8 +122,8 @@ impl Case {
     /// Runs in one turn with the other cases of this group, right after or before each, so that they can be
     /// [compared](super::Results::difference).
     #[must_use]
-    pub fn beside(mut self, group: &'static str) -> Self {
-        self.beside = Some(group);
+    pub fn beside(mut self, group: impl Into<String>) -> Self {
+        self.beside = Some(group.into());
         self
     }
 

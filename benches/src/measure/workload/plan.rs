@@ -239,7 +239,7 @@ mod tests {
     fn a_round_has_a_turn_for_each_group_and_in_it_each_mode_of_all_its_cases() {
         let mut all = cases(&["rust/a", "rust/b", "rust/c"]);
         for case in &mut all[..2] {
-            case.beside = Some("ab");
+            case.beside = Some("ab".into());
         }
         all[2].not_in = &["on"];
         let results = Results::new(Mode::all(), all, Sink::Null, Names::default());

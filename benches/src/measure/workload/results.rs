@@ -26,7 +26,7 @@ pub(super) struct Info {
     traced: bool,
     not_in: &'static [&'static str],
     selected: bool,
-    beside: Option<&'static str>,
+    beside: Option<String>,
     counted: bool,
     /// Where it is not as long as others'.
     pub(super) slice: Option<Duration>,
@@ -254,7 +254,7 @@ impl Results {
     /// The keys of two that share turns.
     fn together(&self, of: (&str, &str), base: (&str, &str)) -> Option<(Key, Key)> {
         let (of, base) = (self.key(of)?, self.key(base)?);
-        let beside = |case: usize| self.cases[case].beside.ok_or(case);
+        let beside = |case: usize| self.cases[case].beside.as_deref().ok_or(case);
         assert_eq!(beside(of.0), beside(base.0), "cases that are compared have turns together");
         Some((of, base))
     }
@@ -319,7 +319,7 @@ impl Results {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (case, info) in self.cases.iter().enumerate().filter(|(_, info)| info.selected) {
             let same = |group: &&mut Vec<usize>| self.cases[group[0]].beside == info.beside;
-            match info.beside.and_then(|_| groups.iter_mut().find(same)) {
+            match info.beside.as_ref().and_then(|_| groups.iter_mut().find(same)) {
                 Some(group) => group.push(case),
                 None => groups.push(vec![case]),
             }

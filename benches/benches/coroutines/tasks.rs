@@ -1,0 +1,289 @@
+//! The tasks: each runner's batch, run with a number to compute and with nothing.
+
+use std::future::{Future, poll_fn};
+use std::hint::black_box;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use atrace_benches::measure::workload::{Case, Done, Tracing, Wrong};
+use cc_bench::coroutines as cc;
+use cc_bench::coroutines::NOTHING;
+use tracing::info_span;
+
+use super::gate::Gate;
+use super::{Place, Runner};
+
+/// What a batch took, and what came of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Batch {
+    creation: Duration,
+    resume: Duration,
+    destruction: Duration,
+    sum: f64,
+    /// How often tasks were resumed.
+    resumes: u64,
+    /// The bytes of a task.
+    frame: Option<f64>,
+    /// How often C++ took a frame from the heap.
+    news: Option<u64>,
+}
+
+/// Makes the case of a runner.
+pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
+    let id = place.id(runner);
+    let case = match runner {
+        Runner::CcSequential => cc(runner, place, |number, tasks| Ok(cc::sequential(number, tasks))),
+        Runner::CcThread => {
+            cc(runner, place, |number, tasks| cc::threads(number, tasks).map_err(not_started))
+        }
+        Runner::CcCoroutine => cc(runner, place, |number, tasks| Ok(cc::coroutines(number, tasks))),
+        Runner::CcYield => cc(runner, place, |number, tasks| Ok(cc::co_yield(number, tasks))),
+        Runner::Sequential => Case::new(id, batches(runner, place, |n| 2 * n, sequential::<T>)),
+        // std keeps the threads that are alive in a map, whose nodes are as many as the order of their ends has it.
+        Runner::Thread => Case::new(id, batches(runner, place, |n| 2 * n, threads::<T>())).inexact(),
+        // Each is within its span when it is polled, and when it is dropped.
+        Runner::Future => Case::new(id, batches(runner, place, |n| 4 * n, futures::<T>())),
+        // A batch is one task: it is also resumed to end, and dropped.
+        Runner::Yield => {
+            let batch = place.batch(runner);
+            Case::new(id, batches(runner, place, move |n| 2 * (n + 2 * (n / batch)), yielding::<T>))
+        }
+        Runner::Tokio => {
+            let runs = move || batches(runner, place, |n| 4 * n, tokio::<T>(place.one_core));
+            let case = Case::afresh(id, runs);
+            // Its workers allocate when they run out of something.
+            if place.one_core { case } else { case.inexact() }
+        }
+    };
+    let case = case.batch(place.batch(runner)).counted_over(place.batch(runner));
+    let case = case.beside(format!("{} on {}", runner.id(), place.cores()));
+    // It is there for what the program takes without tracing.
+    let case =
+        if place.fibonacci.is_none() { case.not_in(&["nosub", "filtered", "off", "on"]) } else { case };
+    if place.one_core { case.one_core() } else { case }
+}
+
+/// Runs batches. `messages` are those of so many tasks.
+fn batches(
+    runner: Runner,
+    place: Place,
+    messages: impl Fn(u64) -> u64 + 'static,
+    mut run: impl FnMut(u32, u64) -> Result<Batch, Wrong> + 'static,
+) -> impl FnMut(u64) -> Result<Done, Wrong> + 'static {
+    let batch = place.batch(runner);
+    move |n| {
+        let mut total = Batch::default();
+        for _ in 0..n / batch {
+            let done = run(place.number(), batch)?;
+            place.check(done.sum, batch)?;
+            if done.resumes != batch {
+                return Err(format!("{} of {batch} tasks ran", done.resumes));
+            }
+            total.creation += done.creation;
+            total.resume += done.resume;
+            total.destruction += done.destruction;
+            total.frame = done.frame;
+            total.news = done.news.map(|news| news + total.news.unwrap_or(0));
+        }
+        let took = total.creation + total.resume + total.destruction;
+        let mut done = Done::new().took(took).messages(messages(n)).count("resumes", n);
+        // Of a yield they are one for a whole batch.
+        let whole = if runner.is_one_for_all() { n / batch } else { n };
+        if runner.is_created() {
+            done = done.part("creation", total.creation, whole).part("resume", total.resume, n);
+        }
+        if runner.is_destroyed() {
+            done = done.part("destruction", total.destruction, whole);
+        }
+        if let Some(frame) = total.frame {
+            done = done.gauge("frame_bytes", frame);
+        }
+        if let Some(news) = total.news {
+            done = done.gauge("new", news as f64 / n as f64);
+        }
+        Ok(done)
+    }
+}
+
+/// A case in C++, which takes its own times.
+fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> Result<cc::Batch, Wrong> + 'static) -> Case {
+    let nanos = Duration::from_nanos;
+    let run = move |number, tasks| {
+        let done = run(number, tasks)?;
+        let of_coroutines = matches!(runner, Runner::CcCoroutine | Runner::CcYield);
+        Ok(Batch {
+            creation: nanos(done.creation),
+            resume: nanos(done.resume),
+            destruction: nanos(done.destruction),
+            sum: done.sum,
+            resumes: if of_coroutines { done.resumes } else { tasks },
+            // Of one that the compiler has elided, nobody knows how large it would be.
+            frame: (done.news > 0).then(|| done.frame_bytes as f64 / done.news as f64),
+            news: of_coroutines.then_some(done.news),
+        })
+    };
+    Case::new(place.id(runner), batches(runner, place, |_| 0, run)).untraced().uncounted()
+}
+
+/// Adds how long `f` takes.
+fn timed<R>(to: &mut Duration, f: impl FnOnce() -> R) -> R {
+    let start = Instant::now();
+    let result = f();
+    *to += start.elapsed();
+    result
+}
+
+fn not_started(e: std::io::Error) -> Wrong {
+    format!("not as many threads can be started: {e}")
+}
+
+/// Not inlined: every kind of task then calls the same code.
+#[inline(never)]
+fn fibonacci_of(n: u32) -> f64 {
+    if n < 2 { f64::from(n) } else { fibonacci_of(n - 1) + fibonacci_of(n - 2) }
+}
+
+/// A pure function of what is known would be computed once, or never.
+#[inline(always)]
+fn compute(number: u32) -> f64 {
+    black_box(match black_box(number) {
+        NOTHING => 0.0,
+        number => fibonacci_of(number),
+    })
+}
+
+fn sequential<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
+    let mut batch = Batch { resumes: tasks, ..Batch::default() };
+    batch.sum = timed(&mut batch.resume, || {
+        let task = |_| {
+            let span = T::span(|| info_span!("task"));
+            T::within(&span, || compute(number))
+        };
+        (0..tasks).map(task).sum()
+    });
+    Ok(batch)
+}
+
+fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
+    let gate = Arc::new(Gate::default());
+    let mut threads = Vec::new();
+    move |number, tasks| {
+        let mut batch = Batch::default();
+        let created: std::io::Result<()> = timed(&mut batch.creation, || {
+            for _ in 0..tasks {
+                let (gate, span) = (Arc::clone(&gate), T::span(|| info_span!("task")));
+                let task = move || {
+                    gate.wait();
+                    T::within(&span, || compute(number))
+                };
+                threads.push(std::thread::Builder::new().spawn(task)?);
+            }
+            Ok(())
+        });
+        batch.sum = timed(&mut batch.resume, || {
+            gate.open();
+            threads.drain(..).map(|thread| thread.join().expect("no task panics")).sum::<f64>()
+        });
+        batch.resumes = gate.close();
+        created.map_err(not_started)?;
+        Ok(batch)
+    }
+}
+
+/// A future that is resumed as a coroutine's handle is: through a pointer.
+type Task = Pin<Box<dyn Future<Output = f64> + Send>>;
+
+fn boxed(future: impl Future<Output = f64> + Send + 'static) -> (Task, f64) {
+    let frame = size_of_val(&future) as f64;
+    (Box::pin(future), frame)
+}
+
+fn futures<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
+    let mut all: Vec<Task> = Vec::new();
+    move |number, tasks| {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut batch = Batch::default();
+        timed(&mut batch.creation, || {
+            for _ in 0..tasks {
+                let (task, frame) = boxed(T::spanned(async move { compute(number) }, || info_span!("task")));
+                batch.frame = Some(frame);
+                all.push(task);
+            }
+        });
+        timed(&mut batch.resume, || {
+            for task in &mut all {
+                if let Poll::Ready(number) = task.as_mut().poll(&mut context) {
+                    batch.sum += number;
+                    batch.resumes += 1;
+                }
+            }
+        });
+        timed(&mut batch.destruction, || all.clear());
+        Ok(batch)
+    }
+}
+
+/// Is pending once.
+fn yield_once() -> impl Future<Output = ()> + Send {
+    let mut yielded = false;
+    poll_fn(move |_| if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending })
+}
+
+fn yielding<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut batch = Batch::default();
+    let numbers = async move {
+        let mut sum = 0.0;
+        for _ in 0..tasks {
+            sum += compute(number);
+            yield_once().await;
+        }
+        sum
+    };
+    let (mut task, frame) = timed(&mut batch.creation, || boxed(T::spanned(numbers, || info_span!("task"))));
+    batch.frame = Some(frame);
+    batch.sum = timed(&mut batch.resume, || {
+        loop {
+            match task.as_mut().poll(&mut context) {
+                Poll::Pending => batch.resumes += 1,
+                Poll::Ready(sum) => break sum,
+            }
+        }
+    });
+    timed(&mut batch.destruction, || drop(task));
+    Ok(batch)
+}
+
+/// In a runtime without drivers, with a worker a core, or in the calling thread.
+fn tokio<T: Tracing>(one_core: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
+    let mut builder = match one_core {
+        true => tokio::runtime::Builder::new_current_thread(),
+        false => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let mut runtime = None;
+    let mut all = Vec::new();
+    move |number, tasks| {
+        // When it first runs: its workers are not to be in the way of other cases before.
+        let runtime = runtime.get_or_insert_with(|| builder.build().expect("a runtime without drivers"));
+        let mut batch = Batch { resumes: tasks, ..Batch::default() };
+        timed(&mut batch.creation, || {
+            for _ in 0..tasks {
+                let task = T::spanned(async move { compute(number) }, || info_span!("task"));
+                batch.frame = Some(size_of_val(&task) as f64);
+                all.push(runtime.spawn(task));
+            }
+        });
+        batch.sum = timed(&mut batch.resume, || {
+            runtime.block_on(async {
+                let mut sum = 0.0;
+                for task in all.drain(..) {
+                    sum += task.await.expect("no task panics");
+                }
+                sum
+            })
+        });
+        Ok(batch)
+    }
+}
