@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use atrace::tracefs::Instance;
 use atrace_benches::instruments::chain;
-use atrace_benches::measure::measured::{Measured, Stopped};
+use atrace_benches::measure::measured::Measured;
 use atrace_benches::measure::paired::{Config, Paired};
+use atrace_benches::measure::rounds::Stopped;
 use atrace_benches::row::Sink;
 use atrace_benches::stats::Interval;
 
@@ -80,7 +81,7 @@ fn base(n: u64) {
 /// The error of the extra that was found, in nanoseconds or, if `relative`, in parts of the extra:
 /// `base and extra` should take as much more than `base` as `extra` takes by itself.
 fn extra_error(measured: &Measured, relative: bool) -> Interval {
-    let rounds = |id| measured.rounds(id).unwrap();
+    let rounds = |id: &str| measured.rounds(id).unwrap();
     let (base, both, extra) = (rounds("base"), rounds("base and extra"), rounds("extra"));
     let error = |i: usize| {
         let error = both[i] - base[i] - extra[i];
@@ -95,6 +96,7 @@ fn extra_on_a_chain(config: Config) -> Measured {
     paired.case("base and extra", chain::run::<5>);
     paired.case("extra", chain::run::<1>);
     paired.compare("base and extra", "base");
+    paired.compare("extra", "base");
     paired.run()
 }
 
@@ -126,6 +128,7 @@ fn extra_on_a_write(config: Config, path: &Path) -> Measured {
     paired.case("base and extra", |n| run(true, n));
     paired.case("extra", chain::run::<1>);
     paired.compare("base and extra", "base");
+    paired.compare("extra", "base");
     paired.run()
 }
 

@@ -3,6 +3,7 @@
 #include "cc-bench/src/bench.h"
 
 #include <dlfcn.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <string_view>
@@ -157,6 +158,38 @@ uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iter
     repeat(iterations, [&](uint64_t) {
         forget(bytes);
         if (write(fd, bytes, length) == static_cast<ssize_t>(length)) whole++;
+    });
+    return whole;
+}
+
+// The instruction alone, as `write` is called in it: there is no function to return from.
+[[gnu::always_inline]] static inline intptr_t system_write(intptr_t fd, const uint8_t* bytes, size_t length) {
+#if defined(__x86_64__)
+    intptr_t result = SYS_write;
+    asm volatile("syscall" : "+a"(result) : "D"(fd), "S"(bytes), "d"(length) : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register intptr_t result asm("x0") = fd;
+    register const uint8_t* second asm("x1") = bytes;
+    register size_t third asm("x2") = length;
+    register intptr_t number asm("x8") = SYS_write;
+    asm volatile("svc #0" : "+r"(result) : "r"(second), "r"(third), "r"(number) : "memory");
+    return result;
+#else
+    return syscall(SYS_write, fd, bytes, length);
+#endif
+}
+
+uint64_t inline_writes(int32_t fd, rust::Slice<const uint8_t> messages, rust::Slice<const size_t> lengths,
+                       uint64_t iterations) {
+    uint64_t whole = 0;
+    repeat(iterations, [&](uint64_t) {
+        const uint8_t* bytes = messages.data();
+        for (const size_t length : lengths) {
+            forget(bytes);
+            if (system_write(fd, bytes, length) == static_cast<intptr_t>(length)) whole++;
+            bytes += length;
+        }
     });
     return whole;
 }

@@ -25,6 +25,8 @@ void async_for_track_end(const char* track, uint64_t iterations);
 uint64_t is_enabled(uint64_t iterations);
 uint64_t get_tags(uint64_t iterations);
 uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iterations);
+uint64_t inline_writes(int32_t fd, rust::Slice<const uint8_t> messages, rust::Slice<const size_t> lengths,
+                       uint64_t iterations);
 
 // Whether the libcutils of this device has the function; those that each has are not asked for.
 bool has(rust::Str function);

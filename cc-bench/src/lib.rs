@@ -68,6 +68,7 @@ mod ffi {
         fn is_enabled(iterations: u64) -> u64;
         fn get_tags(iterations: u64) -> u64;
         fn raw_write(fd: i32, message: &[u8], iterations: u64) -> u64;
+        fn inline_writes(fd: i32, messages: &[u8], lengths: &[usize], iterations: u64) -> u64;
 
         fn has(function: &str) -> bool;
         fn enabled_tags() -> u64;
@@ -224,6 +225,27 @@ pub fn get_tags(iterations: u64) -> u64 {
 /// Writes `message` to `fd`, one `write(2)` an iteration; returns how many were taken whole.
 pub fn raw_write(fd: BorrowedFd<'_>, message: &[u8], iterations: u64) -> u64 {
     ffi::raw_write(fd.as_raw_fd(), message, iterations)
+}
+
+/// Messages that are written by the system call's instruction in the loop itself: the least that writing them can cost, as
+/// nothing is called and nothing returns. On 32-bit processors it is `syscall()`.
+#[derive(Clone, Debug)]
+pub struct InlineWrites {
+    bytes: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+impl InlineWrites {
+    /// Keeps these messages.
+    pub fn of<M: AsRef<[u8]>>(messages: &[M]) -> Self {
+        let all = messages.iter().map(AsRef::as_ref);
+        Self { bytes: all.clone().flatten().copied().collect(), lengths: all.map(<[u8]>::len).collect() }
+    }
+
+    /// Writes all of them to `fd`, one after the other, so many times; returns how many writes were taken whole.
+    pub fn run(&self, fd: BorrowedFd<'_>, iterations: u64) -> u64 {
+        ffi::inline_writes(fd.as_raw_fd(), &self.bytes, &self.lengths, iterations)
+    }
 }
 
 /// Returns the tags that libcutils has enabled, after it looked whether the flags property has changed.

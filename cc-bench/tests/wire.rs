@@ -109,13 +109,16 @@ fn loops_write_once_an_iteration() {
 }
 
 #[test]
-fn a_raw_write_is_counted_when_taken_whole() {
-    alone("a_raw_write_is_counted_when_taken_whole", |place| {
+fn raw_and_inlined_writes_are_counted_when_taken_whole() {
+    alone("raw_and_inlined_writes_are_counted_when_taken_whole", |place| {
         let file = std::fs::File::create(place.path("raw")).unwrap();
         assert_eq!(cc_bench::raw_write(file.as_fd(), b"abc", 3), 3);
         assert_eq!(std::fs::read(place.path("raw")).unwrap(), b"abcabcabc");
         let unwritable = std::fs::File::open(place.path("raw")).unwrap();
         assert_eq!(cc_bench::raw_write(unwritable.as_fd(), b"abc", 3), 0);
+        let inlined = cc_bench::InlineWrites::of(&["d", "ef"]);
+        assert_eq!((inlined.run(file.as_fd(), 2), inlined.run(unwritable.as_fd(), 2)), (4, 0));
+        assert_eq!(std::fs::read(place.path("raw")).unwrap(), b"abcabcabcdefdef");
     });
 }
 

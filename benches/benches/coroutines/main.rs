@@ -166,7 +166,7 @@ impl Workload for Coroutines {
     }
 
     fn seconds() -> u64 {
-        100
+        80
     }
 
     fn report(results: &Results) -> String {

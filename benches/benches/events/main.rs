@@ -90,7 +90,9 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     section("threads", threads(session, &switch)?);
     section("watch", workload::measure::<Watched>(session)?.rows().to_vec());
     output.aside(|| criterion(session, &switch))?;
-    output.end(&rows, &Judged::of_rows(&promises::of_events(), &rows))?;
+    // In a test, only what is counted can be judged.
+    let promised = if session.args().test { Vec::new() } else { promises::of_events() };
+    output.end(&rows, &Judged::of_rows(&promised, &rows))?;
     let none_asked = rows.is_empty() && !session.args().filters.is_empty();
     if none_asked {
         println!("no case has an id with that in it; --list shows them");
@@ -169,11 +171,6 @@ fn verify(session: &Session, id: &str, run: &mut dyn FnMut(u64), events: u64) ->
     }
 }
 
-fn config(session: &Session) -> Config {
-    let full = Config::of(session.args());
-    if full.once { full } else { Config { budget: full.budget.mul_f64(1.2), ..full } }
-}
-
 /// Measures the operations in one state, with whatever else `add` adds, `who` being Rust's name.
 fn compare(
     session: &Session,
@@ -182,13 +179,22 @@ fn compare(
     add: impl for<'a> FnOnce(&mut Paired<'a>),
 ) -> io::Result<Vec<Row>> {
     let mut counted = Vec::new();
-    let mut paired = Paired::new(config(session));
+    let mut paired = Paired::new(Config::of(session.args()));
+    let promised = promises::of_events();
     for Operation { event, mut rust, cc, .. } in operations() {
         let messages = if state == State::On { event.messages } else { 0 };
         let [rust_id, cc_id] = [who.clone(), Who::Cc].map(|who| Id::event(who, state, event).to_string());
         verify(session, &rust_id, &mut rust, messages)?;
+        let written = if state == State::On { session.messages()?.unwrap_or_default() } else { Vec::new() };
         counted.push((rust_id.clone(), per_op(COUNTED, &mut rust)));
         paired.case(&rust_id, rust);
+        if *who == Who::Rust && !written.is_empty() {
+            // The same bytes, and nothing but the system call: what is above that is this library's.
+            let least = Id::limit(&format!("inline_write_{}", event.name)).to_string();
+            let (file, writes) = (marker(session)?, cc_bench::InlineWrites::of(&written));
+            paired.case(&least, move |n| _ = writes.run(file.as_fd(), n));
+            paired.compare_above(&rust_id, &least);
+        }
         if let Some(mut cc) = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes()) {
             verify(session, &cc_id, &mut cc, messages)?;
             paired.case(&cc_id, cc);
@@ -196,6 +202,7 @@ fn compare(
         }
     }
     add(&mut paired);
+    paired.promise(&promised);
     paired.select(session.args());
     let measured = paired.run();
     println!("\n{}, {who}: {measured}", state.name());
@@ -295,7 +302,7 @@ fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };
         let file = marker(session)?;
-        let mut paired = Paired::new(config(session));
+        let mut paired = Paired::new(Config::of(session.args()));
         for length in LENGTHS {
             let name = text(length);
             paired.case(id(state, length), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
@@ -343,7 +350,7 @@ fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>>
 }
 
 fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
-    let config = config(session);
+    let config = Config::of(session.args());
     let numbers: &[usize] = if config.once { &[1, 2] } else { &[1, 2, 4, 8] };
     let mut rows = Vec::new();
     let begin = &EVENTS[0];
@@ -381,8 +388,8 @@ fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
         return Ok(());
     }
     let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(800))
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(300))
         .sample_size(40)
         .without_plots()
         .configure_from_args();

@@ -217,7 +217,7 @@ impl Workload for Live {
     }
 
     fn seconds() -> u64 {
-        88
+        62
     }
 
     fn report(results: &Results) -> String {

@@ -62,11 +62,14 @@ impl Workload for Subscribers {
             let what = What::RawWriteOf(mode.to_owned(), case_of(case));
             Id { who: Who::Limit, what }.to_string()
         };
-        Names { row: |case, mode| row(case, mode).to_string(), raw, raw_writes: RawWrites::OfTheWhole }
+        let inlined =
+            |case: &str, mode: &str| Id::limit(&format!("inline_write_of_{mode}_{case}")).to_string();
+        let row = |case: &str, mode: &str| row(case, mode).to_string();
+        Names { row, raw, inlined, raw_writes: RawWrites::OfTheWhole }
     }
 
     fn seconds() -> u64 {
-        70
+        60
     }
 
     fn report(results: &Results) -> String {
@@ -119,8 +122,8 @@ fn with_criterion(session: &Session) -> ExitCode {
     let mode = Subscribers::modes().into_iter().find(|mode| mode.name() == name).expect("one of three");
     let _switched = mode.set_up().expect("what was switched before can be again");
     let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(800))
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(300))
         .sample_size(40)
         .without_plots();
     for case in Case::ALL {

@@ -172,7 +172,7 @@ impl Workload for Threads {
     }
 
     fn seconds() -> u64 {
-        56
+        45
     }
 
     fn report(results: &Results) -> String {

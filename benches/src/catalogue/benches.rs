@@ -26,24 +26,24 @@ pub struct Bench {
 
 /// All, in the order in which a full run has them.
 pub const BENCHES: [Bench; 7] = [
-    Bench { name: ATRACE, command: "cargo bench -p atrace-benches --bench atrace", seconds: (130, 40) },
+    Bench { name: ATRACE, command: "cargo bench -p atrace-benches --bench atrace", seconds: (115, 40) },
     Bench {
         name: SUBSCRIBER,
         command: "cargo bench -p atrace-benches --bench subscriber",
-        seconds: (190, 50),
+        seconds: (70, 20),
     },
     Bench {
         name: "suspension",
         command: "cargo bench -p atrace-benches --bench suspension",
-        seconds: (80, 15),
+        seconds: (48, 12),
     },
     Bench {
         name: "coroutines",
         command: "cargo bench -p atrace-benches --bench coroutines",
-        seconds: (80, 15),
+        seconds: (84, 20),
     },
-    Bench { name: "threads", command: "cargo bench -p atrace-benches --bench threads", seconds: (62, 12) },
-    Bench { name: "live", command: "cargo bench -p atrace-benches --bench live", seconds: (80, 15) },
+    Bench { name: "threads", command: "cargo bench -p atrace-benches --bench threads", seconds: (50, 12) },
+    Bench { name: "live", command: "cargo bench -p atrace-benches --bench live", seconds: (66, 15) },
     Bench {
         name: INSTRUCTIONS,
         command: "cargo run -p atrace-benches --bin instructions",

@@ -43,6 +43,8 @@ pub struct Args {
     pub quick: bool,
     /// Name the cases and run none.
     pub list: bool,
+    /// Say what can be asked for and run nothing.
+    pub help: bool,
     /// Run only the cases whose id contains one of these, or all if there are none.
     pub filters: Vec<String>,
     /// A filter must be the whole id.
@@ -50,6 +52,20 @@ pub struct Args {
     /// Which of the alternating processes this is; see [`crate::harness::child`].
     pub mode: Option<String>,
 }
+
+/// What `--help` says.
+pub(super) const HELP: &str = "\
+usage: cargo bench --bench BENCH -- [OPTIONS] [FILTER]...
+
+Measures the cases whose id contains one of the filters, or all, and leaves their rows if none is left out.
+
+  --quick   take a quarter of the time, and be less sure
+  --test    run every case once, check what it does, and measure nothing
+  --list    name the cases
+  --exact   a filter is a whole id
+  --help    say this
+
+environment: ATRACE_BENCH_SINK (tracefs, file, null), ATRACE_OVERHEAD_DIR (where rows are left)";
 
 /// Why a command line is not understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +121,7 @@ impl Args {
                 "--test" => parsed.test = true,
                 "--quick" => parsed.quick = true,
                 "--list" => parsed.list = true,
+                "--help" | "-h" => parsed.help = true,
                 "--exact" => parsed.exact = true,
                 "--mode" => parsed.mode = Some(value()?),
                 _ if WITH_VALUE.contains(&flag) => drop(value()?),
@@ -141,6 +158,7 @@ mod tests {
         let quick = parse("--quick --bench");
         assert!(quick.quick && !quick.test);
         assert!(parse("--list --format terse").list);
+        assert!(parse("--bench --help").help && parse("-h").help && !parse("--bench").help);
         assert!(parse("--list --format terse").filters.is_empty());
     }
 

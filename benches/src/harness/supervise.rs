@@ -34,10 +34,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::args::Args;
+use super::args::{Args, HELP};
 use super::session::{CHILD, Session};
 use super::sink::{MARKER, PREFIX, Prepared, SINK};
-use super::terminal::{complain, fail};
+use super::terminal::{complain, fail, say};
 use crate::row::env_path;
 
 const PROPERTIES: &str = "ATRACE_PROPERTIES";
@@ -61,6 +61,10 @@ pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
         Ok(args) => args,
         Err(e) => return fail(2, e),
     };
+    if args.help {
+        say(HELP);
+        return ExitCode::SUCCESS;
+    }
     if args.list {
         return main_child(Session::without_sink(args));
     }

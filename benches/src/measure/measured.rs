@@ -3,29 +3,29 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::row::{Row, Sink, Versus};
-use crate::stats::{self, Interval};
+use super::rounds::Stopped;
+use crate::row::{Above, Row, Sink, Versus};
+use crate::stats::Interval;
+use crate::stats::sample::{self, Sample};
 
-/// Why there were no more rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// Everything that was asked for is known well enough.
-    Tight,
-    /// There were as many as allowed, and not everything is known well enough.
-    Rounds,
-    /// Time was up, and not everything is known well enough.
-    Budget,
-    /// A test: nothing was measured.
-    Once,
+/// A case that is compared to another.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) id: String,
+    pub(crate) base: String,
+    /// The highest ratio that is promised.
+    pub(crate) at_most: Option<f64>,
+    /// Whether the difference is wanted, too.
+    pub(crate) above: bool,
 }
 
 /// The rounds of cases that ran beside each other.
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub(crate) ids: Vec<String>,
-    /// For every case, the nanoseconds of one operation in every round.
-    pub(crate) rounds: Vec<Vec<f64>>,
-    pub(crate) comparisons: Vec<(String, String)>,
+    /// For every case, its slices; those of a round are at the same place.
+    pub(crate) samples: Vec<Vec<Sample>>,
+    pub(crate) comparisons: Vec<Asked>,
     pub(crate) stopped: Stopped,
     pub(crate) took: Duration,
     pub(crate) floor: Duration,
@@ -37,28 +37,37 @@ impl Measured {
         self.ids.iter().map(|id| &id[..])
     }
 
-    /// Returns the nanoseconds of one operation, for every round.
-    #[must_use]
-    pub fn rounds(&self, id: &str) -> Option<&[f64]> {
-        Some(&self.rounds[self.ids.iter().position(|i| i == id)?])
+    fn samples(&self, id: &str) -> Option<&[Sample]> {
+        Some(&self.samples[self.ids.iter().position(|i| i == id)?])
     }
 
-    /// Returns the nanoseconds of one operation.
+    /// How long the chain takes at the speed that times are given at: the same for all cases.
+    fn reference(&self) -> f64 {
+        sample::reference(self.samples.iter().flatten())
+    }
+
+    /// Returns the nanoseconds of one operation, for every round, as they were.
+    #[must_use]
+    pub fn rounds(&self, id: &str) -> Option<Vec<f64>> {
+        Some(self.samples(id)?.iter().map(|sample| sample.ns).collect())
+    }
+
+    /// Returns the nanoseconds of one operation, at the reference speed.
     #[must_use]
     pub fn ns(&self, id: &str) -> Option<Interval> {
-        Interval::of(self.rounds(id)?)
+        sample::at_reference(self.samples(id)?, self.reference())
     }
 
     /// Returns how many times as long as `base` the case `id` takes.
     #[must_use]
     pub fn ratio(&self, id: &str, base: &str) -> Option<Interval> {
-        stats::ratio(self.rounds(id)?, self.rounds(base)?)
+        Interval::of(&sample::ratios(self.samples(id)?, self.samples(base)?))
     }
 
-    /// Returns how many nanoseconds longer than `base` the case `id` takes.
+    /// Returns how many nanoseconds longer than `base` the case `id` takes, at the reference speed.
     #[must_use]
     pub fn difference(&self, id: &str, base: &str) -> Option<Interval> {
-        stats::difference(self.rounds(id)?, self.rounds(base)?)
+        Interval::of(&sample::differences(self.samples(id)?, self.samples(base)?, self.reference()))
     }
 
     /// Returns why there were no more rounds.
@@ -78,10 +87,14 @@ impl Measured {
     /// Makes the row of one case.
     #[must_use]
     pub fn row(&self, id: &str, sink: Sink) -> Option<Row> {
-        let mut row = Row::new(id, self.ns(id)?, sink).with_rounds(self.rounds(id)?);
-        for (_, base) in self.comparisons.iter().filter(|(i, _)| i == id) {
+        let mut row = Row::new(id, self.ns(id)?, sink).with_rounds(&self.rounds(id)?);
+        row.speeds = sample::range(self.samples(id)?, self.reference());
+        for Asked { base, above, .. } in self.comparisons.iter().filter(|asked| asked.id == id) {
             if let Some(ratio) = self.ratio(id, base) {
                 row.vs.insert(base.clone(), Versus::from(ratio));
+            }
+            if let Some(ns) = self.difference(id, base).filter(|_| *above) {
+                row.above.insert(base.clone(), Above::from(ns));
             }
         }
         Some(row)
@@ -91,10 +104,10 @@ impl Measured {
 impl fmt::Display for Measured {
     /// Says in one line how much was measured and why no more.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rounds = self.rounds.first().map_or(0, Vec::len);
+        let rounds = self.samples.iter().map(Vec::len).max().unwrap_or(0);
         write!(f, "{} cases, {rounds} rounds in {:.1} s", self.ids.len(), self.took.as_secs_f64())?;
         match self.stopped {
-            Stopped::Tight => write!(f, ": every comparison is tight")?,
+            Stopped::Tight => write!(f, ": everything is decided")?,
             Stopped::Rounds => write!(f, ": the most rounds allowed; mind the intervals")?,
             Stopped::Budget => write!(f, ": time was up; mind the intervals")?,
             Stopped::Once => return write!(f, ": each ran once, nothing was measured"),
@@ -114,8 +127,8 @@ mod tests {
     fn rows_have_the_ratios_that_were_asked_for() {
         let measured = Measured {
             ids: vec!["rust/a".into(), "cc/a".into()],
-            rounds: vec![vec![1.0; 20], vec![4.0; 20]],
-            comparisons: vec![("rust/a".into(), "cc/a".into())],
+            samples: [1.0, 4.0].map(|ns| vec![Sample::of(ns); 20]).into(),
+            comparisons: vec![Asked { id: "rust/a".into(), base: "cc/a".into(), at_most: None, above: true }],
             stopped: Stopped::Tight,
             took: Duration::from_millis(1234),
             floor: Duration::from_nanos(20),
@@ -125,11 +138,12 @@ mod tests {
         assert_eq!((rows[0].median, rows[0].noisy, rows[0].sink), (1.0, false, Sink::Null));
         assert_eq!(rows[0].vs["cc/a"].ratio, 0.25);
         assert!(rows[0].vs_process.is_empty() && rows[1].vs.is_empty());
+        assert_eq!((rows[0].above["cc/a"].ns, rows[0].speeds), (-3.0, Some([1.0, 1.0])));
         assert_eq!(measured.difference("rust/a", "cc/a").unwrap().median, -3.0);
         assert!(measured.ratio("rust/a", "cc/b").is_none());
         assert_eq!(
             measured.to_string(),
-            "2 cases, 20 rounds in 1.2 s: every comparison is tight (a reading of the timer takes 20 ns)"
+            "2 cases, 20 rounds in 1.2 s: everything is decided (a reading of the timer takes 20 ns)"
         );
     }
 }

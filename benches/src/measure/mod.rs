@@ -4,8 +4,12 @@
 //! - [`workload`] does so with processes that take turns: whole programs, without instrumentation, with it, and traced.
 //! - [`instructions`] counts instructions, and holds them against bounds.
 
+mod config;
 pub mod instructions;
 pub mod measured;
 pub mod paired;
+pub mod rounds;
+#[cfg(test)]
+mod simulation;
 pub mod threads;
 pub mod workload;

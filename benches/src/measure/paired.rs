@@ -25,90 +25,17 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::catalogue::Id;
+use crate::catalogue::promises::Promise;
 use crate::harness::args::Args;
 use crate::harness::progress;
+use crate::instruments::chain;
 use crate::instruments::clock::timer_floor;
 use crate::instruments::cpu::Pin;
-use crate::measure::measured::{Measured, Stopped};
-use crate::stats::{self, Interval};
-
-/// How long, how often, and how sure.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Config {
-    /// How long one slice of a case takes: 0.2 to 1 ms. A case slower than that runs once.
-    pub slice: Duration,
-    /// How long a case runs untimed before each of its slices, to have its code and data in the
-    /// caches; zero for not at all.
-    pub warm_up: Duration,
-    /// No comparison rests on fewer rounds.
-    pub min_rounds: usize,
-    /// No comparison is given more rounds, however uncertain it is.
-    pub max_rounds: usize,
-    /// How long all rounds together may take, once there are `min_rounds`.
-    pub budget: Duration,
-    /// Rounds go on until each compared ratio has half its interval within this part of it…
-    pub tight: f64,
-    /// …or the difference has half its interval within this many nanoseconds.
-    pub tight_ns: f64,
-    /// Whether to stay on one CPU while measuring.
-    pub pin: bool,
-    /// The id of a case, usually an empty loop, whose time is taken off every other case's in the
-    /// same round. By default nothing is.
-    pub subtract: Option<String>,
-    /// What the order of the cases is drawn from.
-    pub seed: u64,
-    /// Run one operation of every case, once, and measure nothing.
-    pub once: bool,
-}
-
-impl Config {
-    /// Returns the configuration of a full run.
-    #[must_use]
-    pub fn full() -> Self {
-        Self {
-            slice: Duration::from_micros(300),
-            warm_up: Duration::from_micros(30),
-            min_rounds: 200,
-            max_rounds: 3000,
-            budget: Duration::from_secs(20),
-            tight: 0.005,
-            tight_ns: 0.02,
-            pin: true,
-            subtract: None,
-            seed: 0xA7ACE,
-            once: false,
-        }
-    }
-
-    /// Returns the configuration of a run with `--quick`.
-    #[must_use]
-    pub fn quick() -> Self {
-        Self {
-            min_rounds: 60,
-            max_rounds: 400,
-            budget: Duration::from_secs(3),
-            tight: 0.01,
-            tight_ns: 0.05,
-            ..Self::full()
-        }
-    }
-
-    /// Returns the configuration of a bench that runs as a test.
-    #[must_use]
-    pub fn test() -> Self {
-        Self { once: true, min_rounds: 1, max_rounds: 1, pin: false, ..Self::full() }
-    }
-
-    /// Returns the configuration that a command line asks for.
-    #[must_use]
-    pub fn of(args: &Args) -> Self {
-        match args {
-            Args { test: true, .. } => Self::test(),
-            Args { quick: true, .. } => Self::quick(),
-            _ => Self::full(),
-        }
-    }
-}
+pub use crate::measure::config::Config;
+use crate::measure::measured::{Asked, Measured};
+use crate::measure::rounds::{self, Comparison};
+use crate::stats::sample::Sample;
 
 /// Something to measure: an id, and a closure that runs the operation as often as it is told.
 pub struct Case<'a> {
@@ -140,19 +67,31 @@ impl<'a> Case<'a> {
     }
 
     fn slice(&mut self, warm_up: u64, iters: u64) -> Duration {
+        self.timed(warm_up, iters).0
+    }
+
+    /// Runs a slice, between two chains.
+    fn sample(&mut self, warm_up: u64, iters: u64) -> Sample {
+        let (took, chain) = self.timed(warm_up, iters);
+        Sample { ns: nanos(took, iters), chain }
+    }
+
+    fn timed(&mut self, warm_up: u64, iters: u64) -> (Duration, [f64; 2]) {
         if let Some(before) = &mut self.before {
             before();
         }
         if warm_up > 0 {
             (self.run)(warm_up);
         }
+        let before = chain::time();
         let start = Instant::now();
         (self.run)(iters);
         let took = start.elapsed();
+        let after = chain::time();
         if let Some(after) = &mut self.after {
             after();
         }
-        took
+        (took, [before, after])
     }
 }
 
@@ -167,7 +106,7 @@ impl fmt::Debug for Case<'_> {
 pub struct Paired<'a> {
     config: Config,
     cases: Vec<Case<'a>>,
-    comparisons: Vec<(String, String)>,
+    comparisons: Vec<Asked>,
 }
 
 impl<'a> Paired<'a> {
@@ -195,15 +134,31 @@ impl<'a> Paired<'a> {
     /// Asks for the ratio of the case `id` to the case `base`. Rounds go on until all these are
     /// known well enough; the rows have them under `vs`.
     pub fn compare(&mut self, id: impl Into<String>, base: impl Into<String>) {
-        self.comparisons.push((id.into(), base.into()));
+        let (id, base) = (id.into(), base.into());
+        self.comparisons.push(Asked { id, base, at_most: None, above: false });
+    }
+
+    /// Asks for the ratio, and for the difference in nanoseconds, which the rows have under `above`.
+    pub fn compare_above(&mut self, id: impl Into<String>, base: impl Into<String>) {
+        self.compare(id, base);
+        self.comparisons.iter_mut().last().expect("it was added just now").above = true;
+    }
+
+    /// Tells what is promised of the ratios that were asked for. These have rounds until that is decided.
+    pub fn promise(&mut self, promises: &[Promise]) {
+        for Promise { id, base, at_most, .. } in promises {
+            let [id, base] = [id, base].map(Id::to_string);
+            let asked = self.comparisons.iter_mut().find(|asked| asked.id == id && asked.base == base);
+            if let Some(asked) = asked {
+                asked.at_most = Some(*at_most);
+            }
+        }
     }
 
     /// Keeps the cases that the command line selects, with what they are compared to.
     pub fn select(&mut self, args: &Args) {
-        self.comparisons.retain(|(id, _)| args.selects(id));
-        let needed = |id: &str| {
-            self.comparisons.iter().any(|(_, base)| base == id) || self.config.subtract.as_deref() == Some(id)
-        };
+        self.comparisons.retain(|asked| args.selects(&asked.id));
+        let needed = |id: &str| self.comparisons.iter().any(|asked| asked.base == id);
         self.cases.retain(|c| args.selects(&c.id) || needed(&c.id));
     }
 
@@ -216,65 +171,32 @@ impl<'a> Paired<'a> {
     ///
     /// # Panics
     ///
-    /// When a comparison, or what is to be subtracted, names no case.
+    /// When a comparison names no case.
     #[must_use]
     pub fn run(mut self) -> Measured {
         let place = |id: &String| {
             self.cases.iter().position(|c| c.id == *id).unwrap_or_else(|| panic!("no case is called {id:?}"))
         };
-        let compared: Vec<_> = self.comparisons.iter().map(|(id, base)| (place(id), place(base))).collect();
-        let subtract = self.config.subtract.as_ref().map(place);
+        let comparison = |Asked { id, base, at_most, .. }: &Asked| Comparison {
+            of: place(id),
+            base: place(base),
+            at_most: *at_most,
+        };
+        let comparisons: Vec<_> = self.comparisons.iter().map(comparison).collect();
+        let ids: Vec<String> = self.cases.iter().map(|c| c.id.clone()).collect();
 
         let _pin = if self.config.pin { Pin::here().ok() } else { None };
         let floor = timer_floor();
         let start = Instant::now();
         let iters: Vec<_> = self.cases.iter_mut().map(|c| calibrate(c, &self.config)).collect();
-        let mut measured = Measured {
-            ids: self.cases.iter().map(|c| c.id.clone()).collect(),
-            rounds: vec![Vec::with_capacity(self.config.max_rounds); self.cases.len()],
-            comparisons: self.comparisons,
-            stopped: Stopped::Once,
-            took: Duration::ZERO,
-            floor,
+        let slice = |case: usize| {
+            progress::step(&ids[case]);
+            let Iters { warm_up, slice } = iters[case];
+            self.cases[case].sample(warm_up, slice)
         };
-        let mut order: Vec<usize> = (0..self.cases.len()).collect();
-        let mut random = fastrand::Rng::with_seed(self.config.seed);
-        let mut next_check = self.config.min_rounds;
-        let mut round = vec![0.0; self.cases.len()];
-        for rounds in 1.. {
-            random.shuffle(&mut order);
-            for &i in &order {
-                let Iters { warm_up, slice } = iters[i];
-                round[i] = nanos(self.cases[i].slice(warm_up, slice), slice);
-            }
-            let off = subtract.map_or(0.0, |s| round[s]);
-            for (i, samples) in measured.rounds.iter_mut().enumerate() {
-                samples.push(if subtract == Some(i) { round[i] } else { round[i] - off });
-            }
-            if rounds < next_check {
-                continue;
-            }
-            next_check = rounds + rounds.div_ceil(8);
-            progress::step(&measured.ids[order[0]]);
-            if self.config.once {
-                break;
-            }
-            if is_tight(&measured, &compared, &self.config) {
-                measured.stopped = Stopped::Tight;
-                break;
-            }
-            if rounds >= self.config.max_rounds {
-                measured.stopped = Stopped::Rounds;
-                break;
-            }
-            next_check = next_check.min(self.config.max_rounds);
-            if start.elapsed() > self.config.budget {
-                measured.stopped = Stopped::Budget;
-                break;
-            }
-        }
-        measured.took = start.elapsed();
-        measured
+        let (samples, stopped) =
+            rounds::run(&self.config, ids.len(), &comparisons, slice, || start.elapsed());
+        Measured { ids, samples, comparisons: self.comparisons, stopped, took: start.elapsed(), floor }
     }
 }
 
@@ -310,23 +232,12 @@ pub(crate) fn nanos(took: Duration, iters: u64) -> f64 {
     took.as_secs_f64() * 1e9 / iters as f64
 }
 
-/// Whether everything that was asked for is known well enough.
-fn is_tight(measured: &Measured, compared: &[(usize, usize)], config: &Config) -> bool {
-    let tight_pair = |&(a, b): &(usize, usize)| {
-        let (a, b) = (&measured.rounds[a], &measured.rounds[b]);
-        stats::ratio(a, b).is_some_and(|i| i.relative() <= config.tight)
-            || stats::difference(a, b).is_some_and(|i| i.half_width() <= config.tight_ns)
-    };
-    // Of too few rounds, everything is noisy.
-    let quiet = |samples: &Vec<f64>| Interval::of(samples).is_some_and(|i| !i.is_noisy());
-    compared.iter().all(tight_pair) && measured.rounds.iter().all(quiet)
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
 
     use super::*;
+    use crate::measure::rounds::Stopped;
 
     #[test]
     fn once_runs_each_case_once() {
@@ -370,7 +281,7 @@ mod tests {
         paired.compare("a", "b");
         let measured = paired.run();
         assert_eq!(measured.stopped, Stopped::Rounds);
-        assert!(measured.rounds.iter().all(|r| r.len() == 10));
+        assert!(measured.samples.iter().all(|r| r.len() == 10));
         for log in [a.take(), b.take()] {
             let (_, slices) = log.split_at(log.len() - 20);
             let (warm_up, slice) = (slices[0], slices[1]);
@@ -447,60 +358,7 @@ mod tests {
         paired.case("b", |_| ());
         paired.compare("a", "b");
         let measured = paired.run();
-        assert_eq!((measured.stopped, measured.rounds[0].len()), (Stopped::Tight, 8));
-    }
-
-    #[test]
-    fn tight_is_every_comparison_and_no_noise() {
-        let around = |ns: f64, n: usize, part: f64| -> Vec<f64> {
-            (0..n).map(|i| if i % 2 == 0 { ns * (1.0 - part) } else { ns * (1.0 + part) }).collect()
-        };
-        let config = Config { tight: 0.01, tight_ns: 0.05, ..Config::quick() };
-        let tight = |rounds: Vec<Vec<f64>>, compared: &[(usize, usize)]| {
-            let measured = Measured {
-                ids: (0..rounds.len()).map(|i| i.to_string()).collect(),
-                rounds,
-                comparisons: Vec::new(),
-                stopped: Stopped::Once,
-                took: Duration::ZERO,
-                floor: Duration::ZERO,
-            };
-            is_tight(&measured, compared, &config)
-        };
-        let [steady, moving, wild] = [0.0, 0.03, 0.3].map(|part| around(100.0, 40, part));
-        assert!(tight(vec![steady.clone(), steady.clone()], &[(0, 1)]));
-        // One of two comparisons is not.
-        let all = vec![steady.clone(), steady.clone(), moving.clone()];
-        assert!(tight(all.clone(), &[(0, 1)]));
-        assert!(!tight(all.clone(), &[(0, 2)]));
-        assert!(!tight(all, &[(0, 1), (0, 2)]));
-        // What is compared with nothing must be quiet, too.
-        assert!(!tight(vec![steady.clone(), steady, wild.clone()], &[(0, 1)]));
-        // What moves together is tight, but noise.
-        assert!(tight(vec![moving.clone(), moving], &[(0, 1)]));
-        assert!(!tight(vec![wild.clone(), wild], &[(0, 1)]));
-        // A difference of little is tight, however large its part.
-        assert!(tight(vec![around(1.0, 40, 0.0), around(1.0, 40, 0.04)], &[(0, 1)]));
-        // Five rounds say nothing.
-        assert!(!tight(vec![vec![100.0; 5], vec![100.0; 5]], &[(0, 1)]));
-        assert!(tight(vec![vec![100.0; 6], vec![100.0; 6]], &[(0, 1)]));
-    }
-
-    #[test]
-    fn subtracts_only_when_asked() {
-        let work = |n: u64| {
-            crate::instruments::chain::run::<1>(n);
-        };
-        let config = Config { min_rounds: 8, max_rounds: 8, ..Config::quick() };
-        let run = |subtract: Option<&str>| {
-            let mut paired = Paired::new(Config { subtract: subtract.map(String::from), ..config.clone() });
-            paired.case("a", work);
-            paired.case("b", work);
-            paired.run()
-        };
-        assert!(run(None).ns("a").unwrap().median > 0.0);
-        let subtracted = run(Some("b"));
-        assert!(subtracted.ns("a").unwrap().median.abs() < subtracted.ns("b").unwrap().median);
+        assert_eq!((measured.stopped, measured.samples[0].len()), (Stopped::Tight, 8));
     }
 
     #[test]
@@ -518,7 +376,7 @@ mod tests {
         paired.case("b", |_| std::thread::sleep(Duration::from_micros(50)));
         paired.compare("a", "b");
         let measured = paired.run();
-        assert_eq!((measured.stopped, measured.rounds[0].len()), (Stopped::Budget, 8));
+        assert_eq!((measured.stopped, measured.samples[0].len()), (Stopped::Budget, 8));
     }
 
     #[test]

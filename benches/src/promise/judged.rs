@@ -56,6 +56,13 @@ impl Verdict {
         Self::at_most(-limit, -high, -low)
     }
 
+    /// Judges an interval that should be between two limits.
+    #[must_use]
+    pub fn within(limits: [f64; 2], low: f64, high: f64) -> Self {
+        // Missed is worse than open, and open than kept.
+        Self::at_least(limits[0], low, high).min(Self::at_most(limits[1], low, high))
+    }
+
     /// As it is printed.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -86,6 +86,12 @@ pub struct Above {
     pub raw_writes: Option<Versus>,
 }
 
+impl From<Interval> for Above {
+    fn from(i: Interval) -> Self {
+        Self { ns: i.median, low: i.low, high: i.high, allocs: None, bytes: None, raw_writes: None }
+    }
+}
+
 /// One measured case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -121,8 +127,12 @@ pub struct Row {
     /// How the rounds were distributed, where that was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
-    /// Of a workload's row, what its mode costs more than other modes, by their names: see
-    /// [`crate::measure::workload`].
+    /// How many times as long as at the reference speed, which the three numbers are at, the processor took for the same work
+    /// meanwhile: from and to, without a twentieth at each end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speeds: Option<[f64; 2]>,
+    /// What it costs more than others: of a workload's row, than its other modes, by their names (see
+    /// [`crate::measure::workload`]); of another, than other rows, by their ids.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub above: BTreeMap<String, Above>,
     /// What else was counted, by its name: of one operation (polls, messages), or at any time (threads
@@ -176,6 +186,7 @@ impl Row {
             vs: BTreeMap::new(),
             vs_process: BTreeMap::new(),
             rounds: None,
+            speeds: None,
             above: BTreeMap::new(),
             counts: BTreeMap::new(),
         }

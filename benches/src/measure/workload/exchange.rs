@@ -16,6 +16,8 @@ use super::results::{Info, Results};
 use crate::harness::child;
 use crate::harness::terminal::say;
 use crate::instruments::alloc::Counts;
+use crate::measure::paired::nanos;
+use crate::stats::sample::Sample;
 
 /// What a line of stdout begins with that is a reply.
 pub(super) const REPLY: &str = "atrace-benches reply: ";
@@ -33,8 +35,9 @@ pub(super) enum Request {
     Count { case: usize, n: u64, times: usize },
     /// Run one operation. Reply: the first messages of it, as many as are [`KEPT`].
     Capture { case: usize },
-    /// Write messages, those given now or before, as long as told. Reply: nanoseconds of one.
-    Raw { case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration },
+    /// Write messages, those given now or before, as long as told, by the inlined system call or by `write()`. Reply:
+    /// [`Sample`] of one.
+    Raw { case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration, inlined: bool },
 }
 
 /// A reply: what was asked for, or why not.
@@ -46,7 +49,16 @@ pub(super) struct Slice {
     pub(super) took: Duration,
     /// The same with what the case leaves out.
     pub(super) elapsed: Duration,
+    /// How long the chain took before and after.
+    pub(super) chain: [f64; 2],
     pub(super) done: Done,
+}
+
+impl Slice {
+    /// What one of `n` operations took, and anything else that took so long in it.
+    pub(super) fn sample(&self, took: Duration, n: u64) -> Sample {
+        Sample { ns: nanos(took, n), chain: self.chain }
+    }
 }
 
 /// What each of some runs allocated; `None` where nobody counts.
@@ -159,10 +171,16 @@ impl Process {
         self.ask(&Request::Capture { case }, results.case_id(case))
     }
 
-    /// Has it only write messages, and returns the nanoseconds of one.
-    pub(super) fn raw(&mut self, case: usize, messages: &[Vec<u8>], slice: Duration) -> io::Result<f64> {
+    /// Has it only write messages, and returns what one takes.
+    pub(super) fn raw(
+        &mut self,
+        case: usize,
+        messages: &[Vec<u8>],
+        slice: Duration,
+        inlined: bool,
+    ) -> io::Result<Sample> {
         let messages = self.has.insert(case).then(|| messages.to_vec());
-        self.ask(&Request::Raw { case, messages, slice }, "its raw writes")
+        self.ask(&Request::Raw { case, messages, slice, inlined }, "its raw writes")
     }
 
     /// Has it end.

@@ -172,7 +172,7 @@ pub trait Workload {
 
     /// How many seconds a full run measures.
     fn seconds() -> u64 {
-        75
+        45
     }
 
     /// Makes the workload's own table, with labels from its configuration. Rows may be missing: filters, or

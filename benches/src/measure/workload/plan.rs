@@ -30,7 +30,7 @@ impl Plan {
         match args {
             args if args.test => Self { generations: [1, 1], budget: Duration::ZERO, once: true, ..full },
             args if args.quick => {
-                Self { generations: [6, 9], budget: seconds / 4, counts_less: true, ..full }
+                Self { generations: [6, 9], budget: seconds / 5, counts_less: true, ..full }
             }
             _ => full,
         }
@@ -192,7 +192,8 @@ mod tests {
                 for (case, apart) in apart.into_iter().enumerate() {
                     for (mode, nanos) in [(1, 1000), (2, 1000 + turn % 2 * 2 * apart - apart)] {
                         let took = Duration::from_nanos(nanos);
-                        let slice = exchange::Slice { took, elapsed: took, done: Done::new() };
+                        let slice =
+                            exchange::Slice { took, elapsed: took, chain: [1.0; 2], done: Done::new() };
                         results.add(case, mode, usize::try_from(turn).unwrap(), 1, &slice);
                     }
                 }
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!([fit(1), fit(5), fit(0)], [20, 9, 40]);
         assert_eq!(plan.counted_over(1000, 1), 1000);
         let quick = Plan::of(&Args { quick: true, ..Args::default() }, 80);
-        assert_eq!((quick.budget, quick.counted_over(5000, 30)), (Duration::from_secs(20), 510));
+        assert_eq!((quick.budget, quick.counted_over(5000, 30)), (Duration::from_secs(16), 510));
         let test = Plan::of(&Args { test: true, ..Args::default() }, 80);
         assert_eq!((test.generations, test.counted_over(5000, 30)), ([1, 1], 120));
     }

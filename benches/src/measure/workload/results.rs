@@ -9,9 +9,9 @@ use super::exchange::Slice;
 use super::mode::Mode;
 use crate::catalogue::Id;
 use crate::instruments::alloc::Counts;
-use crate::measure::paired::nanos;
 use crate::row::{Above, Row, Sink, Versus};
 use crate::stats::Interval;
+use crate::stats::sample::{self, Sample};
 
 /// What a case is, without how it runs.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ enum What {
     Part(String),
     /// Its messages, only written.
     Raw,
+    /// The same by the inlined system call.
+    Inlined,
 }
 
 /// Whether the messages of an operation are written again by themselves, and what that is compared to.
@@ -61,6 +63,8 @@ pub struct Names {
     pub row: fn(&str, &str) -> String,
     /// That of the writes of its messages.
     pub raw: fn(&str, &str) -> String,
+    /// That of the same by the inlined system call, the least that they can cost.
+    pub inlined: fn(&str, &str) -> String,
     /// Whether there are such.
     pub raw_writes: RawWrites,
 }
@@ -70,6 +74,7 @@ impl Default for Names {
         Self {
             row: |case, mode| Id::of_workload(case, mode),
             raw: |case, mode| format!("limit/raw_writes_of/{case}/{mode}"),
+            inlined: |case, mode| format!("limit/inline_writes_of/{case}/{mode}"),
             raw_writes: RawWrites::OfWhatIsAdded,
         }
     }
@@ -78,8 +83,8 @@ impl Default for Names {
 /// A case, a mode and which nanoseconds of them.
 type Key = (usize, usize, What);
 
-/// For every generation, in which of its turns an operation took how many nanoseconds.
-type Rounds = Vec<Vec<(usize, f64)>>;
+/// For every generation, its slices, with their turns.
+type Rounds = Vec<Vec<(usize, Sample)>>;
 
 /// What was measured of all cases in all modes.
 #[derive(Debug)]
@@ -92,6 +97,8 @@ pub struct Results {
     rounds: BTreeMap<Key, Rounds>,
     allocated: BTreeMap<(usize, usize), (Counts, u64)>,
     counts: BTreeMap<(usize, usize), BTreeMap<String, Vec<f64>>>,
+    /// How long the chain takes at the speed that times are given at; known when all has run.
+    reference: f64,
     rows: Vec<Row>,
     /// Where in `rows` what is.
     places: BTreeMap<Key, usize>,
@@ -123,6 +130,7 @@ impl Results {
             rounds: BTreeMap::new(),
             allocated: BTreeMap::new(),
             counts: BTreeMap::new(),
+            reference: 1.0,
             rows: Vec::new(),
             places: BTreeMap::new(),
         }
@@ -168,9 +176,9 @@ impl Results {
             return None;
         }
         let (own, base) = (self.rounds.get(&key(mode))?, self.rounds.get(&key(twin))?);
-        let all: Vec<f64> = base.iter().flatten().map(|&(_, ns)| ns).collect();
+        let all: Vec<f64> = base.iter().flatten().map(|(_, sample)| sample.ns).collect();
         let pairs = own.iter().zip(base).flat_map(|(own, base)| pairs(own, base));
-        let differences: Vec<f64> = pairs.map(|(_, own, base)| (own - base).abs()).collect();
+        let differences: Vec<f64> = pairs.map(|(_, own, base)| (own.ns - base.ns).abs()).collect();
         // Of a normal distribution the median distance from the middle, which is 0 if the promise is kept.
         let spread = median(&differences)? / 0.6745;
         Some(spread / bars::allowed(median(&all)?, self.things_of(case)))
@@ -237,7 +245,7 @@ impl Results {
     #[must_use]
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.together(of, base)?;
-        self.pairwise(&of, &base, |a, b| a - b)
+        self.above(&of, &base)
     }
 
     /// As [`difference`](Self::difference), how many times as long.
@@ -248,7 +256,7 @@ impl Results {
     #[must_use]
     pub fn ratio(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.together(of, base)?;
-        self.pairwise(&of, &base, |a, b| a / b)
+        self.times(&of, &base)
     }
 
     /// The keys of two that share turns.
@@ -295,6 +303,11 @@ impl Results {
     /// Whether anybody asks what writing the messages alone takes.
     pub(super) fn writes_are_timed(&self) -> bool {
         self.names.raw_writes != RawWrites::Untimed
+    }
+
+    /// Whether what an operation takes is compared to its writes as a whole.
+    pub(super) fn compares_the_whole(&self) -> bool {
+        self.names.raw_writes == RawWrites::OfTheWhole
     }
 
     pub(super) fn is_counted(&self, case: usize) -> bool {
@@ -351,13 +364,13 @@ impl Results {
     }
 
     pub(super) fn add(&mut self, case: usize, mode: usize, round: usize, n: u64, slice: &Slice) {
-        self.push((case, mode, What::Total), round, nanos(slice.took, n));
+        self.push((case, mode, What::Total), round, slice.sample(slice.took, n));
         for (name, (took, operations)) in &slice.done.parts {
             let known = self.cases[case].parts.iter().any(|part| part == name);
             if !known {
                 self.cases[case].parts.push(name.to_string());
             }
-            self.push((case, mode, What::Part(name.to_string())), round, nanos(*took, *operations));
+            self.push((case, mode, What::Part(name.to_string())), round, slice.sample(*took, *operations));
         }
         let Done { counts, gauges, .. } = &slice.done;
         #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
@@ -369,17 +382,18 @@ impl Results {
     }
 
     /// Adds what writing one of its messages takes, beside the slice whose messages they are.
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
     pub(super) fn add_raw(
         &mut self,
-        case: usize,
-        mode: usize,
-        round: usize,
-        one: f64,
+        (case, mode): (usize, usize),
+        turn: usize,
+        one: Sample,
+        inlined: bool,
         n: u64,
         slice: &Slice,
     ) {
-        self.push((case, mode, What::Raw), round, one * slice.done.messages as f64 / n as f64);
+        let what = if inlined { What::Inlined } else { What::Raw };
+        let all = Sample { ns: one.ns * slice.done.messages as f64 / n as f64, ..one };
+        self.push((case, mode, what), turn, all);
     }
 
     pub(super) fn set_counts(&mut self, case: usize, mode: usize, counted: Option<Counts>, n: u64) {
@@ -388,18 +402,20 @@ impl Results {
         }
     }
 
-    fn push(&mut self, key: Key, round: usize, ns: f64) {
+    fn push(&mut self, key: Key, turn: usize, sample: Sample) {
         let rounds = self.rounds.entry(key).or_default();
         rounds.resize(self.generations, Vec::new());
-        rounds[self.generations - 1].push((round, ns));
+        rounds[self.generations - 1].push((turn, sample));
     }
 
     /// Makes the rows.
     pub(super) fn finish(&mut self) {
+        let all = self.rounds.values().flatten().flatten();
+        self.reference = sample::reference(all.map(|(_, sample)| sample));
         for case in 0..self.cases.len() {
             let parts = self.cases[case].parts.clone();
             let whats = std::iter::once(What::Total).chain(parts.into_iter().map(What::Part));
-            for what in whats.chain([What::Raw]) {
+            for what in whats.chain([What::Raw, What::Inlined]) {
                 for mode in self.modes_of(case) {
                     let key = (case, mode, what.clone());
                     if let Some(row) = self.make(&key) {
@@ -415,10 +431,11 @@ impl Results {
         let Info { id, traced, .. } = &self.cases[case];
         let id = match what {
             What::Part(part) => format!("{id}/{part}"),
-            What::Total | What::Raw => id.clone(),
+            What::Total | What::Raw | What::Inlined => id.clone(),
         };
         match what {
             What::Raw => (self.names.raw)(&id, self.modes[mode].name()),
+            What::Inlined => (self.names.inlined)(&id, self.modes[mode].name()),
             _ if *traced => (self.names.row)(&id, self.modes[mode].name()),
             _ => id,
         }
@@ -427,11 +444,14 @@ impl Results {
     fn make(&self, key: &Key) -> Option<Row> {
         let (case, mode, what) = key;
         let rounds = self.rounds.get(key)?;
-        let rounds: Vec<Vec<f64>> =
-            rounds.iter().map(|all| all.iter().map(|&(_, ns)| ns).collect()).collect();
-        let medians: Option<Vec<_>> = rounds.iter().map(|all| median(all)).collect();
+        let at_reference = |all: &Vec<(usize, Sample)>| {
+            median(&all.iter().map(|(_, sample)| sample.at(self.reference)).collect::<Vec<_>>())
+        };
+        let medians: Option<Vec<_>> = rounds.iter().map(at_reference).collect();
+        let all: Vec<Sample> = rounds.iter().flatten().map(|(_, sample)| *sample).collect();
         let mut row = Row::new(self.id(*case, *mode, what), Interval::of(&medians?)?, self.sink)
-            .with_rounds(&rounds.concat());
+            .with_rounds(&all.iter().map(|sample| sample.ns).collect::<Vec<_>>());
+        row.speeds = sample::range(&all, self.reference);
         let per_op = (*what == What::Total).then(|| self.per_op(*case, *mode)).flatten();
         if let Some((allocs, bytes)) = per_op {
             (row.allocs, row.bytes) = (Some(allocs), Some(bytes));
@@ -440,31 +460,40 @@ impl Results {
             let counts = self.counts.get(&(*case, *mode)).into_iter().flatten();
             row.counts.extend(counts.filter_map(|(name, all)| Some((name.clone(), median(all)?))));
         }
-        if *what == What::Raw {
+        if matches!(what, What::Raw | What::Inlined) {
             return Some(row);
         }
-        let raw = (*case, *mode, What::Raw);
-        if self.names.raw_writes == RawWrites::OfTheWhole
-            && let Some(ratio) = self.pairwise(key, &raw, |a, b| a / b)
-        {
-            row.vs.insert(self.id(*case, *mode, &What::Raw), Versus::from(ratio));
+        if self.compares_the_whole() {
+            let (raw, inlined) = ((*case, *mode, What::Raw), (*case, *mode, What::Inlined));
+            for base in [&raw, &inlined] {
+                let ratio = self.times(key, base);
+                row.vs.extend(ratio.map(|ratio| (self.id(*case, *mode, &base.2), Versus::from(ratio))));
+            }
+            let own = self.above(key, &inlined);
+            row.above.extend(own.map(|own| (self.id(*case, *mode, &inlined.2), Above::from(own))));
         }
         for &base in self.modes[*mode].bases() {
             let Some(place) = self.mode(base) else { continue };
             let base_key = (*case, place, what.clone());
-            let Some(ns) = self.pairwise(key, &base_key, |a, b| a - b) else { continue };
+            let Some(ns) = self.above(key, &base_key) else { continue };
             let base_per_op = self.per_op(*case, place).filter(|_| *what == What::Total);
-            let more = per_op.zip(base_per_op).map(|(a, b)| (a.0 - b.0, a.1 - b.1));
+            // Where threads allocate when they please, fewer than the other had is none seen.
+            let least = if self.cases[*case].exact { f64::NEG_INFINITY } else { 0.0 };
+            let more = per_op.zip(base_per_op).map(|(a, b)| ((a.0 - b.0).max(least), (a.1 - b.1).max(least)));
             let above = Above {
                 ns: ns.median,
                 low: ns.low,
                 high: ns.high,
                 allocs: more.map(|more| more.0),
                 bytes: more.map(|more| more.1),
-                raw_writes: self.of_raw_writes(key, &base_key).map(Versus::from),
+                // What may be less than nothing is no number of times as long as something.
+                raw_writes: self
+                    .of_raw_writes(key, &base_key)
+                    .filter(|times| times.low >= 0.0)
+                    .map(Versus::from),
             };
             row.above.insert(base.to_owned(), above);
-            if let Some(ratio) = self.pairwise(key, &base_key, |a, b| a / b) {
+            if let Some(ratio) = self.times(key, &base_key) {
                 row.vs_process.insert(self.id(*case, place, what), Versus::from(ratio));
             }
         }
@@ -484,21 +513,28 @@ impl Results {
         }
         let raw = self.rounds.get(&(key.0, key.1, What::Raw))?;
         self.generations(key, base, |generation, round, own, base| {
-            let raw = raw.get(generation)?.iter().find(|raw| raw.0 == round)?;
-            Some((own - base) / raw.1)
+            let (_, raw) = raw.get(generation)?.iter().find(|raw| raw.0 == round)?;
+            raw.is_as_fast_as(&own).then_some((own.ns - base.ns) / raw.ns)
         })
     }
 
-    fn pairwise(&self, key: &Key, base: &Key, f: impl Fn(f64, f64) -> f64) -> Option<Interval> {
-        self.generations(key, base, |_, _, own, base| Some(f(own, base)))
+    /// How many nanoseconds longer, at the reference speed.
+    fn above(&self, key: &Key, base: &Key) -> Option<Interval> {
+        self.generations(key, base, |_, _, own, base| Some(own.at(self.reference) - base.at(self.reference)))
     }
 
-    /// The median of `f(generation, turn, own, base)` in the turns in which there are both.
+    /// How many times as long.
+    fn times(&self, key: &Key, base: &Key) -> Option<Interval> {
+        self.generations(key, base, |_, _, own, base| Some(own.ns / base.ns))
+    }
+
+    /// The median of `f(generation, turn, own, base)` in the turns in which there are both, and the processor was equally
+    /// fast.
     fn generations(
         &self,
         key: &Key,
         base: &Key,
-        f: impl Fn(usize, usize, f64, f64) -> Option<f64>,
+        f: impl Fn(usize, usize, Sample, Sample) -> Option<f64>,
     ) -> Option<Interval> {
         let (own, base) = (self.rounds.get(key)?, self.rounds.get(base)?);
         let mut all = Vec::new();
@@ -510,13 +546,14 @@ impl Results {
     }
 }
 
-/// The turns in which there are both.
+/// The turns in which there are both, and the processor was equally fast.
 fn pairs<'a>(
-    own: &'a [(usize, f64)],
-    base: &[(usize, f64)],
-) -> impl Iterator<Item = (usize, f64, f64)> + use<'a> {
-    let base: BTreeMap<usize, f64> = base.iter().copied().collect();
-    own.iter().filter_map(move |&(turn, own)| Some((turn, own, *base.get(&turn)?)))
+    own: &'a [(usize, Sample)],
+    base: &[(usize, Sample)],
+) -> impl Iterator<Item = (usize, Sample, Sample)> + use<'a> {
+    let base: BTreeMap<usize, Sample> = base.iter().copied().collect();
+    let both = own.iter().filter_map(move |&(turn, own)| Some((turn, own, *base.get(&turn)?)));
+    both.filter(|(_, own, base)| own.is_as_fast_as(base))
 }
 
 fn median(samples: &[f64]) -> Option<f64> {

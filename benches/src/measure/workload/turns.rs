@@ -113,8 +113,11 @@ fn take_turns(
         results.add(case, mode, turn, n, &reply);
         let messages = &found.messages[case];
         if results.modes()[mode].writes() && !messages.is_empty() {
-            let raw = processes[mode].raw(case, messages, plan.slice)?;
-            results.add_raw(case, mode, turn, raw, n, &reply);
+            let ways: &[bool] = if results.compares_the_whole() { &[false, true] } else { &[false] };
+            for &inlined in ways {
+                let raw = processes[mode].raw(case, messages, plan.slice, inlined)?;
+                results.add_raw((case, mode), turn, raw, inlined, n, &reply);
+            }
         }
     }
     Ok(())

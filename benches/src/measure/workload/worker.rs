@@ -5,6 +5,7 @@ use std::io::{self, BufRead as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use cc_bench::InlineWrites;
 use fastrand::Rng;
 use serde::Serialize;
 
@@ -15,7 +16,10 @@ use super::instrument::{Bare, Traced};
 use super::mode::Mode;
 use crate::harness::Session;
 use crate::instruments::alloc;
+use crate::instruments::chain;
 use crate::instruments::cpu::{self, Pin};
+use crate::measure::paired::nanos;
+use crate::stats::sample::Sample;
 
 /// Does what it is asked until nobody asks any more.
 pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()> {
@@ -37,7 +41,9 @@ pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()>
             Request::Slice { case, place, warm_up, n } => reply(&worker.slice(case, place, warm_up, n))?,
             Request::Count { case, n, times } => reply(&worker.count(case, n, times))?,
             Request::Capture { case } => reply(&worker.capture(case))?,
-            Request::Raw { case, messages, slice } => reply(&worker.raw(case, messages, slice))?,
+            Request::Raw { case, messages, slice, inlined } => {
+                reply(&worker.raw(case, messages, slice, inlined))?;
+            }
         }
     }
     Ok(())
@@ -105,15 +111,17 @@ impl Worker<'_> {
             run(warm_up)?;
         }
         let before = self.session.written().map_err(|e| e.to_string())?;
+        let chain_before = chain::time();
         let start = Instant::now();
         let done = run(n);
         let elapsed = start.elapsed();
+        let chain = [chain_before, chain::time()];
         let after = self.session.written().map_err(|e| e.to_string())?;
         let done = done?;
         if let (Some(before), Some(after)) = (before, after) {
             self.compare(after.saturating_sub(before), &done)?;
         }
-        Ok(Slice { took: done.took.unwrap_or(elapsed), elapsed, done })
+        Ok(Slice { took: done.took.unwrap_or(elapsed), elapsed, chain, done })
     }
 
     /// Whether the sink got what it should have.
@@ -169,8 +177,14 @@ impl Worker<'_> {
         Ok(messages)
     }
 
-    /// Writes the messages for as long as `slice`, after a warm-up, and returns the nanoseconds of one.
-    fn raw(&mut self, case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration) -> Reply<f64> {
+    /// Writes the messages for as long as `slice`, after a warm-up, and returns what one takes.
+    fn raw(
+        &mut self,
+        case: usize,
+        messages: Option<Vec<Vec<u8>>>,
+        slice: Duration,
+        inlined: bool,
+    ) -> Reply<Sample> {
         let _pin = self.pin(case)?;
         if let Some(messages) = messages {
             self.messages[case] = messages;
@@ -188,20 +202,26 @@ impl Worker<'_> {
                 cc_bench::raw_write(marker.as_fd(), message, 1);
             }
         };
+        let writes = InlineWrites::of(messages);
         // Whole sets: a reading of the clock is nothing beside one.
         let rounds = 1 + 256 / messages.len().max(1);
         let timed = || {
             let start = Instant::now();
-            (0..rounds).for_each(|_| once());
+            match inlined {
+                true => _ = writes.run(marker.as_fd(), rounds as u64),
+                false => (0..rounds).for_each(|_| once()),
+            }
             start.elapsed()
         };
         timed();
+        let before = chain::time();
         let (mut took, mut sets) = (Duration::ZERO, 0);
         while took < slice {
             took += timed();
             sets += rounds;
         }
-        Ok(crate::measure::paired::nanos(took, (sets * messages.len()) as u64))
+        let ns = nanos(took, (sets * messages.len()) as u64);
+        Ok(Sample { ns, chain: [before, chain::time()] })
     }
 
     /// Pins it where it belongs on one core. Elsewhere it may move as ever, but begins where this turn does: the cores
