@@ -19,6 +19,8 @@ use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, State, What, Who, pro
 use atrace_benches::harness::output::Output;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
+use atrace_benches::measure::instructions;
+use atrace_benches::measure::measured::own_costs;
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::threads::scale;
 use atrace_benches::measure::workload;
@@ -89,6 +91,11 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     section("ffi", ffi()?);
     section("threads", threads(session, &switch)?);
     section("watch", workload::measure::<Watched>(session)?.rows().to_vec());
+    println!("\n{}", own_costs(&rows));
+    let instructions = instructions::of_this_commit();
+    for row in &mut rows {
+        row.counts.extend(instructions.get(&row.id).map(|n| ("instructions".to_owned(), *n)));
+    }
     output.aside(|| criterion(session, &switch))?;
     // In a test, only what is counted can be judged.
     let promised = if session.args().test { Vec::new() } else { promises::of_events() };

@@ -27,12 +27,14 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Self; 3] = [Self::Delay, Self::Delays, Self::Tasks];
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Delay => "dump_of_long_delay",
-            Self::Delays => "dump_of_10000_delays",
-            Self::Tasks => "dump_of_1000_tasks",
-        }
+    /// The case of its dumps, with or without the frames of each span's creation.
+    pub(crate) fn id(self, fetched: bool) -> String {
+        let name = match self {
+            Self::Delay => "long_delay",
+            Self::Delays => "10000_delays",
+            Self::Tasks => "1000_tasks",
+        };
+        format!("rust/dump_of_{name}{}", if fetched { "/fetched" } else { "" })
     }
 
     pub(crate) fn tasks(self) -> u64 {

@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::workload::{self, Case, Done, Mode, Results, Tracing, Workload, Wrong};
@@ -189,15 +189,16 @@ impl Workload for Live {
             Ok(Done::new().others_wrote(ended).took(took))
         });
         cases.push(case.counted_over(1000).inexact());
-        for kind in Kind::ALL {
+        let dumped = |kind: Kind| [(kind, false), (kind, true)];
+        for (kind, fetch) in Kind::ALL.into_iter().flat_map(dumped) {
             let beside = Rc::clone(&beside);
-            let case = Case::afresh(format!("rust/{}", kind.name()), move || {
+            let case = Case::afresh(kind.id(fetch), move || {
                 beside.borrow_mut().nothing();
                 let beside = Rc::clone(&beside);
                 move |n| {
                     let mut beside = beside.borrow_mut();
                     beside.alive(kind)?;
-                    let done = dumps(kind, n);
+                    let done = dumps(kind, n, fetch);
                     if kind == Kind::Delays {
                         // They would go on while other modes have their turn.
                         beside.nothing();
@@ -233,37 +234,29 @@ fn check(what: &str, got: u64, expected: u64) -> Result<(), Wrong> {
     if got == expected { Ok(()) } else { Err(format!("{expected} {what} expected, {got} found")) }
 }
 
-/// The part of a dump's case in which the frames of each span's creation are asked for, too.
-const FETCHED: &str = "fetched";
-
-/// Dumps `n` times, then as often with the frames.
-fn dumps(kind: Kind, n: u64) -> Result<Done, Wrong> {
+/// Dumps `n` times, with the frames of each span's creation if they are to be fetched, too.
+fn dumps(kind: Kind, n: u64, fetch: bool) -> Result<Done, Wrong> {
     let expected = modes::expected(kind.tasks());
     let mut frames = 0;
-    let mut timed = |fetch: bool| -> Result<Duration, Wrong> {
-        let start = Instant::now();
-        for _ in 0..n {
-            let dump = live::dump();
-            check("spans", dump.len() as u64, expected.spans)?;
-            if fetch {
-                for span in dump.spans() {
-                    let backtrace = span.backtrace();
-                    if backtrace.is_some() != expected.backtraces {
-                        return Err(format!("a span with a backtrace: {}", backtrace.is_some()));
-                    }
-                    if let Some(backtrace) = backtrace {
-                        frames += black_box(backtrace.frames()).len() as u64;
-                    }
+    let start = Instant::now();
+    for _ in 0..n {
+        let dump = live::dump();
+        check("spans", dump.len() as u64, expected.spans)?;
+        if fetch {
+            for span in dump.spans() {
+                let backtrace = span.backtrace();
+                if backtrace.is_some() != expected.backtraces {
+                    return Err(format!("a span with a backtrace: {}", backtrace.is_some()));
                 }
+                frames += backtrace.map_or(0, |backtrace| black_box(backtrace.frames()).len() as u64);
             }
-            black_box(dump);
         }
-        Ok(start.elapsed())
-    };
-    let (took, fetched) = (timed(false)?, timed(true)?);
-    if n > 0 && (frames == 0) == expected.backtraces {
+        black_box(dump);
+    }
+    let took = start.elapsed();
+    if n > 0 && fetch && (frames == 0) == expected.backtraces {
         return Err(format!("{frames} frames found, backtraces expected: {}", expected.backtraces));
     }
     // The tasks may have been started here, and may be at work.
-    Ok(Done::new().others_wrote(true).took(took).part(FETCHED, fetched, n).count("frames", frames))
+    Ok(Done::new().others_wrote(true).took(took).count("frames", frames))
 }

@@ -7,11 +7,10 @@ use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
 
-use super::FETCHED;
 use super::modes::{BY_POINTERS, DEFAULT, NULL, ORIGINAL};
 
 /// Its benchmarks: what they are called there, here, and whether the traces of creations were fetched.
-const BENCHMARKS: [(&str, &str, &str); 10] = [
+const BENCHMARKS: [(&str, &str, &str); 13] = [
     ("Launch", "rust/launch", "N/A"),
     ("Launch, 2 threads", "rust/launch/2_threads", "N/A"),
     ("RunBlocking", "rust/run_blocking", "N/A"),
@@ -19,34 +18,48 @@ const BENCHMARKS: [(&str, &str, &str); 10] = [
     ("RunBlockingLaunch", "rust/run_blocking_launch", "N/A"),
     ("RunBlockingLaunch, 2 threads", "rust/run_blocking_launch/2_threads", "N/A"),
     ("LongDelayOnDump", "rust/dump_of_long_delay", "false"),
+    ("LongDelayOnDump", "rust/dump_of_long_delay/fetched", "true"),
     ("LotOfTasksOnDump (1000)", "rust/dump_of_1000_tasks", "false"),
+    ("LotOfTasksOnDump (1000)", FETCHED_TASKS, "true"),
     ("LotOfDelaysOnDump", "rust/dump_of_10000_delays", "false"),
+    ("LotOfDelaysOnDump", "rust/dump_of_10000_delays/fetched", "true"),
     ("Creation of a span, 10 deep", CREATION, "N/A"),
 ];
 const CREATION: &str = "rust/creation";
+const FETCHED_TASKS: &str = "rust/dump_of_1000_tasks/fetched";
 
-pub(crate) fn tables<'a>(results: &'a Results) -> String {
+const LEGEND: &str = "\
+modes: none is the original's NO_PROBES, DEFAULT its probes alone; C: traces of creations (CREATION_ST), S: sanitised
+    (SANITIZE_ST), L: symbols when asked (LAZY_CREATION_ST); _fp: by frame pointers. registry: tracing's store of spans alone.
+There, a dump of eager traces took longer than one of lazy ones. Here it is the other way around: what C looked up when a span
+    was made is only handed out, and with L a fetch looks it up.
+LotOfDelaysOnDump in none: a dump of nothing, beside a task at work.
+";
+
+pub(crate) fn tables(results: &Results) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{:28} {:>7} {:9} {:>22} {:>5} {:>9} {:>10}",
-        "Benchmark (95 %)", "fetched", "mode", "Score ± Error", "Units", "allocs/op", "B/op"
+        "{:28} {:>7} {:9} {:4} {:>6} {:>22} {:>5} {:>9} {:>10}",
+        "Benchmark (95 %)",
+        "fetched",
+        "options",
+        "Mode",
+        "Cnt",
+        "Score ± Error",
+        "Units",
+        "allocs/op",
+        "B/op"
     );
     for (benchmark, case, fetched) in BENCHMARKS {
-        let mut lines = |fetched: &str, row: &dyn Fn(&str) -> Option<&'a Row>| {
-            for mode in ORIGINAL.iter().chain(&["registry"]).chain(&BY_POINTERS).chain(&["bare"]) {
-                if let Some(row) = row(mode) {
-                    line(&mut text, benchmark, fetched, mode, row);
-                }
+        for mode in ORIGINAL.iter().chain(&["registry"]).chain(&BY_POINTERS).chain(&["bare"]) {
+            if let Some(row) = results.row(case, mode) {
+                line(&mut text, benchmark, fetched, mode, row);
             }
-            let _ = writeln!(text, "{:-<97}", "");
-        };
-        lines(fetched, &|mode| results.row(case, mode));
-        if fetched == "false" {
-            lines("true", &|mode| results.part(case, FETCHED, mode));
         }
+        let _ = writeln!(text, "{:-<109}", "");
     }
-    text.push_str("allocs/op and B/op of a dump are those of two, of which one is fetched\n");
+    text.push_str(LEGEND);
     if !results.modes().iter().any(|mode| BY_POINTERS.contains(&mode.name())) {
         text.push_str(
             "C_L_fp, C_S_L_fp and bare_fp are missing: this program has no frame pointers. With them:\n    \
@@ -57,13 +70,14 @@ pub(crate) fn tables<'a>(results: &'a Results) -> String {
 }
 
 fn line(text: &mut String, benchmark: &str, fetched: &str, mode: &str, row: &Row) {
-    let (divisor, units) = if row.median < 1e4 { (1.0, "ns/op") } else { (1e3, "us/op") };
-    let error = (row.high - row.low) / 2.0;
-    let score = format!("{:.1} ± {:.1}", row.median / divisor, error / divisor);
+    let score = format!("{:.1} ± {:.1}", row.median, (row.high - row.low) / 2.0);
+    let n = row.rounds.as_ref().map_or(0, |rounds| rounds.n);
     let count = |n: Option<f64>| n.map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"));
     let _ = writeln!(
         text,
-        "{benchmark:28} {fetched:>7} {mode:9} {score:>22} {units:>5} {:>9} {:>10}",
+        "{benchmark:28} {fetched:>7} {mode:9} {:4} {n:>6} {score:>22} {:>5} {:>9} {:>10}",
+        "avgt",
+        "ns/op",
         count(row.allocs),
         count(row.bytes)
     );
@@ -117,7 +131,7 @@ pub(crate) fn bars(results: &Results) -> Vec<Judged> {
     let mode = if results.row(tasks, "C_L_fp").is_some() { "C_L_fp" } else { "C_L" };
     for (what, row, asked) in [
         ("a dump of 1000 spans with backtraces", results.row(tasks, mode), 60.0),
-        ("the same with symbols, warm", results.part(tasks, FETCHED, mode), 500.0),
+        ("the same with symbols, warm", results.row(FETCHED_TASKS, mode), 500.0),
     ] {
         if let Some(row) = row {
             let us = row.median / 1e3;
@@ -128,8 +142,7 @@ pub(crate) fn bars(results: &Results) -> Vec<Judged> {
     }
     for case in results.traced_cases() {
         for mode in NULL {
-            let rows = [results.row(case, mode), results.part(case, FETCHED, mode)];
-            bars.extend(rows.into_iter().flatten().filter_map(|row| zero_above(row, DEFAULT)));
+            bars.extend(results.row(case, mode).and_then(|row| zero_above(row, DEFAULT)));
         }
     }
     bars

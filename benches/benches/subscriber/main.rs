@@ -14,6 +14,8 @@ use atrace_benches::catalogue::{self, Case, Id, What, Who, promises};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
+use atrace_benches::measure::instructions;
+use atrace_benches::measure::measured::own_costs;
 use atrace_benches::measure::workload::{self, Done, Mode, Names, RawWrites, Results, Tracing, Workload};
 use atrace_benches::promise::Judged;
 use atrace_benches::subjects::{cases, subscribers};
@@ -73,14 +75,22 @@ impl Workload for Subscribers {
     }
 
     fn report(results: &Results) -> String {
-        of_rows(Self::NAME, results.rows()).to_string()
+        format!("{}\n\n{}", of_rows(Self::NAME, results.rows()), own_costs(results.rows()))
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
         Judged::of_rows(&promises::of_subscribers(), results.rows())
     }
 
-    fn profile(_: &mut Results, args: &Args) -> std::io::Result<()> {
+    fn profile(results: &mut Results, args: &Args) -> std::io::Result<()> {
+        let counted = instructions::of_this_commit();
+        for (case, mode) in
+            Case::ALL.iter().flat_map(|case| subscribers::all().into_iter().map(move |m| (case, m)))
+        {
+            if let Some(n) = counted.get(&mode.id(*case).to_string()) {
+                results.gauge(case.name(), mode.name, "instructions", *n);
+            }
+        }
         if args.test || !args.filters.is_empty() {
             return Ok(());
         }

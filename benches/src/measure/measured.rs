@@ -1,6 +1,6 @@
 //! What was measured: the rounds of every case, and what can be said about them.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use super::rounds::Stopped;
@@ -17,6 +17,22 @@ pub(crate) struct Asked {
     pub(crate) at_most: Option<f64>,
     /// Whether the difference is wanted, too.
     pub(crate) above: bool,
+}
+
+/// Says for each of these rows that writes what it takes above the inlined system call with the same bytes: its own cost.
+#[must_use]
+pub fn own_costs(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let inlined = row.above.iter().find(|(base, _)| base.starts_with("limit/inline_write"));
+        if let Some((_, Above { ns, low, high, .. })) = inlined {
+            let _ = writeln!(text, "{:40} {ns:>8.1} ({low:.1} – {high:.1})", row.id);
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!("own cost, ns above the inlined system call with the same bytes (95 %):\n{text}")
 }
 
 /// The rounds of cases that ran beside each other.

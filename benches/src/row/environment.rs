@@ -213,6 +213,11 @@ pub(crate) fn write_to(dir: &Path, bench: &str) -> io::Result<()> {
     replace(&dir.join(DIRECTORY), &format!("{bench}.json"), text.as_bytes())
 }
 
+/// Reads the environment of `bench` below `dir`, if it is there.
+pub(crate) fn read_from(dir: &Path, bench: &str) -> Option<Environment> {
+    serde_json::from_slice(&std::fs::read(dir.join(DIRECTORY).join(format!("{bench}.json"))).ok()?).ok()
+}
+
 /// Says when something was, in UTC.
 #[must_use]
 pub fn date(time: u64) -> String {

@@ -25,6 +25,7 @@ mod args;
 mod bounds;
 mod callgrind;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -32,7 +33,7 @@ use clap::Parser as _;
 
 use self::args::Args;
 use self::bounds::Bounds;
-use crate::catalogue::{Case, EVENTS, Id, SUBSCRIBERS, State, Who};
+use crate::catalogue::{Case, EVENTS, INSTRUCTIONS, Id, SUBSCRIBERS, State, Who};
 use crate::harness::terminal::{fail, say};
 use crate::row::environment;
 use crate::row::{self, Row, Sink};
@@ -55,6 +56,21 @@ pub enum Counted {
     Cc,
     /// The crate `tracing` with a subscriber.
     Tracing,
+}
+
+/// Returns the instructions of an operation by the ids of rows, if they were counted at this commit: of another they would
+/// say nothing of what is timed now.
+#[must_use]
+pub fn of_this_commit() -> BTreeMap<String, f64> {
+    let dir = row::dir();
+    let counted_at = environment::read_from(&dir, INSTRUCTIONS).map(|environment| environment.commit);
+    let rows = match counted_at {
+        Some(commit) if !commit.is_empty() && commit == environment::commit() => {
+            row::read(&dir.join(format!("{INSTRUCTIONS}.json"))).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    rows.into_iter().map(|row| (row.id, row.median)).collect()
 }
 
 impl Counted {

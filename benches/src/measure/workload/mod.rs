@@ -1,99 +1,21 @@
 //! What tracing costs a program: a workload, run without instrumentation, with it, and traced.
 //!
-//! A [`Workload`] names its [`Case`]s, and each of them runs in every [`Mode`]: `none` (no instrumentation
-//! compiled in), `nosub` (instrumented, no subscriber), `filtered`, `off` and `on` (this workspace's
-//! subscriber). A process has one subscriber, so each mode is a process. They are all there at the same time,
-//! and take turns: the bench asks one of them at a time for a slice of a case of about a millisecond, in an
-//! order that changes, while the others wait for a byte from a pipe. So what is compared ran within
-//! milliseconds of each other, and drifts of the machine cancel.
+//! A [`Workload`] names its [`Case`]s, and each of them runs in every [`Mode`]. A process has one subscriber, so each mode is
+//! a process. They are all there at the same time, and take turns (`turns.rs`): the bench asks one of them at a time for a slice
+//! of a case of about a millisecond, in an order that is planned anew each time (`plan.rs`), while the others wait.
 //!
-//! Where the loader puts a program, and the allocator what it needs, is drawn anew for each process, and can make it
-//! slower than its twin by more than what is to be measured. So that one process is many samples of that and not
-//! one, other blocks of memory are held at each slice, and runtimes are [made anew](Case::afresh) for it; glibc's
-//! allocator is kept from giving memory back, as in one process it would do so at every batch and in the next one never.
-//! And the processes are replaced, *generation* by generation: what is left of such differences is in the interval of a
-//! difference, as that is found by leaving out and repeating [whole generations](crate::stats::Interval::of_clusters).
+//! - Every timed slice is checked: what it computed by the case itself, and what it wrote by the sink, which has to have got
+//!   exactly the messages that the case says, or none if the mode does not write.
+//! - The processes are replaced, generation by generation, and a slice holds other blocks of memory each time: where the
+//!   loader and the allocator put things makes a process slower or faster than its twin (`docs/design.md`).
+//! - Modes that are promised to take equally long are [twins](Mode::same_as): more than half of the time is theirs.
+//! - A process has a second thread that sleeps, as programs worth tracing have several, and the first that is started makes
+//!   system calls dearer; unless it [begins alone](Workload::BEGINS_ALONE).
 //!
-//! Modes that are promised to take equally long are [twins](Mode::same_as). They run one right after the other, and
-//! beginning on the same CPU. More than half of the time is theirs: between the rounds, those have turns whose interval is
-//! going to be the widest beside what is allowed. How noisy they were in earlier generations decides that, not
-//! what came out.
-//!
-//! Every timed slice of every process is checked: what it computed by the case itself, and what it wrote by
-//! the sink, which has to have got exactly the messages that the case says, or none if the mode does not
-//! write.
-//!
-//! No process has only one thread: a program that is worth tracing has several, and the first that it starts
-//! makes its allocator and its system calls on files dearer. So one sleeps in each, or it would look as if
-//! `filtered`, whose subscriber starts a thread, did that.
-//!
-//! # How to write one
-//!
-//! A bench target with `harness = false`, and in it:
-//!
-//! ```no_run
-//! use std::process::ExitCode;
-//!
-//! use atrace_benches::instruments::alloc::Counting;
-//! use atrace_benches::measure::workload::{self, Case, Done, Results, Tracing, Workload};
-//!
-//! #[global_allocator]
-//! static ALLOCATOR: Counting = Counting;
-//!
-//! struct Sums;
-//!
-//! impl Workload for Sums {
-//!     const NAME: &'static str = "sums";
-//!
-//!     fn cases<T: Tracing>() -> Vec<Case> {
-//!         let sum = Case::new("rust/sum", |n| {
-//!             let mut total = 0;
-//!             for i in 0..n {
-//!                 let span = T::span(|| tracing::info_span!("add"));
-//!                 T::within(&span, || total += std::hint::black_box(i));
-//!             }
-//!             if total != n * n.saturating_sub(1) / 2 {
-//!                 return Err(format!("the sum up to {n} is {total}"));
-//!             }
-//!             Ok(Done::new().messages(2 * n).count("additions", n))
-//!         });
-//!         vec![sum.counted_over(1000)]
-//!     }
-//!
-//!     fn report(results: &Results) -> String {
-//!         let row = results.row("rust/sum", "none").expect("it was measured");
-//!         format!("an addition takes {:.2} ns", row.median)
-//!     }
-//! }
-//!
-//! fn main() -> ExitCode {
-//!     workload::run::<Sums>()
-//! }
-//! ```
-//!
-//! The rules: `run(n)` runs the operation `n` times, consumes (`black_box`) what it computes and returns
-//! `Err` if that is wrong; when it returns, every span it made is closed, in whatever thread. What it needs
-//! only once (a runtime, a server) is made when it first runs and kept in the closure, or its time is left
-//! out with [`Done::took`]. All instrumentation goes through [`Tracing`], so that `none` has none.
-//!
-//! # What comes out
-//!
-//! `target/overhead/<NAME>.json`: for each case and mode a row `<case>/<mode>`, for each [part](Done::part)
-//! `<case>/<part>/<mode>`; of a case [without modes](Case::untraced) just `<case>` and `<case>/<part>`. A row
-//! has under `above` what its mode costs more than others: nanoseconds with an interval, and exactly counted
-//! allocations and bytes; and in `counts` what the case counted. `limit/raw_writes_of/<case>` is what the
-//! messages of one operation cost when they are only written, by the same process between the same slices.
-//!
-//! On stdout: the workload's own [report](Workload::report), the table of what each mode adds, and the
-//! promises of all workloads (and [its own](Workload::bars)) beside what was measured. Promises that are
-//! exact counts fail the bench when they are broken, those about time don't.
-//!
-//! With filters nothing is written: a file without the other cases would take their rows away.
-//!
-//! # Time
-//!
-//! [`Workload::seconds`] of a full run, a sixth of that with `--quick`: the rounds and turns of every generation go on
-//! until its share is used up. As a test every case runs once in every mode.
+//! `target/overhead/<NAME>.json` then has for each case and mode a row `<case>/<mode>`, for each [part](Done::part)
+//! `<case>/<part>/<mode>`, and of a case [without modes](Case::untraced) just `<case>`. A row has under `above` what its mode
+//! costs more than others, and in `counts` what the case counted. `limit/raw_writes_of/<case>` is what the messages of one
+//! operation cost when they are only written. Promises that are exact counts fail the bench when they are broken.
 
 mod bars;
 mod case;
@@ -128,6 +50,51 @@ use crate::instruments::clock::timer_floor;
 use crate::promise::Judged;
 
 /// A program whose tracing is measured.
+///
+/// `run(n)` of a case runs the operation `n` times, consumes (`black_box`) what it computes and returns `Err` if that is wrong.
+/// When it returns, every span it made is closed, in whatever thread. What it needs only once (a runtime, a server) is made
+/// when it first runs and kept in the closure, or its time is left out with [`Done::took`]. All instrumentation goes through
+/// [`Tracing`], so that `none` has none.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use atrace_benches::instruments::alloc::Counting;
+/// use atrace_benches::measure::workload::{self, Case, Done, Results, Tracing, Workload};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Counting = Counting;
+///
+/// struct Sums;
+///
+/// impl Workload for Sums {
+///     const NAME: &'static str = "sums";
+///
+///     fn cases<T: Tracing>() -> Vec<Case> {
+///         let sum = Case::new("rust/sum", |n| {
+///             let mut total = 0;
+///             for i in 0..n {
+///                 let span = T::span(|| tracing::info_span!("add"));
+///                 T::within(&span, || total += std::hint::black_box(i));
+///             }
+///             if total != n * n.saturating_sub(1) / 2 {
+///                 return Err(format!("the sum up to {n} is {total}"));
+///             }
+///             Ok(Done::new().messages(2 * n).count("additions", n))
+///         });
+///         vec![sum.counted_over(1000)]
+///     }
+///
+///     fn report(results: &Results) -> String {
+///         let row = results.row("rust/sum", "none").expect("it was measured");
+///         format!("an addition takes {:.2} ns", row.median)
+///     }
+/// }
+///
+/// fn main() -> ExitCode {
+///     workload::run::<Sums>()
+/// }
+/// ```
 pub trait Workload {
     /// The name of the bench, of its file of rows, and of its processes.
     const NAME: &'static str;

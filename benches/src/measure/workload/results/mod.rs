@@ -1,17 +1,20 @@
 //! What was measured, and the rows that are made of it.
 
+mod rows;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use self::rows::pairs;
 use super::bars;
 use super::case::{Case, Done};
 use super::exchange::Slice;
 use super::mode::Mode;
 use crate::catalogue::Id;
 use crate::instruments::alloc::Counts;
-use crate::row::{Above, Row, Sink, Versus};
+use crate::row::{Row, Sink};
 use crate::stats::Interval;
-use crate::stats::sample::{self, Sample};
+use crate::stats::sample::Sample;
 
 /// What a case is, without how it runs.
 #[derive(Debug)]
@@ -407,153 +410,6 @@ impl Results {
         rounds.resize(self.generations, Vec::new());
         rounds[self.generations - 1].push((turn, sample));
     }
-
-    /// Makes the rows.
-    pub(super) fn finish(&mut self) {
-        let all = self.rounds.values().flatten().flatten();
-        self.reference = sample::reference(all.map(|(_, sample)| sample));
-        for case in 0..self.cases.len() {
-            let parts = self.cases[case].parts.clone();
-            let whats = std::iter::once(What::Total).chain(parts.into_iter().map(What::Part));
-            for what in whats.chain([What::Raw, What::Inlined]) {
-                for mode in self.modes_of(case) {
-                    let key = (case, mode, what.clone());
-                    if let Some(row) = self.make(&key) {
-                        self.places.insert(key, self.rows.len());
-                        self.rows.push(row);
-                    }
-                }
-            }
-        }
-    }
-
-    fn id(&self, case: usize, mode: usize, what: &What) -> String {
-        let Info { id, traced, .. } = &self.cases[case];
-        let id = match what {
-            What::Part(part) => format!("{id}/{part}"),
-            What::Total | What::Raw | What::Inlined => id.clone(),
-        };
-        match what {
-            What::Raw => (self.names.raw)(&id, self.modes[mode].name()),
-            What::Inlined => (self.names.inlined)(&id, self.modes[mode].name()),
-            _ if *traced => (self.names.row)(&id, self.modes[mode].name()),
-            _ => id,
-        }
-    }
-
-    fn make(&self, key: &Key) -> Option<Row> {
-        let (case, mode, what) = key;
-        let rounds = self.rounds.get(key)?;
-        let at_reference = |all: &Vec<(usize, Sample)>| {
-            median(&all.iter().map(|(_, sample)| sample.at(self.reference)).collect::<Vec<_>>())
-        };
-        let medians: Option<Vec<_>> = rounds.iter().map(at_reference).collect();
-        let all: Vec<Sample> = rounds.iter().flatten().map(|(_, sample)| *sample).collect();
-        let mut row = Row::new(self.id(*case, *mode, what), Interval::of(&medians?)?, self.sink)
-            .with_rounds(&all.iter().map(|sample| sample.ns).collect::<Vec<_>>());
-        row.speeds = sample::range(&all, self.reference);
-        let per_op = (*what == What::Total).then(|| self.per_op(*case, *mode)).flatten();
-        if let Some((allocs, bytes)) = per_op {
-            (row.allocs, row.bytes) = (Some(allocs), Some(bytes));
-        }
-        if *what == What::Total {
-            let counts = self.counts.get(&(*case, *mode)).into_iter().flatten();
-            row.counts.extend(counts.filter_map(|(name, all)| Some((name.clone(), median(all)?))));
-        }
-        if matches!(what, What::Raw | What::Inlined) {
-            return Some(row);
-        }
-        if self.compares_the_whole() {
-            let (raw, inlined) = ((*case, *mode, What::Raw), (*case, *mode, What::Inlined));
-            for base in [&raw, &inlined] {
-                let ratio = self.times(key, base);
-                row.vs.extend(ratio.map(|ratio| (self.id(*case, *mode, &base.2), Versus::from(ratio))));
-            }
-            let own = self.above(key, &inlined);
-            row.above.extend(own.map(|own| (self.id(*case, *mode, &inlined.2), Above::from(own))));
-        }
-        for &base in self.modes[*mode].bases() {
-            let Some(place) = self.mode(base) else { continue };
-            let base_key = (*case, place, what.clone());
-            let Some(ns) = self.above(key, &base_key) else { continue };
-            let base_per_op = self.per_op(*case, place).filter(|_| *what == What::Total);
-            // Where threads allocate when they please, fewer than the other had is none seen.
-            let least = if self.cases[*case].exact { f64::NEG_INFINITY } else { 0.0 };
-            let more = per_op.zip(base_per_op).map(|(a, b)| ((a.0 - b.0).max(least), (a.1 - b.1).max(least)));
-            let above = Above {
-                ns: ns.median,
-                low: ns.low,
-                high: ns.high,
-                allocs: more.map(|more| more.0),
-                bytes: more.map(|more| more.1),
-                // What may be less than nothing is no number of times as long as something.
-                raw_writes: self
-                    .of_raw_writes(key, &base_key)
-                    .filter(|times| times.low >= 0.0)
-                    .map(Versus::from),
-            };
-            row.above.insert(base.to_owned(), above);
-            if let Some(ratio) = self.times(key, &base_key) {
-                row.vs_process.insert(self.id(*case, place, what), Versus::from(ratio));
-            }
-        }
-        Some(row)
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 allocations")]
-    fn per_op(&self, case: usize, mode: usize) -> Option<(f64, f64)> {
-        let (counts, n) = self.allocated.get(&(case, mode))?;
-        Some((counts.allocs as f64 / *n as f64, counts.bytes as f64 / *n as f64))
-    }
-
-    /// The difference, as a multiple of the raw writes of the same round.
-    fn of_raw_writes(&self, key: &Key, base: &Key) -> Option<Interval> {
-        if key.2 != What::Total || self.names.raw_writes != RawWrites::OfWhatIsAdded {
-            return None;
-        }
-        let raw = self.rounds.get(&(key.0, key.1, What::Raw))?;
-        self.generations(key, base, |generation, round, own, base| {
-            let (_, raw) = raw.get(generation)?.iter().find(|raw| raw.0 == round)?;
-            raw.is_as_fast_as(&own).then_some((own.ns - base.ns) / raw.ns)
-        })
-    }
-
-    /// How many nanoseconds longer, at the reference speed.
-    fn above(&self, key: &Key, base: &Key) -> Option<Interval> {
-        self.generations(key, base, |_, _, own, base| Some(own.at(self.reference) - base.at(self.reference)))
-    }
-
-    /// How many times as long.
-    fn times(&self, key: &Key, base: &Key) -> Option<Interval> {
-        self.generations(key, base, |_, _, own, base| Some(own.ns / base.ns))
-    }
-
-    /// The median of `f(generation, turn, own, base)` in the turns in which there are both, and the processor was equally
-    /// fast.
-    fn generations(
-        &self,
-        key: &Key,
-        base: &Key,
-        f: impl Fn(usize, usize, Sample, Sample) -> Option<f64>,
-    ) -> Option<Interval> {
-        let (own, base) = (self.rounds.get(key)?, self.rounds.get(base)?);
-        let mut all = Vec::new();
-        for (generation, (own, base)) in own.iter().zip(base).enumerate() {
-            let both = pairs(own, base).filter_map(|(turn, own, base)| f(generation, turn, own, base));
-            all.push(both.collect::<Vec<f64>>());
-        }
-        Interval::of_clusters(&all)
-    }
-}
-
-/// The turns in which there are both, and the processor was equally fast.
-fn pairs<'a>(
-    own: &'a [(usize, Sample)],
-    base: &[(usize, Sample)],
-) -> impl Iterator<Item = (usize, Sample, Sample)> + use<'a> {
-    let base: BTreeMap<usize, Sample> = base.iter().copied().collect();
-    let both = own.iter().filter_map(move |&(turn, own)| Some((turn, own, *base.get(&turn)?)));
-    both.filter(|(_, own, base)| own.is_as_fast_as(base))
 }
 
 fn median(samples: &[f64]) -> Option<f64> {
