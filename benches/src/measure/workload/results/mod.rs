@@ -238,6 +238,11 @@ impl Results {
         self.case(case).is_some_and(|case| self.cases[case].exact)
     }
 
+    /// How many more allocations and bytes an operation of a case has in a mode than in another.
+    pub(super) fn allocated_above(&self, case: &str, mode: &str, base: &str) -> Option<(f64, f64)> {
+        self.allocated_more(self.case(case)?, self.mode(mode)?, self.mode(base)?)
+    }
+
     /// Returns how many nanoseconds longer one operation of a case in a mode takes than one of another case
     /// in another mode, each `(case, mode)` or `(case/part, mode)`: the median of the differences in a turn, with the
     /// interval [of clusters](Interval::of_clusters), which the generations are.

@@ -76,10 +76,7 @@ impl Results {
             let Some(place) = self.mode(base) else { continue };
             let base_key = (*case, place, what.clone());
             let Some(ns) = self.above(key, &base_key) else { continue };
-            let base_per_op = self.per_op(*case, place).filter(|_| *what == What::Total);
-            // Where threads allocate when they please, fewer than the other had is none seen.
-            let least = if self.cases[*case].exact { f64::NEG_INFINITY } else { 0.0 };
-            let more = per_op.zip(base_per_op).map(|(a, b)| ((a.0 - b.0).max(least), (a.1 - b.1).max(least)));
+            let more = self.allocated_more(*case, *mode, place).filter(|_| *what == What::Total);
             let above = Above {
                 ns: ns.median,
                 low: ns.low,
@@ -98,6 +95,14 @@ impl Results {
             }
         }
         Some(row)
+    }
+
+    /// How many more allocations and bytes an operation has in a mode than in another.
+    pub(super) fn allocated_more(&self, case: usize, mode: usize, base: usize) -> Option<(f64, f64)> {
+        let (own, base) = (self.per_op(case, mode)?, self.per_op(case, base)?);
+        // Where threads allocate when they please, fewer than the other had is none seen.
+        let least = if self.cases[case].exact { f64::NEG_INFINITY } else { 0.0 };
+        Some(((own.0 - base.0).max(least), (own.1 - base.1).max(least)))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 allocations")]
