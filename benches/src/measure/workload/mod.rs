@@ -149,7 +149,7 @@ pub trait Workload {
         String::new()
     }
 
-    /// What was promised of this workload beyond what [all promise](bars).
+    /// What was promised of this workload beyond what all promise.
     fn bars(results: &Results) -> Vec<Judged> {
         let _ = results;
         Vec::new()
