@@ -95,8 +95,6 @@ fn serial(properties: &'static Properties) -> Serial {
 
 /// Finds out what is enabled, publishes it and returns it.
 fn read() -> AtraceTag {
-    /// Of a process that can't be switched on.
-    const NEVER: Serial = Serial { word: Some(&NO_SERIAL), value: 0, is_property: false };
     /// Every event is to find out for itself.
     const UNSURE: Serial = Serial { word: None, value: 0, is_property: false };
 
@@ -118,7 +116,8 @@ fn read() -> AtraceTag {
         }
         (_, Some(properties)) => serial(properties),
         (_, None) if sink.is_waiting() => UNSURE,
-        (_, None) => NEVER,
+        // It can't be switched on.
+        (_, None) => Serial { word: Some(&NO_SERIAL), value: 0, is_property: false },
     };
     let mut is_never_published = false;
     let find = |serial: &Serial| match sink {
