@@ -76,5 +76,9 @@ fn generate_bindings(own: &std::path::Path) {
     };
     let bindings = builder.generate().unwrap_or_else(|reason| panic!("{}: {reason}", header.display()));
     let out = PathBuf::from(variable("OUT_DIR")).join("bindings.rs");
-    bindings.write_to_file(&out).unwrap_or_else(|reason| panic!("{}: {reason}", out.display()));
+    let declared = "unsafe extern \"C\" {";
+    let text = bindings
+        .to_string()
+        .replace(declared, &format!("{declared}\n    // SAFETY: the header declares them so."));
+    std::fs::write(&out, text).unwrap_or_else(|reason| panic!("{}: {reason}", out.display()));
 }

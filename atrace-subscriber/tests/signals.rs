@@ -196,6 +196,9 @@ static IS_ARMED: AtomicBool = AtomicBool::new(false);
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
 /// In place of the C library's, which notes a destructor of this thread's memory: a signal may come just before.
+///
+/// # Safety
+/// As that one, of the same type, which is given all.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __cxa_thread_atexit_impl(
     destructor: *mut libc::c_void,

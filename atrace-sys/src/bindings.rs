@@ -36,6 +36,7 @@ pub const ATRACE_TAG_LAST: u64 = 134217728;
 pub const ATRACE_TAG_NOT_READY: u64 = 9223372036854775808;
 pub const ATRACE_TAG_VALID_MASK: u64 = 268435455;
 unsafe extern "C" {
+    // SAFETY: the header declares them so.
     /// Opens the marker at the first call, and reads the tags anew whenever the flags property has changed.
     pub fn atrace_init();
     /// Does what `atrace_init` does, under the name that old programs call.

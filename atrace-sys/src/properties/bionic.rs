@@ -37,22 +37,19 @@ const TURN_POLL: Duration = Duration::from_millis(1);
 /// How often to attempt what a writer can disturb.
 const ATTEMPTS: usize = 64;
 
-// The signatures are those of bionic's sys/_system_properties.h and sys/system_properties.h.
 unsafe extern "C" {
+    // SAFETY: the signatures, and those of the types below, are those of bionic's sys/_system_properties.h and
+    // sys/system_properties.h.
     fn __system_property_serial(property: *const prop_info) -> u32;
     fn __system_property_read(property: *const prop_info, name: *mut c_char, value: *mut c_char) -> c_int;
 }
 
 type AreaSerial = unsafe extern "C" fn() -> u32;
-type Receive =
-    unsafe extern "C" fn(cookie: *mut c_void, name: *const c_char, value: *const c_char, serial: u32);
+/// Takes the cookie, the name, the value and the serial.
+type Receive = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char, u32);
 type ReadCallback = unsafe extern "C" fn(*const prop_info, Receive, cookie: *mut c_void);
-type WaitFor = unsafe extern "C" fn(
-    *const prop_info,
-    old_serial: u32,
-    new_serial: *mut u32,
-    *const libc::timespec,
-) -> bool;
+/// Takes the old serial and a place for the new one.
+type WaitFor = unsafe extern "C" fn(*const prop_info, u32, *mut u32, *const libc::timespec) -> bool;
 
 static AREA_SERIAL: Symbol<AreaSerial> = Symbol::new(c"__system_property_area_serial");
 static READ_CALLBACK: Symbol<ReadCallback> = Symbol::new(c"__system_property_read_callback");
@@ -96,6 +93,7 @@ fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
 #[cfg(target_feature = "crt-static")]
 fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
     unsafe extern "C" {
+        // SAFETY: their addresses are taken, and each is called as what bionic's header says only.
         fn __system_property_area_serial();
         fn __system_property_read_callback();
         fn __system_property_wait();
@@ -177,6 +175,8 @@ impl Store {
     }
 
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
+        /// # Safety
+        /// Called by bionic, as its header says, with the cookie that is given below.
         unsafe extern "C" fn collect(property: *const prop_info, cookie: *mut c_void) {
             // SAFETY: the cookie is the vector below, which is borrowed by nothing else during the call.
             let found = unsafe { &mut *cookie.cast::<Vec<Property<'static>>>() };
@@ -390,6 +390,8 @@ impl<'a> Property<'a> {
     /// Reads as Android 8 and later do: values of any length, cut to what a [`Value`] holds.
     fn read_new<R>(self, read: ReadCallback, then: impl FnOnce(&CStr, u32, Value) -> R) -> R {
         type Received<'a> = (&'a CStr, u32, Value);
+        /// # Safety
+        /// Called by bionic, as its header says, with the cookie that is given below.
         unsafe extern "C" fn receive(
             cookie: *mut c_void,
             name: *const c_char,

@@ -11,8 +11,8 @@ pub(crate) fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
 /// The number that a text starts with, by C's rules with base 0, and what follows it; `None` for one that is too large.
 /// Where there is no number, all the text follows.
 pub(crate) fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
-    // The signature is that of stdlib.h.
     unsafe extern "C" {
+        // SAFETY: the signature is that of stdlib.h.
         fn strtoull(text: *const c_char, end: *mut *mut c_char, base: c_int) -> c_ulonglong;
     }
     read(text, strtoull)
@@ -20,8 +20,8 @@ pub(crate) fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
 
 /// As [`strtoull`], with a sign.
 pub(crate) fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
-    // The signature is that of inttypes.h, where intmax_t has 64 bits.
     unsafe extern "C" {
+        // SAFETY: the signature is that of inttypes.h, where intmax_t has 64 bits.
         fn strtoimax(text: *const c_char, end: *mut *mut c_char, base: c_int) -> i64;
     }
     read(text, strtoimax)

@@ -97,8 +97,8 @@ pub(crate) fn stack_bounds() -> Option<(usize, usize)> {
 /// Sets whether the calling thread can be cancelled; returns what it was.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn set_cancelable(state: i32) -> i32 {
-    // The signature is that of pthread.h.
     unsafe extern "C" {
+        // SAFETY: the signature is that of pthread.h.
         fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
     }
     let mut old = 0;
