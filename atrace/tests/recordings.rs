@@ -142,6 +142,91 @@ mod cases {
         assert!(fs::symlink_metadata(home.join("to-own")).unwrap().is_symlink());
     }
 
+    /// Buffers that are kept as they could not be saved.
+    struct Kept(u32);
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            left_by(self.0).iter().for_each(|path| drop(fs::remove_dir(path)));
+        }
+    }
+
+    /// What is unfinished goes with the rights it was made with.
+    #[test]
+    fn under_sudo_nothing_is_removed_that_the_caller_may_not_remove() {
+        let name = case!({
+            say_ready();
+            std::thread::sleep(Duration::from_secs(100));
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let home = directory(&here, "home", CALLER, 0o755);
+        for (owner, left) in [(CALLER, 0), (0, 1)] {
+            let (child, _) = started(&here, under_sudo(&mut here.run_to("home/out", &name, &["-f"])));
+            let _kept = Kept(child.id());
+            fs::create_dir(home.join("out")).unwrap();
+            chown(&home, Some(owner), None).unwrap();
+            signal(&child, libc::SIGTERM);
+            refused(&common::end_of(child), "can't save home/out");
+            fs::remove_dir(home.join("out")).unwrap();
+            fs::remove_file(home.join("ready")).unwrap();
+            assert_eq!(fs::read_dir(&home).unwrap().count(), left, "of user {owner}");
+        }
+    }
+
+    /// Groups without a name too, and those that only this process of theirs is in.
+    #[test]
+    fn under_sudo_the_program_is_in_the_callers_groups() {
+        let name = case!({
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            let groups = status.lines().find(|line| line.starts_with("Groups:")).unwrap();
+            println!("{}", groups.split_whitespace().collect::<Vec<_>>().join(" "));
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        directory(&here, "home", CALLER, 0o700);
+        let mut command = here.run_to("home/out", &name, &[]);
+        // SAFETY: what is called between fork and exec is async-signal-safe.
+        unsafe { under_sudo(&mut command).pre_exec(leave_to_child) };
+        let ran = end(&mut command);
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(ran.said("Groups: "), [format!("{CALLER} 64103 64104")], "{ran:?}");
+        assert_eq!(fs::metadata(here.path("home/out")).unwrap().uid(), CALLER);
+    }
+
+    /// Returns in a child, as root, of a process that becomes the caller and ends as the child does.
+    fn leave_to_child() -> std::io::Result<()> {
+        // SAFETY: places for numbers, and a list of three.
+        unsafe {
+            let mut pipe = [0; 2];
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            let child = libc::fork();
+            if child == 0 {
+                libc::close(pipe[1]);
+                let byte = pipe.as_mut_ptr().cast();
+                return if libc::read(pipe[0], byte, 1) == 1 {
+                    Ok(())
+                } else {
+                    Err(std::io::Error::last_os_error())
+                };
+            }
+            let groups = [64_104, CALLER, 64_103];
+            let became = libc::setgroups(groups.len(), groups.as_ptr()) == 0
+                && libc::setresgid(CALLER, CALLER, CALLER) == 0
+                && libc::setresuid(CALLER, CALLER, CALLER) == 0;
+            libc::write(pipe[1], b".".as_ptr().cast(), became.into());
+            // Also that by which the one who started this hears that it goes on.
+            (3..100).for_each(|number| assert!(libc::close(number) < 1));
+            let mut status = 0;
+            libc::waitpid(child, &mut status, 0);
+            libc::_exit(libc::WEXITSTATUS(status));
+        }
+    }
+
     #[test]
     fn under_sudo_the_callers_store_harms_nobody() {
         let name = case!({
@@ -424,6 +509,31 @@ mod cases {
         let ran = common::end_of(child);
         assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
         drop(master); // Until now, or the terminal would have hung up.
+    }
+
+    /// The witness of signals, which is the command once more, is replaced by a script that sends one to its group.
+    #[test]
+    fn a_signal_before_the_program_is_there_ends_the_command() {
+        let name = case!({ println!("STARTED") });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        fs::rename(here.path("atrace"), here.path("moved")).unwrap();
+        fs::write(here.path("atrace (deleted)"), "#!/bin/sh\nkill -$SIGNAL 0; sleep 100\n").unwrap();
+        fs::set_permissions(here.path("atrace (deleted)"), fs::Permissions::from_mode(0o755)).unwrap();
+        for number in [libc::SIGINT, libc::SIGTERM] {
+            fs::copy(here.path("moved"), here.path("atrace")).unwrap();
+            // The file that runs has no name any more, and the system calls it so.
+            let mut command = here.cleared(Path::new("sh"), &name);
+            let script = "exec 9<atrace; rm atrace; exec /proc/self/fd/9 \"$@\"";
+            command.args(["-c", script, "sh", "run", "-o", "out", "--", "./program", &name, "--exact"]);
+            let ran = end(command.env("SIGNAL", number.to_string()).process_group(0));
+            assert_eq!(ran.status.code(), Some(128 + number), "{ran:?}");
+            assert!(ran.stderr.contains("before the program was started"), "{ran:?}");
+            assert!(!ran.stdout.contains("STARTED") && left_by(ran.pid).is_empty(), "{ran:?}");
+            assert_eq!(here.files(), ["atrace (deleted)", "moved"]);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use uzers::os::unix::UserExt as _;
 use uzers::{get_user_by_uid, get_user_groups};
 
+use crate::command::processes::Process;
 use crate::command::terminal::{Failure, Result, failed, say};
 
 /// A user to run a program as.
@@ -43,8 +44,12 @@ impl Caller {
     pub(crate) fn of(uid: u32, gid: Option<u32>) -> Self {
         let user = get_user_by_uid(uid);
         let gid = gid.or(user.as_ref().map(|user| user.primary_group_id())).unwrap_or(uid);
-        let others = user.as_ref().and_then(|user| get_user_groups(user.name(), gid)).unwrap_or_default();
-        let others = others.iter().map(|group| group.gid()).filter(|other| *other != gid);
+        let listed = || {
+            let groups = user.as_ref().and_then(|user| get_user_groups(user.name(), gid));
+            groups.unwrap_or_default().iter().map(|group| group.gid()).collect()
+        };
+        let others = groups_of_ancestor(uid).unwrap_or_else(listed);
+        let others = others.into_iter().filter(|other| *other != gid);
         let groups = std::iter::once(gid).chain(others).collect();
         let known = user.map(|user| (user.name().to_owned(), user.home_dir().to_owned()));
         Self { uid, gid, groups, known }
@@ -60,6 +65,21 @@ impl Caller {
         set_thread_res_gid(None, Gid::from_raw(self.gid), None).map_err(problem)?;
         set_thread_res_uid(None, Uid::from_raw(self.uid), None).map_err(problem)?;
         work()
+    }
+}
+
+/// The groups of the process of this user that this one comes from: also those that have no name, or that its user took on
+/// since (`newgrp`). What a user's process is in, any other of theirs may be in.
+fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
+    let mut process = Process::this();
+    loop {
+        let status = process.status()?;
+        if let [real, effective, ..] = *status.numbers("Uid")
+            && (real, effective) == (uid, uid)
+        {
+            return Some(status.numbers("Groups"));
+        }
+        process = Process(*status.numbers("PPid").first().filter(|parent| **parent != 0)?);
     }
 }
 

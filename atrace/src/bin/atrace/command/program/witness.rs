@@ -16,7 +16,7 @@ use atrace_sys::fork::{Generation, generation};
 use rustix::process::Signal;
 
 use crate::command::program::signals::{Signals, is_ready};
-use crate::command::terminal::{Result, failed};
+use crate::command::terminal::{Failure, Result, failed};
 
 /// How long the kernel may take from one process of a group to the next, and the witness to report.
 const GRACE: Duration = Duration::from_millis(100);
@@ -61,7 +61,8 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// Starts it, before the program; None where no signals are caught.
+    /// Starts it, before the program; None where no signals are caught. Fails as the program would have ended if one of them
+    /// has come until then.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
         let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {
@@ -72,10 +73,17 @@ impl Witness {
         command.arg("__witness").args(numbers);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(failed("starting a witness of signals"))?;
-        let Some(mut reports) = child.stdout.take() else { return Ok(None) };
-        let mut ready = [0];
-        reports.read_exact(&mut ready).map_err(failed("waiting for the witness of signals"))?;
-        Ok(Some(Self { child, reports, reported: Vec::new(), by: generation() }))
+        let Some(reports) = child.stdout.take() else { return Ok(None) };
+        let mut witness = Self { child, reports, reported: Vec::new(), by: generation() };
+        let ready = witness.reports.read_exact(&mut [0]);
+        // No program is there to be told. What has ended the witness came to the group, and is about to come here.
+        let patience = if ready.is_ok() { Duration::ZERO } else { GRACE };
+        if let (Some(came), _) = signals.wait(None::<&ChildStdout>, patience)? {
+            let status = 128 + came.signal.as_raw() as u8;
+            return Err(Failure::new("ended by a signal, before the program was started").with_status(status));
+        }
+        ready.map_err(failed("waiting for the witness of signals"))?;
+        Ok(Some(witness))
     }
 
     /// Whether the group was sent the signal that has just come.
