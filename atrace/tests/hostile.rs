@@ -594,7 +594,7 @@ mod cases {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         let path = |path: PathBuf| hex(path.to_str().unwrap());
         let (planted, alices) = (path(here.canary("planted")), path(store(ALICE)));
-        let text = format!("{boot}output - - {planted}\n{ALICE} 0 {alices} {}\ndone\n", hex("hers"));
+        let text = format!("{boot}output - - {planted}\n{ALICE} 0 {alices} {}\n", hex("hers"));
         fs::create_dir(folder).unwrap();
         fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
         fs::write(folder.join("recording-1-1"), text).unwrap();
@@ -774,6 +774,47 @@ mod cases {
             assert!(ran.status.success(), "{ran:?}");
             assert_eq!(patterns(ALICE), ["*/both", "*/later"]);
             assert_eq!(patterns(0), ["*/later"]);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// Switched on by its user after a recording looked at the stores, and before it switches; then the recording is
+    /// killed.
+    #[test]
+    fn what_was_switched_on_while_a_recording_began_stays() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["status"]).status.success());
+            // It is held up as it says that it removed something: nobody reads that.
+            let mut gone = Command::new("true").spawn().unwrap();
+            gone.wait().unwrap();
+            let leftover = here.path(&format!(".out.{}.atrace", gone.id()));
+            fs::write(&leftover, "").unwrap();
+            let (mut said, mut say) = std::io::pipe().unwrap();
+            // SAFETY: an open descriptor and a number.
+            let size = unsafe { libc::fcntl(say.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+            say.write_all(&vec![b' '; usize::try_from(size).unwrap()]).unwrap();
+            let args = ["record", "-a", "*/meant", "--wait", "-f", "-o", "out"];
+            let record = Recording(Some(here.command(&args).stderr(say).spawn().unwrap()));
+            until("it has looked at the stores", || !leftover.exists());
+            assert!(here.atrace_of(ALICE, &["on", "*/meant"]).status.success());
+            let lock = open(&store(ALICE), libc::O_RDWR);
+            // SAFETY: an open descriptor.
+            assert_eq!(unsafe { libc::flock(lock, libc::LOCK_EX) }, 0);
+            let reader = std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+            until("it has written down what it switches on", || {
+                let mut notes = fs::read_dir("/run/atrace").into_iter().flatten().flatten();
+                notes.any(|note| fs::read_to_string(note.path()).is_ok_and(|text| text.lines().count() >= 4))
+            });
+            drop(record);
+            reader.join().unwrap().unwrap();
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::flock(lock, libc::LOCK_UN) }, 0);
+            let ran = here.atrace(&["status"]);
+            assert!(ran.stderr.contains("was killed: */meant"), "{ran:?}");
+            assert_eq!(patterns(ALICE), ["*/meant"]);
         });
         if is_root(&name) {
             apart(&name);

@@ -7,7 +7,7 @@ use atrace_sys::fork::{Generation, generation};
 
 use crate::command::caller::Caller;
 use crate::command::notes::folder::{Folder, Writer, boot};
-use crate::command::notes::text::{DONE, Destination, NoteText, NotedPattern, SAVED, UNDONE};
+use crate::command::notes::text::{Destination, NoteText, NotedPattern, SAVED, UNDONE, done_line};
 use crate::command::stores::{self, Store, Work};
 use crate::command::terminal::{Result, failed, say};
 
@@ -16,7 +16,6 @@ pub(crate) struct Note {
     folder: Folder,
     name: String,
     entries: Vec<NotedPattern>,
-    is_done: bool,
     by: Generation,
 }
 
@@ -28,36 +27,39 @@ impl Note {
         let output = Destination { path: output, owner: owner.map(|owner| (owner.uid, owner.gid)) };
         let folder = Folder::make().map_err(failed(what()))?;
         let name = folder.write(&format!("{}\n{}", boot(), output.line())).map_err(failed(what()))?;
-        Ok(Self { folder, name, entries: Vec::new(), is_done: false, by: generation() })
+        Ok(Self { folder, name, entries: Vec::new(), by: generation() })
     }
 
     /// Writes down what is switched on, then switches it on. Where that fails for another user it is said, and
     /// nothing else depends on it.
     pub(crate) fn switch_on(&mut self, patterns: &[String], stores: &[Store]) -> Result<()> {
-        let of_store = |store| patterns.iter().map(move |pattern| NotedPattern::new(store, pattern));
-        self.entries = stores.iter().flat_map(of_store).collect();
+        // As they are now: somebody may have switched since they were looked at first.
+        for (store, now) in stores::perform(stores, |_| Work::Look) {
+            let now = now.as_ref().unwrap_or(&store.content);
+            let entry = |pattern: &String| NotedPattern::new(store, now.count(pattern), pattern);
+            self.entries.extend(patterns.iter().map(entry));
+        }
         let lines: String = self.entries.iter().map(NotedPattern::line).collect();
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
-        let mut are_all_on = true;
         // Once more than whoever else has it on.
         let enable = || patterns.iter().map(|pattern| (pattern.clone(), usize::MAX)).collect();
+        let (mut done, mut refused) = (String::new(), Ok(()));
         for (store, result) in stores::perform(stores, |_| Work::Enable(enable())) {
+            // Where it failed it is unknown whether they are on.
             if let Err(e) = result {
-                are_all_on = false;
-                stores::refuse(store, &e)?;
+                refused = refused.and(stores::refuse(store, &e));
+                continue;
             }
+            done += &done_line(store.uid, &store.path);
+            self.entries.iter_mut().filter(|entry| entry.is_of(store)).for_each(NotedPattern::done);
         }
-        // Else it is unknown: what is listed more often than before is taken back.
-        self.is_done = are_all_on;
-        if are_all_on {
-            let _ = self.folder.add(&self.name, &format!("{DONE}\n"));
-        }
-        Ok(())
+        let _ = self.folder.add(&self.name, &done);
+        refused
     }
 
     /// Switches off what was switched on. If that fails, the next command tries it once more.
     pub(crate) fn switch_off(&mut self) {
-        if !self.entries.is_empty() && take_back(&self.entries, self.is_done) {
+        if !self.entries.is_empty() && take_back(&self.entries) {
             self.entries.clear();
             let _ = self.folder.add(&self.name, &format!("{UNDONE}\n"));
         }
@@ -83,7 +85,7 @@ fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
 }
 
 /// Takes away what a recording switched on; says where that fails, and returns whether it did nowhere.
-fn take_back(entries: &[NotedPattern], is_done: bool) -> bool {
+fn take_back(entries: &[NotedPattern]) -> bool {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {
         if !stores.iter().any(|store| entry.is_of(store)) {
@@ -95,7 +97,7 @@ fn take_back(entries: &[NotedPattern], is_done: bool) -> bool {
     }
     let patterns = |store: &Store| {
         let of_store = entries.iter().filter(|entry| entry.is_of(store));
-        of_store.map(|entry| (entry.pattern.clone(), if is_done { 0 } else { entry.before })).collect()
+        of_store.map(|entry| (entry.pattern.clone(), entry.before)).collect()
     };
     let mut is_clean = true;
     for (store, result) in stores::perform(&stores, |store| Work::TakeBack(patterns(store))) {
@@ -141,7 +143,7 @@ pub(crate) fn sweep() -> Running {
 
 fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
     if !text.entries.is_empty() {
-        take_back(&text.entries, text.is_done);
+        take_back(&text.entries);
         let mut patterns: Vec<_> =
             text.entries.iter().map(|entry| shown(&entry.pattern).to_string()).collect();
         patterns.sort();

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::command::stores::Store;
 
-/// The line that says that all patterns were switched on, and those that strike out the patterns, or the output.
-pub(crate) const DONE: &str = "done";
+/// The first word of the line that says that the patterns of a store were switched on.
+const DONE: &str = "done";
+
+/// The lines that strike out the patterns, or the output.
 pub(crate) const UNDONE: &str = "undone";
 pub(crate) const SAVED: &str = "saved";
 
@@ -20,14 +22,14 @@ pub(crate) struct NotedPattern {
     /// Whose store it is; None where the path says which.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
-    /// How often the pattern was listed before.
+    /// It is on because of the recording if it is listed more often than this: as often as before, as long as it may not
+    /// have been switched on.
     pub(crate) before: usize,
     pub(crate) pattern: String,
 }
 
 impl NotedPattern {
-    pub(crate) fn new(store: &Store, pattern: &str) -> Self {
-        let before = store.content.count(pattern);
+    pub(crate) fn new(store: &Store, before: usize, pattern: &str) -> Self {
         Self { uid: store.uid, path: store.path.clone(), before, pattern: pattern.to_owned() }
     }
 
@@ -35,10 +37,20 @@ impl NotedPattern {
         self.uid == store.uid && self.path == store.path
     }
 
+    /// It was switched on.
+    pub(crate) fn done(&mut self) {
+        self.before = 0;
+    }
+
     pub(crate) fn line(&self) -> String {
         let (path, pattern) = (hex(self.path.as_os_str().as_bytes()), hex(self.pattern.as_bytes()));
         format!("{} {} {path} {pattern}\n", word(self.uid), self.before)
     }
+}
+
+/// The line that says that the patterns of a store were switched on.
+pub(crate) fn done_line(uid: Option<u32>, path: &Path) -> String {
+    format!("{DONE} {} {}\n", word(uid), hex(path.as_os_str().as_bytes()))
 }
 
 /// Where a recording is to be saved, and for which user and group, if not for who saves it.
@@ -62,8 +74,6 @@ pub(crate) struct NoteText {
     pub(crate) boot: String,
     pub(crate) output: Option<Destination>,
     pub(crate) entries: Vec<NotedPattern>,
-    /// All of them were switched on.
-    pub(crate) is_done: bool,
 }
 
 impl NoteText {
@@ -73,7 +83,11 @@ impl NoteText {
         let mut parsed = Self { boot: lines.next()?.to_owned(), ..Self::default() };
         for line in lines {
             match *line.split(' ').collect::<Vec<_>>() {
-                [DONE] => parsed.is_done = true,
+                [DONE, uid, path] => {
+                    let (uid, path) = (number(uid)?, path_of(path)?);
+                    let of_store = |entry: &&mut NotedPattern| entry.uid == uid && entry.path == path;
+                    parsed.entries.iter_mut().filter(of_store).for_each(NotedPattern::done);
+                }
                 [UNDONE] => parsed.entries.clear(),
                 [SAVED] => parsed.output = None,
                 [OUTPUT, uid, gid, path] => {
@@ -130,12 +144,12 @@ mod tests {
         let entries = vec![entry(Some(7), "*/a \n'"), entry(None, "ü")];
         let mut text = "boot\n".to_owned();
         entries.iter().for_each(|entry| text += &entry.line());
-        let mut expected = NoteText { boot: "boot".into(), output: None, entries, is_done: false };
+        let mut expected = NoteText { boot: "boot".into(), output: None, entries };
         assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
         // Killed while writing: the last line is none.
         assert_eq!(NoteText::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
-        text += "done\n";
-        expected.is_done = true;
+        text += &done_line(expected.entries[0].uid, &expected.entries[0].path);
+        expected.entries[0].before = 0;
         assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
         for owner in [None, Some((1000, 100)), Some((u32::MAX, 0))] {
             let output = Destination { path: "/a b/c\n d ".into(), owner };
@@ -155,6 +169,8 @@ mod tests {
             "b\n1 0 2f zz\n",
             "b\n1 -1 2f 2a\n",
             "b\n1 0 2f ff\n",
+            "b\ndone\n",
+            "b\ndone 1 2\n",
             "b\noutput 1 1 61\n",
             "b\noutput - - \n",
             "b\noutput x 1 2f\n",
