@@ -10,7 +10,6 @@ mod here;
 mod cases {
     use std::fs;
     use std::io::Write as _;
-    use std::os::fd::{FromRawFd as _, OwnedFd};
     use std::os::unix::fs::{
         MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, lchown, symlink,
     };
@@ -22,7 +21,7 @@ mod cases {
 
     use atrace::*;
 
-    use crate::common::{self, Ran, case, is_root, until};
+    use crate::common::{self, Ran, case, is_root, terminal, until};
     use crate::here::{Here, end, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
@@ -424,17 +423,6 @@ mod cases {
         CAME.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The master of a terminal, and the path of its other end.
-    fn terminal() -> (OwnedFd, PathBuf) {
-        // SAFETY: a new descriptor, owned from here on; the name is copied before the next call.
-        unsafe {
-            let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
-            assert!(master >= 0 && libc::grantpt(master) == 0 && libc::unlockpt(master) == 0);
-            let name = std::ffi::CStr::from_ptr(libc::ptsname(master)).to_str().unwrap().into();
-            (OwnedFd::from_raw_fd(master), name)
-        }
-    }
-
     #[test]
     fn a_signal_arrives_once() {
         let name = case!({
@@ -490,7 +478,7 @@ mod cases {
         let ran = common::end_of(child);
         assert_eq!(ran.said("CAME "), ["2"], "{ran:?}");
         // From the keys of a terminal.
-        let (master, slave) = terminal();
+        let (mut master, slave) = terminal();
         let mut command = here.run(&name, &["-f"]);
         let slave = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(slave);
         command.stdin(Stdio::from(slave.unwrap()));
@@ -504,7 +492,6 @@ mod cases {
             });
         }
         let (child, _) = started(&here, &mut command);
-        let mut master = fs::File::from(master);
         master.write_all(b"\x03").unwrap();
         let ran = common::end_of(child);
         assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");

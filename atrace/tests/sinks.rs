@@ -15,7 +15,7 @@ mod cases {
     use atrace::*;
 
     use crate::common::{
-        self, Place, case, control, descriptor_of, descriptors, errno, identity, is_root, set_errno,
+        self, Place, case, control, descriptor_of, descriptors, errno, identity, is_root, set_errno, terminal,
     };
 
     const TAG: AtraceTag = AtraceTag::App;
@@ -757,18 +757,5 @@ mod cases {
         // SAFETY: a C string.
         let made = unsafe { libc::mknod(path.as_ptr(), mode, device) };
         assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
-    }
-
-    /// A new terminal: its master, and the path of its slave.
-    fn terminal() -> (File, std::path::PathBuf) {
-        // SAFETY: a new descriptor, owned by the file alone; the name is a C string.
-        unsafe {
-            let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
-            assert!(master >= 0 && libc::grantpt(master) == 0 && libc::unlockpt(master) == 0);
-            let mut name = [0; 128];
-            assert_eq!(libc::ptsname_r(master, name.as_mut_ptr(), name.len()), 0);
-            let name = std::ffi::CStr::from_ptr(name.as_ptr());
-            (File::from_raw_fd(master), name.to_str().unwrap().into())
-        }
     }
 }

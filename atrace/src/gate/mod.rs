@@ -94,3 +94,33 @@ fn tags_of(local: u64, foreign: u64) -> AtraceTag {
         AtraceTag::from_bits_retain((local | foreign) & TAGS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bits_of_the_word_do_not_overlap() {
+        assert_eq!(CHANGED, 0xffff_ffff_4000_0000);
+        assert_eq!((PARKED, CLAIMED, TAGS), (0x8000_0000, 0x4000_0000, 0x0fff_ffff));
+        assert_eq!(Mask::of(AtraceTag::App).0, CHANGED | 1 << 12);
+        assert_eq!(Mask::of(AtraceTag::NotReady).0, CHANGED);
+    }
+
+    #[test]
+    fn a_glance_is_sure_where_the_serial_is_that_of_now_and_nobody_claims() {
+        assert!(Glance(1 << 12).is_sure());
+        for changed in [CLAIMED, 1 << 32, 1 << 63, CHANGED] {
+            assert!(!Glance(changed).is_sure() && !Glance(changed | 1 << 12).is_sure(), "{changed:x}");
+        }
+    }
+
+    #[test]
+    fn tags_are_those_of_both_words_unless_disabled() {
+        let (app, camera) = (AtraceTag::App.bits(), AtraceTag::Camera.bits());
+        assert_eq!(tags_of(app | 7 << 32, camera), AtraceTag::App | AtraceTag::Camera);
+        assert_eq!(tags_of(app | 1 << 28, app | 1 << 40), AtraceTag::App);
+        assert_eq!(tags_of(app | PARKED, camera), AtraceTag::NotReady);
+        assert_eq!(tags_of(app, camera | AtraceTag::NotReady.bits()), AtraceTag::NotReady);
+    }
+}

@@ -98,10 +98,9 @@ impl Gate {
     #[inline(never)]
     fn publish(&self, nothing: &'static AtomicU32, claim: u64, found: &Serial, bits: u64) -> bool {
         let Some(word) = found.word else { return false };
-        if !found.is_property && !std::ptr::eq(nothing, word) {
-            // First: a serial that is not that of the local word has every event come here, too.
-            let _ = self.serial.replace(nothing, word);
-        }
+        // First: a serial that is not that of the local word has every event come here, too. That of the flags property
+        // was set already, and stays.
+        let _ = self.serial.replace(nothing, word);
         let found = u64::from(found.value) << SERIAL_SHIFT | bits;
         // Not where another thread claimed it since: what that one finds is as new.
         self.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed).is_ok()

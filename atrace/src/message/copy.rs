@@ -250,6 +250,10 @@ mod tests {
             let mut text: Vec<u8> = (0..length).map(|at| b"a~\x80\xff "[at % 5]).collect();
             for bar in [false, true] {
                 check(copy, &text, bar, false);
+                // Nothing but one suspect, which must not cancel itself out.
+                for value in [0, 0x7f, b'<', b'|'] {
+                    check(copy, &vec![value; length], bar, length > 0 && is_suspect(value, bar));
+                }
             }
             for place in (0..length).step_by(if cfg!(miri) { 37 } else { 1 }) {
                 check_at(copy, &mut text, place, edges());

@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Weak};
@@ -353,6 +353,19 @@ pub fn is_root(test: &str) -> bool {
         skipped(test, "only root can do this");
     }
     root
+}
+
+/// The master of a terminal, and the path of its other end.
+pub fn terminal() -> (File, PathBuf) {
+    // SAFETY: a new descriptor, owned by the file alone; the name is a C string.
+    unsafe {
+        let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
+        assert!(master >= 0 && libc::grantpt(master) == 0 && libc::unlockpt(master) == 0);
+        let mut name = [0; 128];
+        assert_eq!(libc::ptsname_r(master, name.as_mut_ptr(), name.len()), 0);
+        let name = std::ffi::CStr::from_ptr(name.as_ptr());
+        (File::from_raw_fd(master), name.to_str().unwrap().into())
+    }
 }
 
 /// `dev:ino` of a file, as `ATRACE_MARKER=fd:…` has it.
