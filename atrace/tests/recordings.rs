@@ -3,6 +3,8 @@
 //!
 //! Other users of these tests have numbers that no system gives.
 
+#![cfg(target_os = "linux")]
+
 mod common;
 mod here;
 

@@ -236,7 +236,7 @@ impl Drop for Switched {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::sync::Arc;
 
@@ -274,7 +274,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
     #[cfg_attr(miri, ignore = "no files")]
     fn what_others_undo_is_written_again() {
         const SLOT: &str = "debug.atrace.app_0";
