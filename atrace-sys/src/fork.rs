@@ -118,6 +118,12 @@ fn clear_at_fork() -> bool {
     REGISTERED.load(Ordering::Acquire)
 }
 
+/// Has `body` called in every child of `fork()`, before anything else runs there. It may do what a signal handler may.
+/// Not called in a child of a bare `clone`.
+pub fn in_children(body: extern "C" fn()) -> bool {
+    system::at_fork(body)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,13 +9,14 @@
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
 //! - `errand`: work that a privileged process has done with the rights of another user;
 //! - [`fork`]: which process this is, for what a fork must not inherit;
+//! - `perfetto`: the tracing service's socket, the memory shared with it, the clock;
 //! - `probe`: what another process names, opened with care;
 //! - [`process`]: the process id, name and errno, as a tracer needs them;
 //! - [`state`]: what a process says of its tracing, for others to read;
 //! - [`thread`]: a thread that its host does not notice;
 //! - [`AtomicRef`], [`OnceRef`]: a shared word in a place that can change, or is not known yet.
 //!
-//! On other systems nothing can be opened, and there are neither `errand` nor `probe`.
+//! On other systems nothing can be opened, and there is no `errand`, `perfetto` or `probe`.
 #![cfg_attr(no_tracing, expect(dead_code, reason = "nothing can be opened, so nothing uses it"))]
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
 
@@ -31,9 +32,13 @@ pub mod bindings {
 pub mod cutils;
 #[cfg(not(no_tracing))]
 pub mod errand;
+#[cfg(not(no_tracing))]
+mod fence;
 pub mod fork;
 pub mod marker;
 pub mod ndk;
+#[cfg(not(no_tracing))]
+pub mod perfetto;
 #[cfg(not(no_tracing))]
 pub mod probe;
 pub mod process;
@@ -46,6 +51,8 @@ mod word;
 
 /// What threads share; in the models, loom's.
 mod sync {
+    #[cfg(not(no_tracing))]
+    pub(crate) use crate::fence::{heavy_fence, light_fence};
     pub(crate) use std::sync::atomic;
 }
 

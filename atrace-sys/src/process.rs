@@ -84,6 +84,16 @@ pub fn id() -> ProcessId {
     ProcessId::from_word(fork::kept(|| ProcessId::new(system::process_id()).word()))
 }
 
+/// Returns the id of the calling process as a number; asks the kernel.
+pub fn raw_id() -> u32 {
+    system::process_id()
+}
+
+/// Returns the effective user id of the calling process.
+pub fn user() -> u32 {
+    system::effective_ids().0
+}
+
 /// Tells whether the process runs with rights its caller does not have (`AT_SECURE`: set-user-id, file
 /// capabilities).
 ///

@@ -45,6 +45,20 @@ pub fn leave_descriptors() -> bool {
     left
 }
 
+/// As [`leave_descriptors`], and has `/dev/null` stand at 0, 1 and 2: nothing that the calling thread opens gets a number
+/// that libraries believe to be a terminal's.
+#[cfg(not(no_tracing))]
+pub fn have_descriptors_of_its_own() -> bool {
+    let is_left = leave_descriptors();
+    if is_left {
+        for _ in 0..3 {
+            // It stays open: it is nobody's but this thread's.
+            let _ = system::file::open(c"/dev/null", libc::O_RDWR).map(std::os::fd::IntoRawFd::into_raw_fd);
+        }
+    }
+    is_left
+}
+
 /// Android's filter lets apps make the call since Android 13; who makes an unknown one gets a SIGSYS.
 fn may_call_close_range() -> bool {
     use crate::properties::Properties;
@@ -75,4 +89,12 @@ pub fn stack() -> Option<(usize, usize)> {
 /// Where the page of the address `from` begins, if there is memory from it to `to`.
 pub fn mapped_from(from: usize, to: usize) -> Option<usize> {
     system::mapped_from(from, to)
+}
+
+/// Calls `then` with the name of the calling thread, as the kernel knows it.
+#[cfg(not(no_tracing))]
+pub fn with_name<R>(then: impl FnOnce(&[u8]) -> R) -> R {
+    let mut name = [0_u8; 16];
+    system::thread_name(&mut name);
+    then(name.split(|byte| *byte == 0).next().unwrap_or_default())
 }

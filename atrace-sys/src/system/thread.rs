@@ -112,3 +112,9 @@ pub(crate) fn set_cancelable(state: i32) -> i32 {
 pub(crate) fn set_cancelable(state: i32) -> i32 {
     state
 }
+
+/// Writes the name of the calling thread, with a NUL.
+pub(crate) fn thread_name(name: &mut [u8; 16]) {
+    // SAFETY: the kernel writes 16 bytes at most.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+}

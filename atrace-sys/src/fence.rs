@@ -1,0 +1,53 @@
+//! Two fences of which the often used one costs nothing: the kernel has all threads of the process make up for it while
+//! the rare one is passed (`membarrier(2)`, Linux 4.14).
+//!
+//! Where it can't do that, both are full ones. On Android it can be asked since 10: before that, an app's system call
+//! filter may end who asks.
+
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+
+static IS_HELPED: AtomicBool = AtomicBool::new(false);
+
+const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+
+/// What is stored before it is seen by who passes the [`heavy_fence`] later, or what they stored before is loaded
+/// after it.
+#[inline(always)]
+pub(crate) fn light_fence() {
+    if IS_HELPED.load(Ordering::Relaxed) {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// See [`light_fence`].
+pub(crate) fn heavy_fence() {
+    fence(Ordering::SeqCst);
+    if IS_HELPED.load(Ordering::Relaxed) {
+        membarrier(PRIVATE_EXPEDITED);
+    }
+}
+
+/// Asks the kernel for help: in each process, before its threads pass a fence that matters.
+pub(crate) fn prepare() {
+    IS_HELPED.store(may_ask() && membarrier(REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: no memory is involved.
+    !cfg!(miri) && unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+#[cfg(target_os = "android")]
+fn may_ask() -> bool {
+    use crate::properties::Properties;
+    const ANDROID_10: u32 = 29;
+    Properties::open().ok().and_then(Properties::api_level).is_some_and(|level| level >= ANDROID_10)
+}
+
+#[cfg(not(target_os = "android"))]
+fn may_ask() -> bool {
+    true
+}

@@ -1,0 +1,338 @@
+//! The memory that is shared with the service: an [`Arena`] of pages, and the [`Chunk`]s that threads write.
+//!
+//! It is a memory file of ours, sealed so that nobody can make it smaller: the service could otherwise end this process
+//! by a store to what is no more. What the service's own file can't prove of itself is not mapped. An arena is never
+//! unmapped, as a thread may be in the middle of an event: once the service is gone, or in a forked child, anonymous
+//! memory is laid over it, which costs nothing and is nobody else's.
+
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+
+use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
+use super::handed::Handed;
+use super::wire::Moved;
+use crate::system::errno;
+
+/// Shared pages, and beside each chunk what only this process knows of it.
+#[derive(Debug)]
+pub struct Arena {
+    base: *mut u8,
+    pages: u32,
+    handed: Handed,
+    /// Where the last whole page, and the last small chunk, was found.
+    hints: [AtomicU32; 2],
+    is_retired: AtomicBool,
+}
+
+// SAFETY: the memory is shared by design: words are atomic, and a chunk's bytes belong to who took it.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+/// What only this process knows of a chunk.
+#[derive(Debug)]
+#[repr(C)]
+struct Beside {
+    /// Of those handed over: the one before.
+    next: AtomicU32,
+    /// The service's number of the buffer that it was opened for.
+    buffer: AtomicU32,
+}
+
+/// The seals that a file must have to be mapped: without the last, others could not be relied on by the service.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+impl Arena {
+    /// Makes a memory file of so many pages, sealed, and maps it; returns its descriptor, too.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errno of what failed.
+    pub fn make(pages: u32) -> Result<(&'static Self, OwnedFd), i32> {
+        const NAME: &std::ffi::CStr = c"atrace-perfetto";
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a C string and flags. By number: not every libc has the function.
+        let made = unsafe { libc::syscall(libc::SYS_memfd_create, NAME.as_ptr(), flags) };
+        let fd = i32::try_from(made).ok().filter(|fd| *fd >= 0).ok_or_else(errno)?;
+        // SAFETY: made above, and nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let size = pages as usize * PAGE;
+        // SAFETY: a descriptor of ours.
+        let is_sealed = unsafe {
+            libc::ftruncate(fd, size as libc::off_t) == 0 && libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) == 0
+        };
+        if !is_sealed {
+            return Err(errno());
+        }
+        Ok((Self::map(fd, pages)?, file))
+    }
+
+    /// Maps a file that came from the service, if it can't shrink and has pages of our size.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errno of what failed; EPERM where it could shrink, EINVAL where its size is wrong.
+    pub fn of_service(file: BorrowedFd<'_>) -> Result<&'static Self, i32> {
+        let fd = file.as_raw_fd();
+        // SAFETY: asks about a descriptor.
+        let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(libc::EPERM);
+        }
+        // SAFETY: zeroes are a `stat`, which the kernel fills.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: writable, see above.
+        if unsafe { libc::fstat(fd, &raw mut stat) } != 0 {
+            return Err(errno());
+        }
+        let pages = u32::try_from(stat.st_size / PAGE as i64).ok().filter(|pages| (1..=4096).contains(pages));
+        let pages = pages.ok_or(libc::EINVAL)?;
+        Self::map(fd, pages)
+    }
+
+    fn map(fd: i32, pages: u32) -> Result<&'static Self, i32> {
+        let shared = pages as usize * PAGE;
+        let size = Self::size(pages);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, and a second one over its start.
+        let base = unsafe {
+            let base = libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0);
+            if base == libc::MAP_FAILED {
+                return Err(errno());
+            }
+            let over = libc::mmap(base, shared, protection, libc::MAP_SHARED | libc::MAP_FIXED, fd, 0);
+            if over == libc::MAP_FAILED {
+                let code = errno();
+                libc::munmap(base, size);
+                return Err(code);
+            }
+            base
+        };
+        Ok(Box::leak(Box::new(Self {
+            base: base.cast(),
+            pages,
+            handed: Handed::default(),
+            hints: [const { AtomicU32::new(0) }; 2],
+            is_retired: AtomicBool::new(false),
+        })))
+    }
+
+    /// The whole mapping: the pages, then what is known beside them.
+    const fn size(pages: u32) -> usize {
+        pages as usize * (PAGE + CHUNKS_MAX as usize * size_of::<Beside>())
+    }
+
+    /// Lays anonymous memory over it: nobody else sees what is written there from now on. Async-signal-safe.
+    pub fn retire(&self) {
+        self.is_retired.store(true, Ordering::Relaxed);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the range is this mapping, which stays mapped; its users write to it and read nothing that must be so.
+        unsafe {
+            libc::mmap(
+                self.base.cast(),
+                Self::size(self.pages),
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            )
+        };
+    }
+
+    fn header(&self, page: u32) -> &AtomicU32 {
+        let page = page % self.pages;
+        // SAFETY: within the mapping, which stays, and aligned.
+        unsafe { &*self.base.add(page as usize * PAGE).cast() }
+    }
+
+    fn beside(&self, index: u32) -> Option<&Beside> {
+        if index >= self.pages * CHUNKS_MAX {
+            return None;
+        }
+        // SAFETY: within the mapping, behind the pages; aligned, and zeroes are such words.
+        Some(unsafe { &*self.base.add(self.pages as usize * PAGE).cast::<Beside>().add(index as usize) })
+    }
+
+    /// Takes a free chunk of this layout.
+    fn take(&'static self, layout: Layout) -> Option<(u32, u32)> {
+        if self.is_retired.load(Ordering::Relaxed) {
+            return None;
+        }
+        let hint = &self.hints[usize::from(layout == Layout::Small)];
+        let start = hint.load(Ordering::Relaxed);
+        for page in (start..start + self.pages).map(|page| page % self.pages) {
+            if let Some(chunk) = abi::take(self.header(page), layout) {
+                let is_small = layout == Layout::Small;
+                hint.store(if is_small { page } else { page + 1 }, Ordering::Relaxed);
+                return Some((page, chunk));
+            }
+        }
+        None
+    }
+
+    /// Opens a chunk for a writer: of this layout, or of the other where there is none.
+    pub fn open(&'static self, layout: Layout, writer: u16, number: u32, buffer: u32) -> Option<Chunk> {
+        let other = if layout == Layout::Whole { Layout::Small } else { Layout::Whole };
+        let (layout, (page, chunk)) =
+            [layout, other].into_iter().find_map(|layout| Some((layout, self.take(layout)?)))?;
+        let size = layout.chunk_size();
+        let index = page * CHUNKS_MAX + chunk;
+        self.beside(index)?.buffer.store(buffer, Ordering::Relaxed);
+        // SAFETY: the chunk lies within the page, see the `abi`'s layouts.
+        let start = unsafe { self.base.add(page as usize * PAGE + PAGE_HEADER + chunk as usize * size) };
+        // SAFETY: the chunk was taken by this thread, so nobody else writes there; the words are aligned by 4.
+        unsafe {
+            (*start.cast::<AtomicU32>()).store(number, Ordering::Relaxed);
+            (*start.add(4).cast::<AtomicU16>()).store(writer, Ordering::Relaxed);
+            // One packet, which is not finished.
+            (*start.add(6).cast::<AtomicU16>()).store(1, Ordering::Release);
+        }
+        // SAFETY: within the chunk; its last byte is kept for an empty packet.
+        let (at, end) = unsafe { (start.add(CHUNK_HEADER), start.add(size - 1)) };
+        Some(Chunk { at, end, start, finished: 0, index, arena: Some(self) })
+    }
+
+    /// Takes what was handed over: chunks in the order that each thread completed them, and their buffers.
+    pub fn take_handed(&self, mut each: impl FnMut(Moved)) {
+        let mut indices = Vec::new();
+        let chunks = self.pages * CHUNKS_MAX;
+        self.handed.take(chunks, |index| Some(&self.beside(index)?.next), |index| indices.push(index));
+        for index in indices.into_iter().rev() {
+            let buffer = self.beside(index).map_or(0, |beside| beside.buffer.load(Ordering::Relaxed));
+            each(Moved { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer });
+        }
+    }
+
+    /// Reads a complete chunk, as the service does, and frees it: calls `each` with its writer's number and each of its
+    /// packets, without their lengths. For who records this process alone, and so may read memory as it is.
+    pub fn read(&self, place: &Moved, mut each: impl FnMut(u16, &[u8])) {
+        let header = self.header(place.page);
+        let chunks = abi::chunks_of(header.load(Ordering::Relaxed));
+        if place.page >= self.pages || !abi::begin_reading(header, place.chunk) {
+            return;
+        }
+        let size = abi::chunk_size(PAGE, chunks);
+        let offset = place.page as usize * PAGE + PAGE_HEADER + place.chunk as usize * size;
+        // SAFETY: the chunk lies within the page, see `begin_reading`; it is complete, so nobody writes there before it is
+        // freed.
+        let bytes = unsafe { std::slice::from_raw_parts(self.base.add(offset), size) };
+        let (head, mut rest) = bytes.split_at(CHUNK_HEADER);
+        let writer = u16::from_le_bytes([head[4], head[5]]);
+        let packets = u16::from_le_bytes([head[6], head[7]]) & abi::PACKETS_MAX;
+        for _ in 0..packets {
+            let Some((packet, behind)) = split_packet(rest) else { break };
+            rest = behind;
+            if !packet.is_empty() {
+                each(writer, packet);
+            }
+        }
+        abi::free(header, place.chunk);
+    }
+
+    /// How many pages there are.
+    pub const fn pages(&self) -> u32 {
+        self.pages
+    }
+}
+
+/// Splits a packet off, whose length stands before it.
+fn split_packet(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut len = 0;
+    for (at, byte) in bytes.iter().enumerate().take(4) {
+        len |= usize::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return bytes.get(at + 1..)?.split_at_checked(len);
+        }
+    }
+    None
+}
+
+/// A chunk that a thread is writing. All zeroes, it is none.
+///
+/// Its packets are written by the thread that it belongs to, into memory that nobody else writes.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Chunk {
+    at: *mut u8,
+    /// Where the byte lies that is kept.
+    end: *mut u8,
+    start: *mut u8,
+    /// How many packets are finished.
+    finished: u32,
+    index: u32,
+    arena: Option<&'static Arena>,
+}
+
+impl Chunk {
+    /// None: without room.
+    pub const fn none() -> Self {
+        let null = ptr::null_mut();
+        Self { at: null, end: null, start: null, finished: 0, index: 0, arena: None }
+    }
+
+    /// Whether it is one.
+    pub const fn is_some(&self) -> bool {
+        self.arena.is_some()
+    }
+
+    /// How many bytes more it can take.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.end.addr() - self.at.addr()
+    }
+
+    /// Where the next packet begins.
+    #[inline(always)]
+    pub const fn at(&self) -> *mut u8 {
+        self.at
+    }
+
+    /// The packet that begins at [`at`](Self::at) ends before `end`: readers may have it.
+    ///
+    /// # Safety
+    ///
+    /// `end` is at most [`room`](Self::room) behind `at`, of a chunk that is one.
+    #[inline(always)]
+    pub unsafe fn publish(&mut self, end: *mut u8) {
+        self.at = end;
+        self.finished += 1;
+        // SAFETY: the chunk's header, aligned by 2. A reader ignores the last packet that is counted, of a chunk that is
+        // not complete.
+        unsafe {
+            (*self.start.add(6).cast::<AtomicU16>()).store(self.finished as u16 + 1, Ordering::Release)
+        };
+    }
+
+    /// Writes a packet that is there already, length included; tells whether it had room.
+    pub fn write(&mut self, packet: &[u8]) -> bool {
+        if !self.is_some() || packet.len() > self.room() {
+            return false;
+        }
+        // SAFETY: there is room for it.
+        unsafe {
+            ptr::copy_nonoverlapping(packet.as_ptr(), self.at, packet.len());
+            self.publish(self.at.add(packet.len()));
+        }
+        true
+    }
+
+    /// Completes the chunk and hands it over; from then on it is none.
+    pub fn complete(&mut self) {
+        let Self { at, index, arena, .. } = std::mem::take(self);
+        let Some(arena) = arena else { return };
+        // SAFETY: the byte that was kept: the packet that is counted already is an empty one.
+        unsafe { at.write(0) };
+        abi::complete(arena.header(index / CHUNKS_MAX), index % CHUNKS_MAX);
+        if let Some(beside) = arena.beside(index) {
+            arena.handed.push(index, &beside.next);
+        }
+    }
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        Self::none()
+    }
+}

@@ -1,0 +1,454 @@
+//! The places of threads, sessions and writers: one mapping, made once, which a child of fork finds wiped.
+//!
+//! A thread takes a place at its first event and has it until it ends; for each session that it writes for, there is a
+//! writer at its place. Places are at fixed numbers, so a writer's number for the service comes from both of them. The
+//! mapping is large and costs what is touched of it. How threads and the socket's thread keep out of each other's way
+//! is told in [`presence`](super::presence).
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use super::memory::Arena;
+use super::presence::{Epoch, Found, Presence};
+
+/// How many sessions there can be at once.
+pub const SESSIONS: usize = 8;
+/// The place of the session that this process records itself by; the service has the others.
+pub const OWN_SESSION: usize = SESSIONS - 1;
+/// How many threads can have a place: as many as the service has numbers for their writers.
+pub const THREADS: usize = 4095;
+
+const _: () = assert!(SESSIONS * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
+
+/// The service's number of a thread's writer in a session.
+pub const fn writer_number(session: usize, thread: usize) -> u16 {
+    (1 + session * THREADS + thread) as u16
+}
+
+/// A session, as events see it.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Session {
+    /// Which it is.
+    pub epoch: Epoch,
+    /// The service's number of the buffer that it writes into.
+    pub buffer: AtomicU32,
+    /// The tags that it wants.
+    pub tags: AtomicU64,
+    /// How many sessions had begun in this process before it.
+    pub number: AtomicU32,
+    /// How often what was said once was to be said again.
+    pub clears: AtomicU32,
+    /// Where its chunks are.
+    arena: AtomicPtr<Arena>,
+}
+
+impl Session {
+    /// Where its chunks are.
+    pub fn arena(&self) -> Option<&'static Arena> {
+        // SAFETY: null, or from `set_arena`.
+        unsafe { self.arena.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Says where its chunks are.
+    pub fn set_arena(&self, arena: &'static Arena) {
+        self.arena.store(ptr::from_ref(arena).cast_mut(), Ordering::Release);
+    }
+}
+
+/// What all threads look at.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Shared {
+    /// The tags that any session wants.
+    pub tags: AtomicU64,
+    /// A bit for each session that is open.
+    pub open: AtomicU32,
+    /// How many sessions have begun.
+    pub begun: AtomicU32,
+    /// As many places as were ever taken, all of them below this number.
+    pub threads: AtomicU32,
+    /// Events of threads that had no place, or were inside another event.
+    pub lost: AtomicU64,
+    /// The sessions.
+    pub sessions: [Session; SESSIONS],
+}
+
+impl Shared {
+    /// Opens the session at a place, of which no thread has a chunk: events of these tags are written from now on.
+    pub fn open(&self, number: usize, arena: &'static Arena, buffer: u32, tags: u64) {
+        let session = &self.sessions[number];
+        session.set_arena(arena);
+        session.buffer.store(buffer, Ordering::Relaxed);
+        session.tags.store(tags, Ordering::SeqCst);
+        session.number.store(self.begun.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        session.epoch.open();
+        self.open.fetch_or(1 << number, Ordering::Release);
+        self.publish_tags();
+    }
+
+    /// Closes the session at a place: no event begins to be written for it any more. Its chunks are to be
+    /// [reclaimed](Pool::reclaim).
+    pub fn close(&self, number: usize) {
+        let session = &self.sessions[number];
+        self.open.fetch_and(!(1 << number), Ordering::Relaxed);
+        session.tags.store(0, Ordering::SeqCst);
+        session.epoch.close();
+        self.publish_tags();
+    }
+
+    /// Has the word of all sessions' tags be what they say. Of two that do so at once, the later sees both.
+    fn publish_tags(&self) {
+        loop {
+            let seen = self.tags.load(Ordering::Acquire);
+            let tags = self.sessions.iter().fold(0, |all, session| all | session.tags.load(Ordering::SeqCst));
+            if self.tags.compare_exchange(seen, tags, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            let now = self.sessions.iter().fold(0, |all, session| all | session.tags.load(Ordering::SeqCst));
+            if now == tags {
+                return;
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct Thread {
+    presence: Presence,
+}
+
+/// A type whose memory may be all zeroes.
+///
+/// # Safety
+///
+/// Zeroes are a value of it, and it needs no drop.
+pub unsafe trait Zeroes: Sized {}
+
+/// The writer of a thread and a session.
+struct Place<W>(UnsafeCell<W>);
+
+// SAFETY: used by its thread alone, or by the socket's thread once that one can't any more: see `presence`.
+unsafe impl<W> Sync for Place<W> {}
+
+#[repr(C)]
+struct Layout<W> {
+    shared: Shared,
+    threads: [Thread; THREADS],
+    writers: [[Place<W>; THREADS]; SESSIONS],
+}
+
+/// The places of this process.
+#[derive(Debug)]
+pub struct Pool<W: Zeroes + 'static>(AtomicPtr<Layout<W>>, PhantomData<&'static Layout<W>>);
+
+thread_local! {
+    /// The place of this thread and 1; 0: none.
+    static PLACE: Cell<u32> = const { Cell::new(0) };
+}
+
+impl<W: Zeroes + 'static> Pool<W> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()), PhantomData)
+    }
+
+    #[inline(always)]
+    fn layout(&self) -> Option<&'static Layout<W>> {
+        // SAFETY: null, or the mapping of `make`, which stays; zeroes are such a layout, and its cells are used as
+        // `presence` says.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// What all threads look at.
+    #[inline(always)]
+    pub fn shared(&self) -> Option<&'static Shared> {
+        self.layout().map(|layout| &layout.shared)
+    }
+
+    /// Makes the mapping; `at_end` is called by a thread that ends and had a place.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errno where there is no memory, or no key for threads that end.
+    pub fn make(&self, at_end: fn()) -> Result<&'static Shared, i32> {
+        crate::fence::prepare();
+        if let Some(shared) = self.shared() {
+            return Ok(shared);
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping. In a child it is wiped where the kernel can do that, else by `wipe`.
+        let place = unsafe {
+            let place = libc::mmap(ptr::null_mut(), size_of::<Layout<W>>(), protection, flags, -1, 0);
+            if place == libc::MAP_FAILED {
+                return Err(crate::system::errno());
+            }
+            libc::madvise(place, size_of::<Layout<W>>(), libc::MADV_WIPEONFORK);
+            place
+        };
+        let made =
+            self.0.compare_exchange(ptr::null_mut(), place.cast(), Ordering::AcqRel, Ordering::Acquire);
+        if made.is_err() {
+            // SAFETY: mapped above, and nobody else has seen it.
+            unsafe { libc::munmap(place, size_of::<Layout<W>>()) };
+        }
+        ending::prepare(at_end)?;
+        self.shared().ok_or(libc::ENOMEM)
+    }
+
+    /// Empties all places. In a child of fork, by the handler that runs there first. Async-signal-safe.
+    pub fn wipe(&self) {
+        let place = self.0.load(Ordering::Relaxed);
+        if place.is_null() {
+            return;
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the range is the mapping of `make`; the child has one thread, which is not in it.
+        unsafe {
+            let size = size_of::<Layout<W>>();
+            libc::mmap(place.cast(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            libc::madvise(place.cast(), size, libc::MADV_WIPEONFORK);
+        }
+    }
+
+    /// Goes inside with this thread's place, taking one if it has none. None: the event is lost, and counted.
+    #[inline(always)]
+    pub fn enter(&self) -> Option<Inside<W>> {
+        let layout = self.layout()?;
+        let place = PLACE.get() as usize;
+        if let Some(thread) = layout.threads.get(place.wrapping_sub(1))
+            && thread.presence.enter() == Found::Entered
+        {
+            return Some(Inside { layout, place: place - 1, _not_send: PhantomData });
+        }
+        self.enter_first(layout)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_first(&self, layout: &'static Layout<W>) -> Option<Inside<W>> {
+        let place = PLACE.get() as usize;
+        let mine = layout.threads.get(place.wrapping_sub(1));
+        if mine.is_some_and(|thread| thread.presence.is_inside()) {
+            layout.shared.lost.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        let _errno = crate::system::ErrnoGuard::new();
+        let found = layout.threads.iter().position(|thread| thread.presence.claim());
+        let Some(place) = found.filter(|place| ending::note(*place)) else {
+            if let Some(place) = found {
+                layout.threads[place].presence.give_back();
+            }
+            layout.shared.lost.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        PLACE.set(place as u32 + 1);
+        layout.shared.threads.fetch_max(place as u32 + 1, Ordering::AcqRel);
+        (layout.threads[place].presence.enter() == Found::Entered).then_some(Inside {
+            layout,
+            place,
+            _not_send: PhantomData,
+        })
+    }
+
+    /// The calling thread ends: calls `each` with each session and this thread's writer there, then gives its place
+    /// back.
+    pub fn end_thread(&self, mut each: impl FnMut(&'static Session, &mut W)) {
+        let Some(layout) = self.layout() else { return };
+        let place = PLACE.replace(0) as usize;
+        let Some(thread) = layout.threads.get(place.wrapping_sub(1)) else { return };
+        if thread.presence.enter() != Found::Entered {
+            return; // A child's, or in the middle of an event that can't go on.
+        }
+        let mut inside = Inside { layout, place: place - 1, _not_send: PhantomData };
+        for (number, session) in layout.shared.sessions.iter().enumerate() {
+            if Epoch::is_open(session.epoch.now()) {
+                each(session, inside.writer(number));
+            }
+        }
+        std::mem::forget(inside);
+        thread.presence.give_back();
+    }
+
+    /// After a session was closed: calls `each` with the writers of all threads that are not inside; tells whether
+    /// there were no others. By the thread that closed it.
+    pub fn reclaim(&self, session: usize, mut each: impl FnMut(&mut W)) -> bool {
+        let Some(layout) = self.layout() else { return true };
+        let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
+        let mut is_done = true;
+        for (thread, writer) in layout.threads.iter().zip(&layout.writers[session]).take(threads) {
+            if thread.presence.is_inside() {
+                is_done = false;
+                continue;
+            }
+            // SAFETY: the session is closed, so only a thread that was inside then uses the writer, and none is.
+            each(unsafe { &mut *writer.0.get() });
+        }
+        is_done
+    }
+}
+
+impl<W: Zeroes + 'static> Default for Pool<W> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A thread is inside: until this is dropped its writers are its own.
+#[derive(Debug)]
+pub struct Inside<W: Zeroes + 'static> {
+    layout: &'static Layout<W>,
+    place: usize,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl<W: Zeroes + 'static> Inside<W> {
+    /// What all threads look at.
+    #[inline(always)]
+    pub const fn shared(&self) -> &'static Shared {
+        &self.layout.shared
+    }
+
+    /// The number of this thread's place.
+    #[inline(always)]
+    pub const fn thread(&self) -> usize {
+        self.place
+    }
+
+    /// This thread's writer of a session, of which it is to be asked now, not before, whether it is open.
+    #[inline(always)]
+    pub fn writer(&mut self, session: usize) -> &mut W {
+        // SAFETY: the place is this thread's, which is inside once. The socket's thread takes writers of closed
+        // sessions only, and only while no thread is inside.
+        unsafe { &mut *self.layout.writers[session % SESSIONS][self.place].0.get() }
+    }
+}
+
+impl<W: Zeroes + 'static> Drop for Inside<W> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.layout.threads[self.place].presence.leave();
+    }
+}
+
+impl<W> std::fmt::Debug for Layout<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.shared.fmt(f)
+    }
+}
+
+/// How a thread gives its place back when it ends: by a key of the C library.
+mod ending {
+    use super::{AtomicPtr, AtomicU32, Ordering, c_void};
+
+    /// The key and 1; 0: none.
+    static KEY: AtomicU32 = AtomicU32::new(0);
+    static AT_END: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+    extern "C" fn run(_place: *mut c_void) {
+        let at_end = AT_END.load(Ordering::Acquire);
+        if !at_end.is_null() {
+            // SAFETY: stored by `prepare`, from such a function.
+            let at_end = unsafe { std::mem::transmute::<*mut (), fn()>(at_end) };
+            at_end();
+        }
+    }
+
+    pub(super) fn prepare(at_end: fn()) -> Result<(), i32> {
+        AT_END.store(at_end as *mut (), Ordering::Release);
+        if KEY.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        let mut key: libc::pthread_key_t = 0;
+        // SAFETY: writable; the destructor is a function for good.
+        let code = unsafe { libc::pthread_key_create(&raw mut key, Some(run)) };
+        if code != 0 {
+            return Err(code);
+        }
+        if KEY.compare_exchange(0, key as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: made above, and no thread has used it.
+            unsafe { libc::pthread_key_delete(key) };
+        }
+        Ok(())
+    }
+
+    /// Has the calling thread's end noticed; false where that can't be.
+    pub(super) fn note(place: usize) -> bool {
+        let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) else { return false };
+        // SAFETY: a key of ours; the value is not followed, but must not be null.
+        unsafe {
+            libc::pthread_setspecific(key as libc::pthread_key_t, std::ptr::without_provenance(place + 1))
+                == 0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    #[repr(C)]
+    struct Counter(u64);
+    // SAFETY: a number.
+    unsafe impl Zeroes for Counter {}
+
+    static POOL: Pool<Counter> = Pool::new();
+
+    fn at_end() {
+        POOL.end_thread(|_, counter| counter.0 += 1000);
+    }
+
+    /// One test, as the pool is one.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps 16 MiB")]
+    fn threads_have_places_of_their_own_and_give_them_back() {
+        assert!(POOL.enter().is_none());
+        let shared = POOL.make(at_end).unwrap();
+        shared.sessions[3].epoch.open();
+        for round in 1..=3 {
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        for _ in 0..1000 {
+                            let mut inside = POOL.enter().unwrap();
+                            assert!(POOL.enter().is_none());
+                            inside.writer(3).0 += 1;
+                        }
+                    });
+                }
+            });
+            loop {
+                let mut sum = 0;
+                let is_done = POOL.reclaim(3, |counter| sum += counter.0);
+                if is_done && sum == round * 16_000 {
+                    break;
+                } // Else the handlers of threads that ended are running.
+                assert!(sum <= round * 16_000);
+            }
+            assert!(shared.threads.load(Ordering::Relaxed) <= 16);
+        }
+        assert_eq!(shared.lost.load(Ordering::Relaxed), 24_000);
+
+        // A child finds nobody inside, and takes a place anew.
+        let inside = POOL.enter();
+        // SAFETY: the child ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_wiped = POOL.shared().is_some_and(|shared| shared.threads.load(Ordering::Relaxed) == 0);
+            let is_new = POOL.enter().is_some_and(|mut inside| inside.writer(3).0 == 0);
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!(is_wiped && is_new))) };
+        }
+        drop(inside);
+        let mut status = 0;
+        // SAFETY: writable.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+    }
+}

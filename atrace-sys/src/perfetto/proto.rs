@@ -1,0 +1,300 @@
+//! Protocol buffers, as far as Perfetto's messages need them: [`Writer`] and [`Reader`].
+//!
+//! A message is a row of fields: a key (the field's number and how its value is encoded), then the value. Both sides
+//! work in memory of the caller, check every bound and never fail otherwise: a writer that was given more than fits
+//! says so at its end, a reader stops at the first byte that makes no sense.
+//!
+//! Source: protobuf.dev, "Encoding".
+
+const VARINT: u8 = 0;
+const FIXED64: u8 = 1;
+const BYTES: u8 = 2;
+const FIXED32: u8 = 5;
+
+/// The longest varint.
+const VARINT_MAX: usize = 10;
+
+/// Writes fields one after the other.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    bytes: &'a mut [u8],
+    len: usize,
+    is_cut: bool,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes into these bytes, from their start.
+    pub fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, len: 0, is_cut: false }
+    }
+
+    /// What was written; `None` if not all of it had room.
+    pub fn finish(self) -> Option<&'a [u8]> {
+        let Self { bytes, len, is_cut } = self;
+        if is_cut { None } else { bytes.get(..len) }
+    }
+
+    fn raw(&mut self, more: &[u8]) {
+        match self.bytes.get_mut(self.len..self.len + more.len()) {
+            Some(room) if !self.is_cut => {
+                room.copy_from_slice(more);
+                self.len += more.len();
+            }
+            _ => self.is_cut = true,
+        }
+    }
+
+    fn varint(&mut self, value: u64) {
+        let mut buffer = [0; VARINT_MAX];
+        let len = put_varint(&mut buffer, value);
+        self.raw(&buffer[..len]);
+    }
+
+    fn key(&mut self, field: u32, kind: u8) {
+        self.varint(u64::from(field) << 3 | u64::from(kind));
+    }
+
+    /// An unsigned number, a signed one in two's complement, a bool or an enum.
+    pub fn number(&mut self, field: u32, value: u64) -> &mut Self {
+        self.key(field, VARINT);
+        self.varint(value);
+        self
+    }
+
+    /// A `fixed64` or a `double`, by its bits.
+    pub fn fixed64(&mut self, field: u32, bits: u64) -> &mut Self {
+        self.key(field, FIXED64);
+        self.raw(&bits.to_le_bytes());
+        self
+    }
+
+    /// A string, bytes, or an encoded message.
+    pub fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
+        self.key(field, BYTES);
+        self.varint(value.len() as u64);
+        self.raw(value);
+        self
+    }
+
+    /// The start of a field of so many bytes, which are written elsewhere.
+    pub fn length(&mut self, field: u32, len: usize) {
+        self.key(field, BYTES);
+        self.varint(len as u64);
+    }
+
+    /// A message that `write` writes.
+    pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
+        self.key(field, BYTES);
+        let start = self.len;
+        self.raw(&[0]); // Its length, which is known afterwards and may need more bytes.
+        write(self);
+        if self.is_cut {
+            return self;
+        }
+        let len = self.len - start - 1;
+        let mut buffer = [0; VARINT_MAX];
+        let prefix = put_varint(&mut buffer, len as u64);
+        if self.bytes.len() - self.len < prefix - 1 {
+            self.is_cut = true;
+            return self;
+        }
+        self.bytes.copy_within(start + 1..self.len, start + prefix);
+        self.bytes[start..start + prefix].copy_from_slice(&buffer[..prefix]);
+        self.len += prefix - 1;
+        self
+    }
+}
+
+/// Writes a varint; returns its length.
+fn put_varint(buffer: &mut [u8; VARINT_MAX], mut value: u64) -> usize {
+    let mut len = 0;
+    while value > 0x7f {
+        buffer[len] = value as u8 | 0x80;
+        value >>= 7;
+        len += 1;
+    }
+    buffer[len] = value as u8;
+    len + 1
+}
+
+/// The value of a field, as it stands in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A number of any width and sign.
+    Number(u64),
+    /// Eight bytes.
+    Fixed64(u64),
+    /// A string, bytes, a message, or packed numbers.
+    Bytes(&'a [u8]),
+    /// Four bytes.
+    Fixed32(u32),
+}
+
+impl<'a> Value<'a> {
+    /// The number; 0 where it is something else.
+    pub fn number(self) -> u64 {
+        match self {
+            Self::Number(value) | Self::Fixed64(value) => value,
+            Self::Fixed32(value) => value.into(),
+            Self::Bytes(_) => 0,
+        }
+    }
+
+    /// The bytes; none where it is something else.
+    pub fn bytes(self) -> &'a [u8] {
+        if let Self::Bytes(bytes) = self { bytes } else { &[] }
+    }
+}
+
+/// Reads a message's fields: an iterator of their numbers and values, which ends at what is no field.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+    is_damaged: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads these bytes.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, is_damaged: false }
+    }
+
+    /// Whether all bytes up to here were fields.
+    pub const fn is_whole(&self) -> bool {
+        !self.is_damaged
+    }
+
+    /// The first of a message's fields with this number.
+    pub fn first(bytes: &'a [u8], field: u32) -> Option<Value<'a>> {
+        Self::new(bytes).find_map(|(number, value)| (number == field).then_some(value))
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for (at, byte) in self.rest.iter().enumerate().take(VARINT_MAX) {
+            value |= u64::from(byte & 0x7f) << (7 * at);
+            if byte & 0x80 == 0 {
+                self.rest = &self.rest[at + 1..];
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn field(&mut self) -> Option<(u32, Value<'a>)> {
+        let key = self.varint()?;
+        let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
+        let value = match (key & 7) as u8 {
+            VARINT => Value::Number(self.varint()?),
+            FIXED64 => Value::Fixed64(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            BYTES => {
+                let len = usize::try_from(self.varint()?).ok()?;
+                Value::Bytes(self.take(len)?)
+            }
+            FIXED32 => Value::Fixed32(u32::from_le_bytes(self.take(4)?.try_into().ok()?)),
+            _ => return None,
+        };
+        Some((number, value))
+    }
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = (u32, Value<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() || self.is_damaged {
+            return None;
+        }
+        let field = self.field();
+        self.is_damaged = field.is_none();
+        field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut bytes = [0; 600];
+        let long = [b'x'; 300];
+        let mut writer = Writer::new(&mut bytes);
+        writer.number(1, 0).number(2, u64::MAX).fixed64(3, 7).bytes(4, b"text").message(5, |inner| {
+            inner.number(1, 300).message(2, |innermost| {
+                innermost.bytes(9, &long);
+            });
+        });
+        writer.number(1000, 5);
+        let written = writer.finish().unwrap();
+        let mut reader = Reader::new(written);
+        let fields: Vec<_> = reader.by_ref().collect();
+        assert!(reader.is_whole());
+        let Value::Bytes(inner) = fields[4].1 else { panic!("{fields:?}") };
+        assert_eq!(
+            fields,
+            [
+                (1, Value::Number(0)),
+                (2, Value::Number(u64::MAX)),
+                (3, Value::Fixed64(7)),
+                (4, Value::Bytes(b"text")),
+                (5, Value::Bytes(inner)),
+                (1000, Value::Number(5)),
+            ]
+        );
+        assert_eq!(Reader::first(inner, 1), Some(Value::Number(300)));
+        let innermost = Reader::first(inner, 2).unwrap().bytes();
+        assert_eq!(Reader::first(innermost, 9).unwrap().bytes(), long);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_there() {
+        let mut whole = [0; 64];
+        let write = |bytes: &mut [u8]| {
+            let mut writer = Writer::new(bytes);
+            writer.number(1, 1 << 40).message(2, |inner| {
+                inner.bytes(1, b"some text").fixed64(2, 1);
+            });
+            writer.finish().map(<[u8]>::len)
+        };
+        let len = write(&mut whole).unwrap();
+        for room in 0..len {
+            assert_eq!(write(&mut vec![0; room]), None, "{room}");
+        }
+        assert_eq!(write(&mut vec![0; len]), Some(len));
+        // A message whose length needs a second byte has no room for that one.
+        let mut tight = [0; 131];
+        let mut writer = Writer::new(&mut tight);
+        writer.message(1, |inner| {
+            inner.bytes(1, &[0; 127]);
+        });
+        assert_eq!(writer.finish(), None);
+    }
+
+    #[test]
+    fn every_cut_of_a_message_ends_and_says_so() {
+        let mut bytes = [0; 64];
+        let mut writer = Writer::new(&mut bytes);
+        writer.number(1, 300).bytes(2, b"abc").fixed64(3, 1);
+        let whole = writer.finish().unwrap();
+        let ends = [0, 3, 8, 17];
+        for cut in 0..=whole.len() {
+            let mut reader = Reader::new(&whole[..cut]);
+            let read = reader.by_ref().count();
+            assert_eq!(reader.is_whole(), ends.contains(&cut), "{cut}");
+            assert_eq!(read, ends.iter().filter(|end| **end > 0 && **end <= cut).count());
+        }
+        // A length beyond all memory, a field without a number, a varint without an end, a group.
+        for bytes in [&b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"[..], b"\x00\x01", &[0xff; 12], b"\x0b"]
+        {
+            let mut reader = Reader::new(bytes);
+            assert_eq!((reader.next(), reader.is_whole()), (None, false));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The socket to the service: where it is, whom to talk to, and how bytes and descriptors go over it.
+
+use std::ffi::OsStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use crate::system::errno;
+
+/// Who may be the service, by user id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// This user, root, or Android's `traced`.
+    Usual,
+    /// Whoever listens there: the user has named the place.
+    Any,
+}
+
+/// Android's user `nobody`, as whom its services of tracing run.
+#[cfg(target_os = "android")]
+const TRACED: libc::uid_t = 9999;
+
+/// A connection to the service.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The errno: nobody listens there, as a rule.
+    Errno(i32),
+    /// Another user listens there.
+    Stranger(u32),
+    /// The name is no socket's.
+    Name,
+}
+
+impl Socket {
+    /// A connection that there is already.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+
+    /// Connects to the socket with this name: a path, or `@` and an abstract name.
+    ///
+    /// # Errors
+    ///
+    /// Returns why there is no connection.
+    pub fn connect(name: &OsStr, trust: Trust) -> Result<Self, Refused> {
+        let (address, len) = address(name).ok_or(Refused::Name)?;
+        let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no memory is involved.
+        let fd = unsafe { libc::socket(libc::AF_UNIX, flags, 0) };
+        if fd < 0 {
+            return Err(Refused::Errno(errno()));
+        }
+        // SAFETY: a descriptor made above, and nobody else's.
+        let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
+        // SAFETY: an address of that length.
+        if unsafe { libc::connect(fd, (&raw const address).cast(), len) } != 0 {
+            return Err(Refused::Errno(errno()));
+        }
+        if trust == Trust::Usual {
+            let peer = socket.peer().ok_or(Refused::Errno(libc::EPERM))?;
+            // SAFETY: no preconditions.
+            let own = unsafe { libc::geteuid() };
+            let is_trusted = peer == own || peer == 0;
+            #[cfg(target_os = "android")]
+            let is_trusted = is_trusted || peer == TRACED;
+            if !is_trusted {
+                return Err(Refused::Stranger(peer));
+            }
+        }
+        Ok(socket)
+    }
+
+    fn peer(&self) -> Option<libc::uid_t> {
+        let mut peer = MaybeUninit::<libc::ucred>::zeroed();
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: writable memory of that length.
+        let code = unsafe {
+            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, peer.as_mut_ptr().cast(), &raw mut len)
+        };
+        // SAFETY: filled by the kernel, and zeroes before.
+        (code == 0).then(|| unsafe { peer.assume_init() }.uid)
+    }
+
+    /// Waits until there is something to receive, at most so long (`None`: without end). An end of the connection
+    /// counts.
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        self.poll(libc::POLLIN, timeout)
+    }
+
+    fn poll(&self, events: libc::c_short, timeout: Option<Duration>) -> bool {
+        let mut polled = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
+        let timeout = timeout.map(|timeout| libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: timeout.subsec_nanos() as _,
+        });
+        let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: one entry, and a time or null.
+        unsafe { libc::ppoll(&raw mut polled, 1, timeout, std::ptr::null()) > 0 }
+    }
+
+    /// Sends all of these bytes, the first of them with a descriptor; false: the connection is of no more use. Waits at
+    /// most five seconds for a service that does not read.
+    pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
+        while !bytes.is_empty() {
+            match self.send_some(bytes, descriptor) {
+                Ok(sent) => {
+                    descriptor = None;
+                    bytes = &bytes[sent..];
+                }
+                Err(libc::EINTR) => {}
+                Err(libc::EAGAIN) if self.poll(libc::POLLOUT, Some(Duration::from_secs(5))) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn send_some(&self, bytes: &[u8], descriptor: Option<i32>) -> Result<usize, i32> {
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut control = Control::new();
+        // SAFETY: zeroes are an empty message.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if let Some(descriptor) = descriptor {
+            control.set(&mut message, descriptor);
+        }
+        // SAFETY: the message's parts live until after the call.
+        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        usize::try_from(sent).map_err(|_| errno())
+    }
+
+    /// Receives what there is, and a descriptor if one came along; `Ok(None)` where nothing is there yet.
+    ///
+    /// # Errors
+    ///
+    /// When the connection has ended.
+    pub fn receive(&self, bytes: &mut [u8]) -> Result<Option<(usize, Option<OwnedFd>)>, i32> {
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut control = Control::new();
+        // SAFETY: zeroes are an empty message.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        control.offer(&mut message);
+        let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+        // SAFETY: the message's parts are writable and live until after the call.
+        let got = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, flags) };
+        match usize::try_from(got) {
+            Ok(0) => Err(libc::ECONNRESET),
+            Ok(got) => Ok(Some((got, control.take(&message)))),
+            Err(_) => match errno() {
+                libc::EAGAIN | libc::EINTR => Ok(None),
+                code => Err(code),
+            },
+        }
+    }
+}
+
+/// Room for one descriptor beside a message, aligned as its header.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+impl Control {
+    const fn new() -> Self {
+        Self([0; 64])
+    }
+
+    fn offer(&mut self, message: &mut libc::msghdr) {
+        message.msg_control = self.0.as_mut_ptr().cast();
+        // SAFETY: computes a length.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as _;
+    }
+
+    fn set(&mut self, message: &mut libc::msghdr, descriptor: i32) {
+        self.offer(message);
+        // SAFETY: there is room for a header and a descriptor, see `offer`.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(4) as _;
+            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor);
+        }
+    }
+
+    fn take(&self, message: &libc::msghdr) -> Option<OwnedFd> {
+        // SAFETY: the kernel has filled the control bytes of this message, which `self` holds.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(message);
+            if header.is_null()
+                || (*header).cmsg_level != libc::SOL_SOCKET
+                || (*header).cmsg_type != libc::SCM_RIGHTS
+                || ((*header).cmsg_len as usize) < libc::CMSG_LEN(4) as usize
+            {
+                return None;
+            }
+            let descriptor = libc::CMSG_DATA(header).cast::<i32>().read_unaligned();
+            // It is ours from now on.
+            Some(OwnedFd::from_raw_fd(descriptor))
+        }
+    }
+}
+
+/// The address of a name.
+fn address(name: &OsStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: zeroes are such an address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = name.as_bytes();
+    let is_abstract = bytes.first() == Some(&b'@');
+    if bytes.is_empty() || bytes.contains(&0) || bytes.len() >= address.sun_path.len() {
+        return None;
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    if is_abstract {
+        address.sun_path[0] = 0;
+    }
+    // An abstract name has no NUL at its end.
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + usize::from(!is_abstract);
+    Some((address, len as libc::socklen_t))
+}
+
+/// Where the service listens for producers, and who may listen there. What the environment says does not count in a
+/// process with elevated rights.
+pub fn producers() -> (std::ffi::OsString, Trust) {
+    if !crate::process::has_elevated_rights()
+        && let Some(name) = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").filter(|name| !name.is_empty())
+    {
+        return (name, Trust::Any);
+    }
+    #[cfg(target_os = "android")]
+    let name = "/dev/socket/traced_producer";
+    #[cfg(not(target_os = "android"))]
+    let name = {
+        // SAFETY: a C string.
+        let has_run = unsafe { libc::access(c"/run/perfetto/".as_ptr(), libc::X_OK) == 0 };
+        if has_run { "/run/perfetto/traced-producer.sock" } else { "/tmp/perfetto-producer" }
+    };
+    (name.into(), Trust::Usual)
+}

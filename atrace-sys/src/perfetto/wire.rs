@@ -1,0 +1,326 @@
+//! What goes over the service's sockets: frames, each with a request or the reply to one.
+//!
+//! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name and is told the
+//! numbers of its methods, then invokes them; a reply repeats the request's number, and a method may reply many times.
+//! Field numbers are those of Perfetto's `wire_protocol.proto`, `producer_port.proto` and `commit_data_request.proto`.
+
+use super::proto::{Reader, Writer};
+
+/// A longer frame ends the connection.
+pub const FRAME_MAX: usize = 128 << 10;
+/// The length before a frame.
+pub const PREFIX: usize = 4;
+
+/// Writes a frame with its length; `None` where it has no room, which for this module's messages is a fault.
+fn frame(bytes: &mut [u8], request: u64, body: impl FnOnce(&mut Writer<'_>)) -> Option<&[u8]> {
+    let (prefix, rest) = bytes.split_at_mut_checked(PREFIX)?;
+    let mut writer = Writer::new(rest);
+    body(writer.number(2, request));
+    let len = writer.finish()?.len();
+    prefix.copy_from_slice(&u32::try_from(len).ok()?.to_le_bytes());
+    bytes.get(..PREFIX + len)
+}
+
+/// Asks for a service by its name.
+pub fn bind<'a>(bytes: &'a mut [u8], request: u64, service: &str) -> Option<&'a [u8]> {
+    frame(bytes, request, |frame| {
+        frame.message(3, |bind| {
+            bind.bytes(1, service.as_bytes());
+        });
+    })
+}
+
+/// A method as the service's reply to [`bind`] names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Method {
+    /// The service's number.
+    pub service: u32,
+    /// The method's number.
+    pub method: u32,
+}
+
+/// Invokes a method; where nobody waits for the reply, the service is told to send none.
+pub fn invoke(
+    bytes: &mut [u8],
+    request: u64,
+    method: Method,
+    wants_reply: bool,
+    arguments: impl FnOnce(&mut Writer<'_>),
+) -> Option<&[u8]> {
+    frame(bytes, request, |frame| {
+        frame.message(5, |invoke| {
+            invoke.number(1, method.service.into()).number(2, method.method.into());
+            invoke.message(3, arguments);
+            if !wants_reply {
+                invoke.number(4, 1);
+            }
+        });
+    })
+}
+
+/// A frame that came in, its message not yet looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The request that it is, or that it replies to.
+    pub request: u64,
+    /// What it says.
+    pub body: Body<'a>,
+}
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// To a client: the service's methods; see [`methods`].
+    Bound(&'a [u8]),
+    /// To a client: a reply.
+    Reply {
+        /// It could be done.
+        is_success: bool,
+        /// More replies to the same request follow.
+        has_more: bool,
+        /// The method's reply.
+        reply: &'a [u8],
+    },
+    /// To a service: the name of the service that the client wants.
+    Bind(&'a [u8]),
+    /// To a service.
+    Invoke {
+        /// What is invoked.
+        method: Method,
+        /// The client waits for a reply.
+        wants_reply: bool,
+        /// The method's arguments.
+        arguments: &'a [u8],
+    },
+    /// An error, or something newer than this.
+    Other,
+}
+
+/// Splits the first frame off what was received; `Ok(None)` while it is not whole.
+///
+/// # Errors
+///
+/// When it is longer than a frame may be, or none.
+pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let len = u32::from_le_bytes(*prefix) as usize;
+    if len > FRAME_MAX {
+        return Err(Malformed);
+    }
+    let Some(message) = rest.get(..len) else { return Ok(None) };
+    Ok(Some((Frame::read(message)?, PREFIX + len)))
+}
+
+/// What came over the socket is not what a peer that speaks this protocol sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl<'a> Frame<'a> {
+    fn read(message: &'a [u8]) -> Result<Self, Malformed> {
+        let mut frame = Self { request: 0, body: Body::Other };
+        let mut fields = Reader::new(message);
+        for (field, value) in &mut fields {
+            match field {
+                2 => frame.request = value.number(),
+                3 => {
+                    frame.body = Body::Bind(Reader::first(value.bytes(), 1).map_or(&[], |name| name.bytes()))
+                }
+                4 => frame.body = Body::Bound(value.bytes()),
+                5 => frame.body = invocation(value.bytes())?,
+                6 => frame.body = reply(value.bytes())?,
+                _ => {}
+            }
+        }
+        if fields.is_whole() { Ok(frame) } else { Err(Malformed) }
+    }
+}
+
+fn reply(bytes: &[u8]) -> Result<Body<'_>, Malformed> {
+    let (mut is_success, mut has_more, mut reply) = (false, false, &[][..]);
+    let mut fields = Reader::new(bytes);
+    for (field, value) in &mut fields {
+        match field {
+            1 => is_success = value.number() != 0,
+            2 => has_more = value.number() != 0,
+            3 => reply = value.bytes(),
+            _ => {}
+        }
+    }
+    if fields.is_whole() { Ok(Body::Reply { is_success, has_more, reply }) } else { Err(Malformed) }
+}
+
+fn invocation(bytes: &[u8]) -> Result<Body<'_>, Malformed> {
+    let (mut method, mut wants_reply, mut arguments) = (Method { service: 0, method: 0 }, true, &[][..]);
+    let mut fields = Reader::new(bytes);
+    for (field, value) in &mut fields {
+        let number = u32::try_from(value.number());
+        match field {
+            1 => method.service = number.map_err(|_| Malformed)?,
+            2 => method.method = number.map_err(|_| Malformed)?,
+            3 => arguments = value.bytes(),
+            4 => wants_reply = value.number() == 0,
+            _ => {}
+        }
+    }
+    if fields.is_whole() { Ok(Body::Invoke { method, wants_reply, arguments }) } else { Err(Malformed) }
+}
+
+/// The methods of a service that was bound, by name; `None` where the service refused.
+pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
+    if Reader::first(bound, 1).is_none_or(|success| success.number() == 0) {
+        return None;
+    }
+    let service = Reader::first(bound, 2).map_or(0, |service| service.number() as u32);
+    Some(Reader::new(bound).filter(|(field, _)| *field == 3).map(move |(_, value)| {
+        let info = value.bytes();
+        let method = Reader::first(info, 1).map_or(0, |id| id.number() as u32);
+        let name = Reader::first(info, 2).map_or(&[][..], |name| name.bytes());
+        (name, Method { service, method })
+    }))
+}
+
+/// What the service has a producer do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// Memory of the service's comes along with this, in pages of so many bytes.
+    SetupTracing {
+        /// 0 where the producer's own memory is used.
+        page_size: u64,
+    },
+    /// A session will want the data source.
+    Setup {
+        /// The session's number for this producer.
+        instance: u64,
+    },
+    /// A session begins.
+    Start {
+        /// The session's number for this producer.
+        instance: u64,
+        /// The `DataSourceConfig`.
+        config: &'a [u8],
+    },
+    /// A session ends.
+    Stop {
+        /// The session's number for this producer.
+        instance: u64,
+    },
+    /// What was written is wanted now.
+    Flush {
+        /// To be repeated with the commit.
+        request: u64,
+    },
+    /// What was said once is to be said again.
+    ClearState,
+    /// Something newer than this.
+    Other,
+}
+
+impl<'a> Command<'a> {
+    /// Reads a reply of `GetAsyncCommand`.
+    ///
+    /// # Errors
+    ///
+    /// When it is no message.
+    pub fn read(reply: &'a [u8]) -> Result<Self, Malformed> {
+        let mut command = Command::Other;
+        let mut fields = Reader::new(reply);
+        for (field, value) in &mut fields {
+            let bytes = value.bytes();
+            let number = |field| Reader::first(bytes, field).map_or(0, |value| value.number());
+            command = match field {
+                1 => {
+                    let config = Reader::first(bytes, 2).map_or(&[][..], |config| config.bytes());
+                    Command::Start { instance: number(1), config }
+                }
+                2 => Command::Stop { instance: number(1) },
+                3 => Command::SetupTracing { page_size: number(1).saturating_mul(1024) },
+                5 => Command::Flush { request: number(2) },
+                6 => Command::Setup { instance: number(1) },
+                7 => Command::ClearState,
+                _ => command,
+            };
+        }
+        if fields.is_whole() { Ok(command) } else { Err(Malformed) }
+    }
+}
+
+/// A chunk that the service is to take over: an entry of `CommitData`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The page.
+    pub page: u32,
+    /// The chunk in it.
+    pub chunk: u32,
+    /// The service's number of the buffer that it is for.
+    pub buffer: u32,
+}
+
+impl Moved {
+    /// Writes the entry.
+    pub fn write(self, commit: &mut Writer<'_>) {
+        commit.message(1, |entry| {
+            entry.number(1, self.page.into()).number(2, self.chunk.into()).number(3, self.buffer.into());
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_split_where_they_end() {
+        let mut bytes = [0; 256];
+        let method = Method { service: 3, method: 7 };
+        let moved = Moved { page: 127, chunk: 13, buffer: 70000 };
+        let first = bind(&mut bytes, 1, "ProducerPort").unwrap().to_vec();
+        let second = invoke(&mut bytes, 300, method, false, |arguments| moved.write(arguments)).unwrap();
+        let both = [first.as_slice(), second].concat();
+        for cut in 0..first.len() {
+            assert_eq!(split(&both[..cut]), Ok(None), "{cut}");
+        }
+        let (frame, len) = split(&both).unwrap().unwrap();
+        assert_eq!((frame.request, frame.body, len), (1, Body::Bind(b"ProducerPort"), first.len()));
+        let (frame, _) = split(&both[len..]).unwrap().unwrap();
+        let Body::Invoke { method: read, wants_reply: false, arguments } = frame.body else {
+            panic!("{frame:?}")
+        };
+        assert_eq!((frame.request, read), (300, method));
+        let entry = Reader::first(arguments, 1).unwrap().bytes();
+        let numbers: Vec<_> = Reader::new(entry).map(|(_, value)| value.number()).collect();
+        assert_eq!(numbers, [127, 13, 70000]);
+        assert_eq!(split(&[0xff; 8]), Err(Malformed));
+        assert_eq!(split(&[2, 0, 0, 0, 0x2a, 9]), Err(Malformed));
+    }
+
+    #[test]
+    fn a_services_methods_are_found_by_name() {
+        let mut bytes = [0; 128];
+        let mut writer = Writer::new(&mut bytes);
+        writer.number(1, 1).number(2, 4);
+        for (id, name) in [(1, "InitializeConnection"), (2, "RegisterDataSource")] {
+            writer.message(3, |method| {
+                method.number(1, id).bytes(2, name.as_bytes());
+            });
+        }
+        let bound = writer.finish().unwrap();
+        let found: Vec<_> = methods(bound).unwrap().collect();
+        assert_eq!(found[1], (&b"RegisterDataSource"[..], Method { service: 4, method: 2 }));
+        assert!(methods(&bound[2..]).is_none());
+    }
+
+    #[test]
+    fn commands_are_read() {
+        let mut bytes = [0; 64];
+        let mut writer = Writer::new(&mut bytes);
+        writer.message(1, |start| {
+            start.number(1, 9).bytes(2, b"\x10\x05");
+        });
+        let start = writer.finish().unwrap();
+        assert_eq!(Command::read(start), Ok(Command::Start { instance: 9, config: b"\x10\x05" }));
+        assert_eq!(Command::read(b"\x1a\x02\x08\x08"), Ok(Command::SetupTracing { page_size: 8192 }));
+        assert_eq!(Command::read(b"\x2a\x04\x08\x01\x10\x07"), Ok(Command::Flush { request: 7 }));
+        assert_eq!(Command::read(b"\xfa\x01\x00"), Ok(Command::Other));
+        assert_eq!(Command::read(b"\x1a\x02\x08"), Err(Malformed));
+    }
+}
