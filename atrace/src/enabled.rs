@@ -1,8 +1,8 @@
 //! Asking once for several events, for tracers built on this crate.
 
 use crate::message::{Kind, NameWriter};
-use crate::sink::Sink;
-use crate::{AtraceTag, Slice, gate, refresh};
+use crate::way::{self, Way};
+use crate::{AtraceTag, Slice, gate};
 
 /// What a look at the gate found: the tags may be enabled.
 ///
@@ -96,7 +96,7 @@ impl Glance {
     /// Tells for sure whether one of the tags is enabled.
     #[inline]
     pub fn enabled(self) -> Option<Enabled> {
-        refresh::enabled(self.found, self.tag).map(|sink| Enabled { sink })
+        way::enabled(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
     }
 }
 
@@ -105,26 +105,27 @@ impl Glance {
 /// Keep it for one moment's events only.
 #[derive(Clone, Copy, Debug)]
 pub struct Enabled {
-    sink: &'static Sink,
+    way: Way,
+    tag: AtraceTag,
 }
 
 impl Enabled {
     /// Writes an instant, as [`atrace_instant_with`](crate::atrace_instant_with).
     #[inline(always)]
     pub fn instant_with(self, name: impl FnOnce(&mut NameWriter<'_>)) {
-        self.sink.write(Kind::Instant, None, Some(name));
+        self.way.write(self.tag, Kind::Instant, None, Some(name));
     }
 
     /// Sets a counter, as [`atrace_int64`](crate::atrace_int64).
     #[inline(never)]
     pub fn int64(self, name: &str, value: i64) {
-        let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
-        self.sink.write(Kind::Int64(value), None, name);
+        self.way.write_str(self.tag, Kind::Int64(value), None, name);
     }
 
     /// Begins a slice, as [`Slice::begin_with`].
     #[inline(always)]
     pub fn begin_with(self, name: impl FnOnce(&mut NameWriter<'_>)) -> Slice {
-        Slice::written(self.sink.write(Kind::Begin, None, Some(name)))
+        let is_written = self.way.write(self.tag, Kind::Begin, None, Some(name));
+        Slice::written(is_written.then_some(self.way), self.tag)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZeroU64;
 
 use atrace_sys::fork::{Generation, generation};
 
@@ -12,7 +13,7 @@ use crate::AtraceTag;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
 use crate::refresh;
-use crate::sink::choice;
+use crate::way::{self, Way};
 
 /// Opens the marker and reads the properties now rather than at the first event.
 ///
@@ -46,7 +47,7 @@ pub fn atrace_get_enabled_tags() -> AtraceTag {
 pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
     match gate::glance(tag) {
         None => false,
-        Some(glance) => refresh::enabled(glance, tag).is_some(),
+        Some(glance) => way::enabled(glance, tag).is_some(),
     }
 }
 
@@ -67,7 +68,7 @@ pub fn atrace_update_tags() {
     crate::watch::tags_may_have_changed();
 }
 
-/// Writes an event if its tag, which was seen at the gate, is enabled; tells whether it was written.
+/// Writes an event if its tag, which was seen at the gate, is enabled; tells which way it was written.
 #[inline(always)]
 fn emit(
     glance: Glance,
@@ -75,8 +76,16 @@ fn emit(
     kind: Kind,
     track: Option<&str>,
     name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-) -> bool {
-    refresh::enabled(glance, tag).is_some_and(|sink| sink.write(kind, track, name))
+) -> Option<Way> {
+    let way = way::enabled(glance, tag)?;
+    way.write(tag, kind, track, name).then_some(way)
+}
+
+/// [`emit`] with a name that is there.
+#[inline(always)]
+fn emit_str(glance: Glance, tag: AtraceTag, kind: Kind, track: Option<&str>, name: &str) -> Option<Way> {
+    let way = way::enabled(glance, tag)?;
+    way.write_str(tag, kind, track, name).then_some(way)
 }
 
 /// Defines the three forms of an event with a name: `&str`, `format_args!`, closure.
@@ -92,8 +101,7 @@ macro_rules! named_event {
         pub fn $name(tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
             #[inline(never)]
             fn on(glance: Glance, tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
-                let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
-                emit(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), name);
+                emit_str(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), name);
             }
             if let Some(glance) = gate::glance(tag) {
                 on(glance, tag, $($track,)? name $(, $number)?);
@@ -247,6 +255,22 @@ named_event! {
     Kind::Int64, (), (value: i64)
 }
 
+/// Sets the counter named `name` to a `value` with a fraction, which Perfetto's service gets as it is.
+///
+/// By ATrace, `C|pid|name|value` has it rounded; there NaN and what is infinite are dropped.
+#[inline(always)]
+pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
+    #[inline(never)]
+    fn on(glance: Glance, tag: AtraceTag, name: &str, value: f64) {
+        if let Some(way) = way::enabled(glance, tag) {
+            way.write_f64(tag, name, value);
+        }
+    }
+    if let Some(glance) = gate::glance(tag) {
+        on(glance, tag, name, value);
+    }
+}
+
 /// A slice of the calling thread that knows whether its begin was written.
 ///
 /// For code that keeps its own account of what is open, such as a `tracing` subscriber; others want
@@ -261,9 +285,9 @@ named_event! {
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct Slice {
-    /// The process that wrote the begin. A forked child holds copies of its parent's slices, which are not
-    /// its own to end.
-    by: Option<Generation>,
+    /// The process that wrote the begin, by its generation, and below it the tags where it went Perfetto's way. A forked
+    /// child holds copies of its parent's slices, which are not its own to end.
+    by: Option<NonZeroU64>,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -275,8 +299,12 @@ impl Slice {
     }
 
     #[inline(always)]
-    pub(crate) fn written(is_written: bool) -> Self {
-        Self { by: is_written.then(generation), _not_send: PhantomData }
+    pub(crate) fn written(way: Option<Way>, tag: AtraceTag) -> Self {
+        let by = |way: Way| {
+            let tags = if way.is_perfetto() { (tag & AtraceTag::ValidMask).bits() } else { 0 };
+            NonZeroU64::new(generation().number() << TAG_BITS | tags)
+        };
+        Self { by: way.and_then(by), _not_send: PhantomData }
     }
 
     /// Begins a slice, as [`atrace_begin`].
@@ -284,8 +312,7 @@ impl Slice {
     pub fn begin(tag: AtraceTag, name: &str) -> Self {
         #[inline(never)]
         fn on(glance: Glance, tag: AtraceTag, name: &str) -> Slice {
-            let name = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
-            Slice::written(emit(glance, tag, Kind::Begin, None, name))
+            Slice::written(emit_str(glance, tag, Kind::Begin, None, name), tag)
         }
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }
@@ -293,8 +320,9 @@ impl Slice {
     /// Begins a slice, as [`atrace_begin_with`].
     #[inline(always)]
     pub fn begin_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> Self {
-        gate::glance(tag)
-            .map_or(Self::none(), |glance| Self::written(emit(glance, tag, Kind::Begin, None, Some(name))))
+        gate::glance(tag).map_or(Self::none(), |glance| {
+            Self::written(emit(glance, tag, Kind::Begin, None, Some(name)), tag)
+        })
     }
 
     /// Tells whether the begin was written.
@@ -307,17 +335,20 @@ impl Slice {
     #[inline(always)]
     pub fn end(self) {
         if let Some(by) = self.by {
-            end_slice(by);
+            end_slice(by.get());
         }
     }
 }
 
 #[inline(never)]
-fn end_slice(by: Generation) {
-    if by == generation() {
-        choice::present().write(Kind::End, None, NO_NAME);
+fn end_slice(by: u64) {
+    if by >> TAG_BITS == generation().number() {
+        way::end_slice(AtraceTag::from_bits_retain(by) & AtraceTag::ValidMask);
     }
 }
+
+/// As many bits have the tags.
+const TAG_BITS: u32 = AtraceTag::Last.bits().trailing_zeros() + 1;
 
 /// An async slice on a named track that knows whether its begin was written: the [`Slice`] of a track.
 ///
@@ -326,13 +357,16 @@ fn end_slice(by: Generation) {
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {
     by: Option<Generation>,
+    /// The tags, where it went Perfetto's way, and how many sessions had begun then.
+    tags: AtraceTag,
+    begun: u32,
 }
 
 impl TrackSlice {
     /// A slice whose begin was not written.
     #[inline(always)]
     pub const fn none() -> Self {
-        Self { by: None }
+        Self { by: None, tags: AtraceTag::Never, begun: 0 }
     }
 
     /// Begins a slice, as [`atrace_async_for_track_begin_with`].
@@ -343,10 +377,15 @@ impl TrackSlice {
         name: impl FnOnce(&mut NameWriter<'_>),
         cookie: i32,
     ) -> Self {
-        let by = gate::glance(tag).and_then(|glance| {
-            emit(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), Some(name)).then(generation)
-        });
-        Self { by }
+        let Some(glance) = gate::glance(tag) else { return Self::none() };
+        let begun = way::sessions_begun();
+        match emit(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), Some(name)) {
+            None => Self::none(),
+            Some(way) => {
+                let tags = if way.is_perfetto() { tag } else { AtraceTag::Never };
+                Self { by: Some(generation()), tags, begun }
+            }
+        }
     }
 
     /// Tells whether the begin was written.
@@ -362,7 +401,7 @@ impl TrackSlice {
         if let Some(by) = self.by
             && by == generation()
         {
-            choice::present().write(Kind::TrackEnd(cookie.into()), Some(track_name), NO_NAME);
+            way::end_track(self.tags, self.begun, track_name, cookie);
         }
     }
 }

@@ -35,7 +35,7 @@
 //!
 //! | variable | value |
 //! |---|---|
-//! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `none` |
+//! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `perfetto` (its service alone), `none` |
 //! | `ATRACE_MARKER` | a path, or `fd:N:DEV:INO`: the inherited descriptor N, which must be the file with that device and inode. Files of tracefs, regular files and character devices only |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
@@ -54,6 +54,17 @@
 //! slice named after the track. Its async slices and counters need Android 10; before that they are dropped.
 //! Whether tracing is on is what it says; it says so before each event, too, so the end of a slice may be
 //! missing when tracing is switched off in between.
+//!
+//! # Perfetto's service
+//!
+//! [`perfetto::connect`] makes the process a producer of Perfetto's tracing service: events of the tags that a session asks
+//! for then go into memory shared with it, without a system call and without any right. Where a tag is on for ATrace as
+//! well, its events go there, unless the property `debug.atrace.prefer_sdk` has its bit; never both ways. The same
+//! functions write them, [`atrace_is_tag_enabled`] and watches see both, [`atrace_set_tracing_enabled`] parks both.
+//! [`perfetto::record_to`] records the process into a file, with no service at all.
+//!
+//! Bytes of names stay there as they are, and an event is cut at some KiB. An end that no begin of the session belongs to
+//! is not written. An event in a signal handler that interrupts another event of its thread is lost, and counted.
 //!
 //! # Descriptors
 //!
@@ -122,12 +133,18 @@ mod flags;
 mod gate;
 mod message;
 mod panics;
+#[cfg_attr(
+    not(all(feature = "perfetto", any(target_os = "linux", target_os = "android"))),
+    path = "no_perfetto.rs"
+)]
+pub mod perfetto;
 mod refresh;
 mod scoped;
 mod sink;
 mod state;
 mod tag;
 pub mod watch;
+mod way;
 
 // For tests, benches and the command, on systems with tracefs.
 #[cfg(feature = "tracefs")]

@@ -3,7 +3,7 @@
 //! It asks the properties, or the library that events go to. What a library says is published only once it is sure:
 //! see `sink/reload.rs` for libcutils, `sink/debounce.rs` for libandroid. Each result also goes to the state page.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use atrace_sys::cutils::Cutils;
@@ -13,9 +13,14 @@ use atrace_sys::properties::{Properties, Wait};
 use crate::AtraceTag;
 use crate::flags;
 use crate::gate::{self, GATE, Glance, NO_SERIAL, PARKED, Serial};
+use crate::perfetto::producer;
 use crate::sink::{self, Sink, choice};
 use crate::state;
 
+/// The property that has tags go to Perfetto where both ways are on.
+const PREFER: &str = "debug.atrace.prefer_sdk";
+/// The tags that it has.
+static PREFERRED: AtomicU64 = AtomicU64::new(0);
 /// Tracing was disabled for this process.
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
@@ -30,7 +35,38 @@ pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<&'static Sink> {
 
 /// Returns the tags enabled now.
 pub(crate) fn tags() -> AtraceTag {
-    gate::tags().unwrap_or_else(refresh)
+    gate::tags().unwrap_or_else(|| match refresh() {
+        AtraceTag::NotReady => AtraceTag::NotReady,
+        tags => tags | producer::tags(),
+    })
+}
+
+/// Returns the tags that are enabled for ATrace, after a look at the gate.
+pub(crate) fn atrace_tags(glance: Glance) -> AtraceTag {
+    match choice::present() {
+        _ if !glance.is_sure() => refresh(),
+        Sink::Cutils(cutils) => {
+            AtraceTag::from_bits_retain(cutils.library.enabled_tags().load(Ordering::Relaxed))
+        }
+        _ => gate::local_tags().unwrap_or_else(refresh),
+    }
+}
+
+/// Whether tracing was disabled in this process.
+pub(crate) fn is_disabled() -> bool {
+    DISABLED.load(Ordering::SeqCst)
+}
+
+/// The tags that go to Perfetto where both ways are on.
+pub(crate) fn preferred() -> AtraceTag {
+    AtraceTag::from_bits_retain(PREFERRED.load(Ordering::Relaxed))
+}
+
+/// Perfetto's sessions want other tags than before.
+fn sessions_changed() {
+    if let Sink::Cutils(_) = choice::present() {
+        read();
+    }
 }
 
 /// Whether what was found last is sure, or else how soon to look again.
@@ -93,6 +129,25 @@ fn serial(properties: &'static Properties) -> Serial {
     }
 }
 
+/// Has Perfetto's sessions seen at the gate, and reads which tags prefer that way. A call: its value is on a stack that may
+/// be a signal handler's.
+#[cold]
+#[inline(never)]
+fn follow_perfetto(sink: &'static Sink) {
+    static SESSIONS_CHANGED: fn() = sessions_changed;
+    producer::on_change(&SESSIONS_CHANGED);
+    if !matches!(sink, Sink::Cutils(_))
+        && let Some(tags) = producer::tags_word()
+    {
+        GATE.foreign.set(tags);
+    }
+    if let Some(properties) = sink.properties() {
+        let value = properties.find(PREFER).and_then(|property| property.read());
+        let tags = value.map_or(0, |(_, value)| flags::parse_flags_or_0(value.as_bytes()));
+        PREFERRED.store(tags, Ordering::Relaxed);
+    }
+}
+
 /// Finds out what is enabled, publishes it and returns it.
 fn read() -> AtraceTag {
     /// Every event is to find out for itself.
@@ -102,6 +157,9 @@ fn read() -> AtraceTag {
     atrace_sys::marker::on_failure(&FAILED);
     let sink = choice::chosen();
     sink.check();
+    if producer::is_used() {
+        follow_perfetto(sink);
+    }
     let serial = || match (sink, sink.properties()) {
         (Sink::Cutils(cutils), Some(properties)) => {
             let now = || {
@@ -125,7 +183,8 @@ fn read() -> AtraceTag {
             let mask = cutils.library.enabled_tags();
             GATE.foreign.set(mask);
             is_never_published = serial.word.is_none();
-            (Some(0), AtraceTag::from_bits_retain(mask.load(Ordering::Relaxed)))
+            // Perfetto's stand in the local word: the foreign one is the library's.
+            (Some(producer::tags().bits()), AtraceTag::from_bits_retain(mask.load(Ordering::Relaxed)))
         }
         _ if DISABLED.load(Ordering::SeqCst) => (Some(PARKED), AtraceTag::NotReady),
         Sink::Ndk(ndk) => {

@@ -25,6 +25,8 @@ pub(crate) const PARKED: u64 = 1 << 31;
 /// The bits that are set, after the serial of now was subtracted bit by bit, where the tags are not known.
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
+/// In the foreign word: its tags are not known, the first event is to ask.
+pub(crate) const ASK: u64 = 1 << 62;
 
 /// The serial where there is none: of processes that can't be switched on, or of a word that stays claimed.
 pub(crate) static NO_SERIAL: AtomicU32 = AtomicU32::new(0);
@@ -80,6 +82,12 @@ pub(crate) fn tags() -> Option<AtraceTag> {
     (local & CHANGED == 0).then(|| tags_of(local, foreign))
 }
 
+/// The tags that the local word has; None where they are not known.
+pub(crate) fn local_tags() -> Option<AtraceTag> {
+    let (local, _) = GATE.look();
+    (local & CHANGED == 0).then(|| tags_of(local, 0))
+}
+
 /// The serial and the tags that were published last; None while somebody is finding out.
 pub(crate) fn published() -> Option<(u32, AtraceTag)> {
     let local = GATE.local.load(Ordering::Acquire);
@@ -91,6 +99,8 @@ fn tags_of(local: u64, foreign: u64) -> AtraceTag {
     if local & PARKED != 0 || foreign & AtraceTag::NotReady.bits() != 0 {
         AtraceTag::NotReady
     } else {
+        // A child of fork that is still to connect to Perfetto's service says nothing of its tags.
+        let foreign = if foreign & ASK == 0 { foreign } else { 0 };
         AtraceTag::from_bits_retain((local | foreign) & TAGS)
     }
 }

@@ -140,8 +140,13 @@ impl Message {
         if let Some(name) = name {
             let start = self.len;
             let replace_bar = kind != Kind::Begin;
-            let mut writer =
-                NameWriter { limit: MESSAGE_MAX - tail, replace_bar, unchecked: false, message: self };
+            let mut writer = NameWriter {
+                limit: MESSAGE_MAX - tail,
+                replace_bar,
+                is_plain: false,
+                unchecked: false,
+                message: self,
+            };
             name(&mut writer);
             if writer.unchecked {
                 self.check(start, replace_bar);
@@ -163,6 +168,20 @@ impl Message {
             self.raw(number);
         }
         texts
+    }
+
+    /// Has `name` write a text that is no message: nothing is replaced in it, and it is cut at the same length.
+    pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
+        let mut writer = NameWriter {
+            limit: MESSAGE_MAX,
+            replace_bar: false,
+            is_plain: true,
+            unchecked: false,
+            message: self,
+        };
+        name(&mut writer);
+        // Whole characters were appended.
+        str::from_utf8(self.bytes()).unwrap_or_default()
     }
 
     /// Makes an empty name that starts at `start` a `?`; at the end of the line the reader trims spaces, so
@@ -353,6 +372,8 @@ pub struct NameWriter<'a> {
     /// The length of the message that the name may fill it up to; lowered to the present one when text was cut.
     limit: usize,
     replace_bar: bool,
+    /// All is appended as it is.
+    is_plain: bool,
     /// Something was appended as it is. Pieces that a formatter brings are small and many: looking at each
     /// costs several times what looking at all of them at the end does.
     unchecked: bool,
@@ -362,6 +383,9 @@ impl NameWriter<'_> {
     /// Appends `text`.
     #[inline(always)]
     pub fn push_str(&mut self, text: &str) {
+        if self.is_plain {
+            return self.__push_what_fits(&[text]);
+        }
         if !self.message.text(text, self.limit, self.replace_bar) {
             self.limit = self.message.len;
         }

@@ -106,6 +106,7 @@ pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: imp
         message: &mut message,
         limit: MESSAGE_MAX,
         replace_bar: false,
+        is_plain: false,
         unchecked: false,
     });
     // SAFETY: all of it are strings, cut between characters, in which bytes of ASCII may have become others of ASCII.

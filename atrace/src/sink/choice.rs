@@ -10,7 +10,8 @@ use atrace_sys::AtomicRef;
 use atrace_sys::process::{self, Undisturbed};
 
 use super::open::{self, Failure};
-use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo};
+use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo, SinkKind};
+use crate::perfetto::producer::{self, Standing};
 
 static UNCHOSEN: Sink = Sink::Unchosen;
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
@@ -23,7 +24,13 @@ pub(crate) fn present() -> &'static Sink {
 
 /// Tells where this process' events go, choosing now if no event was written yet.
 pub fn sink() -> SinkInfo {
-    chosen().info()
+    let info = chosen().info();
+    let (standing, _) = producer::standing();
+    if info.kind != SinkKind::None || matches!(standing, Standing::Apart) {
+        return info;
+    }
+    let detail = format!("Perfetto's service: {standing}; by ATrace: {}", info.detail);
+    SinkInfo { kind: SinkKind::Perfetto, detail, dropped: producer::lost() }
 }
 
 /// The sink, chosen by now. Two threads may choose at once, or a child be forked meanwhile: the first to
@@ -75,6 +82,10 @@ fn choose() -> Result<Sink, Failure> {
         b"marker" => marker(),
         b"cutils" => cutils(None),
         b"ndk" => ndk(None),
+        b"perfetto" => {
+            producer::start();
+            Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=perfetto: events go to Perfetto's service alone")))
+        }
         b"none" => Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=none"))),
         value => {
             if let Some(path) = process::strip_prefix(&backend, "cutils:") {
@@ -84,7 +95,7 @@ fn choose() -> Result<Sink, Failure> {
             } else {
                 Err(Failure::lasting(format!(
                     "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, ndk, \
-                     ndk:/path/libandroid.so, none",
+                     ndk:/path/libandroid.so, perfetto, none",
                     String::from_utf8_lossy(value)
                 )))
             }

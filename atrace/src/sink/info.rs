@@ -18,6 +18,8 @@ pub enum SinkKind {
     Cutils,
     /// libandroid's `ATrace_*`.
     Ndk,
+    /// Perfetto's service alone.
+    Perfetto,
 }
 
 /// Where this process' events go, and why.

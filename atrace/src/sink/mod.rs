@@ -95,6 +95,12 @@ impl Sink {
         matches!(self, Self::Off(Failure { may_pass: true, .. }))
     }
 
+    /// Tells whether it is one.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(self, Self::Unchosen | Self::Off(_))
+    }
+
     /// Has the marker looked at, whether it still is what was opened.
     pub(crate) fn check(&self) {
         if let Some(marker) = self.marker() {

@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use atrace_sys::fork::PerProcess;
@@ -26,6 +26,7 @@ use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
 
 use self::notifier::{Notifier, Registered};
+use crate::perfetto::producer;
 use crate::sink::choice;
 use crate::{AtraceTag, refresh};
 
@@ -125,6 +126,15 @@ pub(crate) fn tags_may_have_changed() {
     }
 }
 
+/// Perfetto's sessions want other tags than before. On the socket's thread: it calls nobody back.
+fn sessions_changed() {
+    for kind in [&ORDINARY, &DETACHED] {
+        if let Some(watchers) = kind.present.get() {
+            watchers.nudge();
+        }
+    }
+}
+
 /// One thread and those it serves; others in a forked child.
 struct Kind {
     present: PerProcess<Watchers>,
@@ -143,6 +153,10 @@ impl Kind {
 
 struct Watchers {
     detached: bool,
+    /// The thread is to look at once: it is to stop, or Perfetto's sessions want other tags than before.
+    is_nudged: AtomicBool,
+    /// The thread, where no property wakes it.
+    sleeper: OnceLock<std::thread::Thread>,
     /// The flag tells the thread to stop.
     notifier: Notifier<AtraceTag, Callback, Arc<AtomicBool>>,
 }
@@ -163,7 +177,8 @@ impl Watchers {
             again: false,
             thread: None,
         };
-        Self { detached, notifier: Notifier(Mutex::new(state)) }
+        let sleeper = OnceLock::new();
+        Self { detached, is_nudged: AtomicBool::new(false), sleeper, notifier: Notifier(Mutex::new(state)) }
     }
 
     fn kind(&self) -> &'static Kind {
@@ -173,18 +188,23 @@ impl Watchers {
     fn add(&'static self, callback: Callback) -> io::Result<Watch> {
         let start = || {
             let sink = choice::chosen();
-            if sink.properties().is_none() && !sink.is_waiting() {
+            if sink.properties().is_none() && !sink.is_waiting() && !producer::is_used() {
                 return Ok(None);
             }
+            static SESSIONS_CHANGED: fn() = sessions_changed;
+            producer::on_change(&SESSIONS_CHANGED);
             let stop = Arc::new(AtomicBool::new(false));
             let stopped = Arc::clone(&stop);
             thread::spawn_quiet("atrace-watch", move || {
                 WATCHING.set(true);
-                let Some(properties) = properties_when_there(&stopped) else { return };
+                let properties = properties_when_there(&stopped);
                 if self.detached {
                     thread::leave_descriptors();
                 }
-                self.follow(properties, &stopped);
+                match properties {
+                    Some(properties) => self.follow(properties, &stopped),
+                    None => self.follow_sessions(&stopped),
+                }
             })?;
             Ok(Some(stop))
         };
@@ -195,6 +215,7 @@ impl Watchers {
         let (callback, stop) = self.notifier.remove(id);
         if let Some(stop) = stop {
             stop.store(true, Ordering::Release);
+            self.nudge();
             wake_until_gone(&stop);
         }
         drop(callback); // May be anything: not under the lock.
@@ -206,10 +227,36 @@ impl Watchers {
             let (what, serial) = refresh::awaited(properties);
             self.deliver();
             // What is not sure yet is asked again, also where no event comes and asks.
-            if properties.wait_unless(what, serial, refresh::look_again_after(), stop).is_err() {
+            if self.is_nudged.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            let after = refresh::look_again_after();
+            if properties.wait_unless(what, serial, after, &self.is_nudged).is_err() {
                 // The system denies the wait, as a seccomp filter may: look instead.
                 std::thread::sleep(Duration::from_millis(50));
             }
+        }
+    }
+
+    /// What the thread does where only Perfetto's sessions switch anything.
+    fn follow_sessions(&self, stop: &AtomicBool) {
+        let _ = self.sleeper.set(std::thread::current());
+        while !stop.load(Ordering::Acquire) {
+            self.deliver();
+            if !self.is_nudged.swap(false, Ordering::AcqRel) {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// Has the thread look.
+    fn nudge(&self) {
+        self.is_nudged.store(true, Ordering::Release);
+        if let Some(sleeper) = self.sleeper.get() {
+            sleeper.unpark();
+        }
+        if let Some(properties) = choice::present().properties() {
+            properties.wake(refresh::awaited(properties).0);
         }
     }
 

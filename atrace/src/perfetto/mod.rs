@@ -1,0 +1,120 @@
+//! Perfetto's way: events as packets in memory that is shared with the tracing service, without a system call.
+//!
+//! [`connect`] makes this process a *producer* of Perfetto's data source `track_event`; the same functions and tags as
+//! ever then write for the sessions that ask for them, by AOSP's short names of the tags (`app`, `view`, `wm` …). Without
+//! a service, or where it goes away, it is tried again with a growing back-off; a program never fails by it.
+
+mod category;
+mod debts;
+mod link;
+mod packet;
+pub(crate) mod producer;
+mod recording;
+mod writer;
+
+use std::path::Path;
+use std::{fmt, io};
+
+use self::link::Standing;
+pub use self::recording::Recording;
+use crate::{AtraceTag, refresh, watch};
+
+/// Makes this process a producer of Perfetto's data source `track_event`, for good.
+///
+/// Waits at most 100 ms for the sessions that are there; without a service it does not wait. Calling it again does
+/// nothing. The process has a thread more from then on, in which no code of the program runs. A forked child connects
+/// at its first event, as a producer of its own.
+pub fn connect() {
+    producer::start();
+    refresh::update();
+    watch::tags_may_have_changed();
+}
+
+/// Records this process into a new file, which <https://ui.perfetto.dev> opens, until the returned guard is dropped.
+///
+/// Needs no service and no right. Events of all tags that go Perfetto's way are in it: those that are not on for ATrace.
+/// What a thread wrote is in the file some milliseconds later, at the latest when the guard is dropped; not when the
+/// process is killed before that. A forked child is not recorded.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{AtraceTag, begin_scoped_event, perfetto};
+///
+/// let directory = std::env::temp_dir();
+/// let recording = perfetto::record_to(directory.join("example.pftrace"))?;
+/// drop(begin_scoped_event(AtraceTag::App, "work"));
+/// recording.finish()?;
+/// # std::fs::remove_file(directory.join("example.pftrace"))?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// When the file can't be created, there is no memory or no thread for it, or the process records itself already.
+pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
+    let recording = Recording::begin(path.as_ref(), AtraceTag::ValidMask)?;
+    refresh::update();
+    watch::tags_may_have_changed();
+    Ok(recording)
+}
+
+/// How this process stands to Perfetto's service: see [`status`].
+#[derive(Clone, Debug)]
+pub struct Status {
+    standing: Standing,
+    sessions: u32,
+    tags: AtraceTag,
+    lost: u64,
+}
+
+/// Tells how this process stands to Perfetto's service.
+///
+/// # Examples
+///
+/// ```
+/// println!("{}", atrace::perfetto::status());
+/// ```
+pub fn status() -> Status {
+    let (standing, sessions) = producer::standing();
+    let is_apart = standing == Standing::Apart;
+    let tags = if is_apart { AtraceTag::empty() } else { producer::tags() };
+    Status { standing, sessions, tags, lost: producer::lost() }
+}
+
+impl Status {
+    /// Whether the service is there.
+    pub fn is_connected(&self) -> bool {
+        self.standing == Standing::Connected
+    }
+
+    /// How many sessions want events of this process.
+    pub fn sessions(&self) -> u32 {
+        self.sessions
+    }
+
+    /// The tags that they want.
+    pub fn tags(&self) -> AtraceTag {
+        self.tags
+    }
+
+    /// How many events were lost: without room in the memory, or within another event of their thread.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.standing {
+            Standing::Connected => {
+                write!(
+                    f,
+                    "Perfetto's service: connected, {} sessions, {} events lost",
+                    self.sessions, self.lost
+                )
+            }
+            other => write!(f, "Perfetto's service: {other}"),
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! What an event looks like in Perfetto's memory: packets, written in place.
+//!
+//! A packet is its length and a `TracePacket` with a `TrackEvent`. Events of a thread's own track with a name of up to
+//! [`SHORT`] bytes, nearly all, have lengths of one byte and are put together from a few words; all others have lengths of
+//! two bytes. Both are varints, of which the shortest form is not demanded. Times are differences to the packet before.
+//!
+//! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`.
+
+#![expect(
+    unsafe_code,
+    reason = "packets are written into shared memory, whose room was asked for once and not for each byte"
+)]
+
+use std::ptr;
+
+use atrace_sys::perfetto::memory::Chunk;
+
+/// The longest name of a packet whose lengths have one byte.
+pub(super) const SHORT: usize = 96;
+/// The room that such a packet needs, and that of an end.
+pub(super) const SHORT_ROOM: usize = 128;
+pub(super) const END_ROOM: usize = 24;
+/// What a longer packet needs beside its texts: an event with a track's number, four categories and a value, and a
+/// track's description.
+pub(super) const LONG_ROOM: usize = 128;
+/// What has room in a chunk beside all that stands at its start.
+pub(super) const TEXT_MAX: usize = 6 << 10;
+
+/// `TrackEvent.Type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Type {
+    Begin = 1,
+    End = 2,
+    Instant = 3,
+    Counter = 4,
+}
+
+/// A counter's value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Amount {
+    Whole(i64),
+    Real(f64),
+}
+
+const FIELD_TIMESTAMP: u8 = 8 << 3;
+
+/// Where the next byte goes.
+#[derive(Clone, Copy)]
+struct Put(*mut u8);
+
+// Every function below writes within the room that its caller has made sure of; addresses need no alignment.
+impl Put {
+    #[inline(always)]
+    unsafe fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
+        // SAFETY: the caller has room.
+        unsafe {
+            self.0.cast::<[u8; N]>().write_unaligned(bytes);
+            self.0 = self.0.add(N);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn varint(&mut self, mut value: u64) {
+        while value > 0x7f {
+            // SAFETY: the caller has room for ten bytes.
+            unsafe { self.bytes([value as u8 | 0x80]) };
+            value >>= 7;
+        }
+        // SAFETY: as above.
+        unsafe { self.bytes([value as u8]) };
+    }
+
+    /// The time since the packet before: less than 16 µs as a rule.
+    #[inline(always)]
+    unsafe fn since(&mut self, ns: u64) {
+        // SAFETY: the caller has room for eleven bytes.
+        unsafe {
+            if ns < 1 << 14 {
+                let word =
+                    u32::from(FIELD_TIMESTAMP) | (ns as u32 & 0x7f | 0x80) << 8 | (ns as u32 >> 7) << 16;
+                self.0.cast::<u32>().write_unaligned(word.to_le());
+                self.0 = self.0.add(3);
+            } else {
+                self.bytes([FIELD_TIMESTAMP]);
+                self.varint(ns);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn text(&mut self, text: &[u8]) {
+        // SAFETY: the caller has room; shared memory is no part of the text.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), self.0, text.len());
+            self.0 = self.0.add(text.len());
+        }
+    }
+
+    /// A text of at most 96 bytes, with room for 16 more.
+    #[inline(always)]
+    unsafe fn short_text(&mut self, text: &[u8]) {
+        let (from, to, len) = (text.as_ptr(), self.0, text.len());
+        // SAFETY: two copies that overlap and together are the text; the caller has room.
+        unsafe {
+            match len {
+                8..16 => {
+                    copy::<8>(from, to);
+                    copy::<8>(from.add(len - 8), to.add(len - 8));
+                }
+                16.. => {
+                    let mut at = 0;
+                    while at + 16 < len {
+                        copy::<16>(from.add(at), to.add(at));
+                        at += 16;
+                    }
+                    copy::<16>(from.add(len - 16), to.add(len - 16));
+                }
+                4..8 => {
+                    copy::<4>(from, to);
+                    copy::<4>(from.add(len - 4), to.add(len - 4));
+                }
+                1..4 => {
+                    to.write(*from);
+                    to.add(len / 2).write(*from.add(len / 2));
+                    to.add(len - 1).write(*from.add(len - 1));
+                }
+                0 => {}
+            }
+            self.0 = to.add(len);
+        }
+    }
+
+    /// Keeps room for a length of two bytes.
+    #[inline(always)]
+    unsafe fn later(&mut self) -> *mut u8 {
+        let place = self.0;
+        // SAFETY: the caller has room.
+        unsafe { self.0 = place.add(2) };
+        place
+    }
+
+    /// Writes the length of what was put behind `place`.
+    #[inline(always)]
+    unsafe fn close(self, place: *mut u8) {
+        let len = self.0.addr() - place.addr() - 2;
+        // SAFETY: two bytes that were kept.
+        unsafe { place.cast::<[u8; 2]>().write_unaligned([len as u8 | 0x80, (len >> 7) as u8]) };
+    }
+}
+
+#[inline(always)]
+unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe { to.cast::<[u8; N]>().write_unaligned(from.cast::<[u8; N]>().read_unaligned()) };
+}
+
+/// Writes the begin of a slice, or an instant, of the thread's track, with one category. False where the name is too
+/// long or there is no room.
+#[inline(always)]
+pub(super) fn short(chunk: &mut Chunk, kind: Type, since: u64, category: u32, name: &[u8]) -> bool {
+    if name.len() > SHORT || chunk.room() < SHORT_ROOM {
+        return false;
+    }
+    let start = chunk.at();
+    // SAFETY: at most 1 + 11 + 8 + 3 + 96 bytes are written, and one beyond them.
+    unsafe {
+        let mut put = Put(start.add(1));
+        put.since(since);
+        // sequence_flags: 2, track_event: its length, type, category_iids
+        let len = 7 + name.len() as u8;
+        put.bytes([0x68, 2, 0x5a, len, 0x48, kind as u8, 0x18, category as u8]);
+        put.0.cast::<[u8; 4]>().write_unaligned([0xba, 1, name.len() as u8, 0]);
+        put.0 = put.0.add(3);
+        put.short_text(name);
+        start.write((put.0.addr() - start.addr() - 1) as u8);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// Writes the end of a slice of the thread's track. False where there is no room.
+#[inline(always)]
+pub(super) fn end(chunk: &mut Chunk, since: u64) -> bool {
+    if chunk.room() < END_ROOM {
+        return false;
+    }
+    let start = chunk.at();
+    // SAFETY: at most 1 + 11 + 8 bytes are written.
+    unsafe {
+        let mut put = Put(start.add(1));
+        put.since(since);
+        put.0.cast::<[u8; 8]>().write_unaligned([0x68, 2, 0x5a, 2, 0x48, Type::End as u8, 0, 0]);
+        put.0 = put.0.add(6);
+        start.write((put.0.addr() - start.addr() - 1) as u8);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// An event with anything.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Long<'a> {
+    pub(super) kind: Type,
+    /// The categories, by the bits of tags.
+    pub(super) tags: u64,
+    /// The track, unless it is the thread's.
+    pub(super) track: Option<u64>,
+    pub(super) name: Option<&'a [u8]>,
+    pub(super) amount: Option<Amount>,
+}
+
+/// Writes it. False where there is no room.
+pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
+    let name = event.name.unwrap_or_default();
+    if name.len() > TEXT_MAX || chunk.room() < LONG_ROOM + name.len() {
+        return false;
+    }
+    let start = chunk.at();
+    // SAFETY: 2 + 11 + 5 bytes, 2 for the type, 2 for each of 28 categories, 9 for the track, 4 and the name, 12 for the
+    // value: less than LONG_ROOM and the name.
+    unsafe {
+        let mut put = Put(start);
+        let whole = put.later();
+        put.since(since);
+        put.bytes([0x68, 2, 0x5a]);
+        let inner = put.later();
+        put.bytes([0x48, event.kind as u8]);
+        let mut tags = event.tags;
+        while tags != 0 {
+            put.bytes([0x18, tags.trailing_zeros() as u8 + 1]);
+            tags &= tags - 1;
+        }
+        if let Some(track) = event.track {
+            put.bytes([0x58]);
+            put.bytes(spread(track));
+        }
+        if let Some(name) = event.name {
+            put.bytes([0xba, 1]);
+            let text = put.later();
+            put.text(name);
+            put.close(text);
+        }
+        match event.amount {
+            None => {}
+            Some(Amount::Whole(value)) => {
+                put.bytes([0xf0, 1]);
+                put.varint(value as u64);
+            }
+            Some(Amount::Real(value)) => {
+                put.bytes([0xe1, 2]);
+                put.bytes(value.to_le_bytes());
+            }
+        }
+        put.close(inner);
+        put.close(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// What stands above a track.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Described<'a> {
+    pub(super) track: u64,
+    pub(super) parent: u64,
+    pub(super) name: &'a [u8],
+    pub(super) is_counter: bool,
+}
+
+/// Writes a track's description. False where there is no room.
+pub(super) fn describe(chunk: &mut Chunk, track: &Described<'_>) -> bool {
+    if track.name.len() > TEXT_MAX || chunk.room() < LONG_ROOM / 2 + track.name.len() {
+        return false;
+    }
+    // SAFETY: 6 bytes, 9 for each number, 4 and the name, 2 for what it counts.
+    unsafe {
+        let mut put = Put(chunk.at());
+        let whole = put.later();
+        put.bytes([0xe2, 3]);
+        let inner = put.later();
+        put.bytes([0x08]);
+        put.bytes(spread(track.track));
+        put.bytes([0x28]);
+        put.bytes(spread(track.parent));
+        put.bytes([0x12]);
+        let text = put.later();
+        put.text(track.name);
+        put.close(text);
+        if track.is_counter {
+            put.bytes([0x42, 0]);
+        }
+        put.close(inner);
+        put.close(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// The bits of a track's number.
+const TRACK_BITS: u32 = 56;
+
+/// A track's number made of any bits: so many that its varint has eight bytes, and never 0.
+pub(super) const fn track(bits: u64) -> u64 {
+    bits >> (64 - TRACK_BITS) | 1 << (TRACK_BITS - 1)
+}
+
+/// The varint of a track's number.
+#[inline(always)]
+fn spread(track: u64) -> [u8; 8] {
+    // Seven bits to each byte, from fourteen twice, from twenty-eight twice.
+    let wide = (track & 0x0fff_ffff) | (track & 0x00ff_ffff_f000_0000) << 4;
+    let half = (wide & 0x0000_3fff_0000_3fff) | (wide & 0x0fff_c000_0fff_c000) << 2;
+    let each = (half & 0x007f_007f_007f_007f) | (half & 0x3f80_3f80_3f80_3f80) << 1;
+    (each | 0x0080_8080_8080_8080).to_le_bytes()
+}
+
+/// A number for a text: the same in every thread of the process. `seed` tells apart what has the same text.
+#[inline]
+pub(super) fn hash(seed: u64, text: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |state: u64, word: u64| {
+        let product = u128::from(state ^ word) * u128::from(FACTOR);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let mut state = mix(seed, FACTOR.rotate_left(32)) ^ (text.len() as u64).wrapping_mul(FACTOR);
+    let (words, rest) = text.as_chunks::<8>();
+    for word in words {
+        state = mix(state, u64::from_le_bytes(*word));
+    }
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mix(mix(state, u64::from_le_bytes(last)), FACTOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atrace_sys::perfetto::abi::Layout;
+    use atrace_sys::perfetto::memory::Arena;
+    use atrace_sys::perfetto::proto::Reader;
+
+    #[test]
+    fn a_tracks_number_has_eight_bytes() {
+        for bits in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210] {
+            let track = track(bits);
+            let bytes = [&[0x08][..], &spread(track)].concat();
+            let mut reader = Reader::new(&bytes);
+            assert_eq!(reader.next().map(|(_, value)| value.number()), Some(track));
+            assert!(reader.next().is_none() && reader.is_whole());
+        }
+    }
+
+    /// The packets of a chunk, from where it began.
+    fn packets(start: *const u8, end: *const u8) -> Vec<Vec<u8>> {
+        // SAFETY: what was written there.
+        let bytes = unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) };
+        // A packet and its length are a field of the trace without its key.
+        let mut packets = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let keyed = [&[0x0a], rest].concat();
+            let (_, value) = Reader::new(&keyed).next().unwrap();
+            let packet = value.bytes().to_vec();
+            rest =
+                &rest[keyed.iter().skip(1).position(|byte| byte & 0x80 == 0).unwrap() + 1 + packet.len()..];
+            packets.push(packet);
+        }
+        packets
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn packets_are_whole_whatever_the_name_and_time() {
+        for len in (0..=SHORT).chain([SHORT + 1, 127, 128, 300, TEXT_MAX]) {
+            let name: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            for since in [0, 1, 127, 128, 16_383, 16_384, 1 << 40, u64::MAX] {
+                let (arena, _) = Arena::make(1).unwrap();
+                let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+                let start = chunk.at();
+                let is_short = short(&mut chunk, Type::Instant, since, 13, &name);
+                assert_eq!(is_short, len <= SHORT);
+                let event = Long {
+                    kind: Type::Counter,
+                    tags: 0x0fff_ffff,
+                    track: Some(track(7)),
+                    name: Some(&name),
+                    amount: Some(Amount::Whole(-1)),
+                };
+                assert!(long(&mut chunk, since, &event) && end(&mut chunk, since));
+                let described =
+                    Described { track: track(1), parent: track(2), name: &name, is_counter: true };
+                let has_room = chunk.room() >= LONG_ROOM / 2 + len;
+                assert_eq!(describe(&mut chunk, &described), has_room);
+                let found = packets(start, chunk.at());
+                assert_eq!(found.len(), 2 + usize::from(is_short) + usize::from(has_room));
+                for (packet, kind) in found.iter().zip([3, 4, 2].iter().skip(usize::from(!is_short))) {
+                    let mut fields = Reader::new(packet);
+                    assert_eq!(fields.next().map(|(field, value)| (field, value.number())), Some((8, since)));
+                    assert_eq!(fields.next().map(|(field, value)| (field, value.number())), Some((13, 2)));
+                    let (field, event) = fields.next().unwrap();
+                    assert_eq!((field, fields.next(), fields.is_whole()), (11, None, true));
+                    let event = event.bytes();
+                    assert_eq!(Reader::first(event, 9).unwrap().number(), *kind);
+                    let found_name = Reader::first(event, 23).map(|value| value.bytes());
+                    assert_eq!(found_name, (*kind != 2).then_some(name.as_slice()));
+                }
+                chunk.complete();
+                let mut handed = Vec::new();
+                arena.take_handed(|place| handed.push((place.page, place.chunk, place.buffer)));
+                assert_eq!(handed, [(0, 0, 1)]);
+                arena.retire();
+            }
+        }
+    }
+
+    #[test]
+    fn texts_have_numbers_of_their_own() {
+        let texts = [&b""[..], b"a", b"b", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
+        let mut numbers: Vec<_> =
+            texts.iter().flat_map(|text| [hash(0, text), hash(1, text), hash(2, text)]).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 3 * texts.len());
+    }
+}

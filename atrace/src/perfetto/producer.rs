@@ -1,0 +1,279 @@
+//! This process as a producer: whether it is one, and the events that it writes.
+//!
+//! The socket's thread (`link.rs`) opens and closes sessions; each event is written for every open one that wants its
+//! tags, by a writer of its thread (`writer.rs`).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use atrace_sys::OnceRef;
+use atrace_sys::fork::generation;
+use atrace_sys::perfetto::clock;
+use atrace_sys::perfetto::pool::Shared;
+use atrace_sys::process::Undisturbed;
+
+use super::link;
+pub(crate) use super::link::Standing;
+use super::packet::{self, Described, Long};
+pub(crate) use super::packet::{Amount, Type};
+use super::writer::{Event, LOST, POOL, PROCESS_TRACK, Place, Writer, process_track};
+use crate::AtraceTag;
+use crate::gate::ASK;
+
+/// Called when sessions want other tags than before, on the socket's thread, where nothing of the program's runs.
+static ON_CHANGE: [OnceRef<fn()>; 2] = [const { OnceRef::new() }; 2];
+/// The process that has a socket's thread, by its generation.
+static LINKED: AtomicU64 = AtomicU64::new(0);
+/// Events may go Perfetto's way.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+/// How the connection stands, as `Standing` packs it.
+static STANDING: AtomicU64 = AtomicU64::new(0);
+
+/// Starts the socket's thread and waits for the sessions that are there.
+pub(crate) fn start() {
+    let _undisturbed = Undisturbed::new();
+    if !link() {
+        return;
+    }
+    for _ in 0..WAIT_MS {
+        if present_standing() != Standing::Connecting {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How long is waited for sessions that are there.
+const WAIT_MS: u32 = 100;
+
+fn present_standing() -> Standing {
+    Standing::of(STANDING.load(Ordering::Acquire))
+}
+
+/// How this process stands to the service, and how many sessions want its events.
+pub(crate) fn standing() -> (Standing, u32) {
+    match POOL.shared() {
+        Some(shared) if LINKED.load(Ordering::Acquire) == generation().number() => {
+            (present_standing(), shared.open.load(Ordering::Relaxed).count_ones())
+        }
+        _ => (Standing::Apart, 0),
+    }
+}
+
+/// How many events were lost.
+pub(crate) fn lost() -> u64 {
+    let of_threads = POOL.shared().map_or(0, |shared| shared.lost.load(Ordering::Relaxed));
+    LOST.load(Ordering::Relaxed) + of_threads
+}
+
+/// Whether this process, or an ancestor of it, was ever made a producer.
+#[inline(always)]
+pub(crate) fn is_used() -> bool {
+    IS_USED.load(Ordering::Relaxed)
+}
+
+/// The tags that sessions want. In a forked child the first to ask connects it.
+#[inline(always)]
+pub(crate) fn tags() -> AtraceTag {
+    let Some(shared) = POOL.shared() else { return AtraceTag::empty() };
+    let tags = shared.tags.load(Ordering::Relaxed);
+    if tags & ASK != 0 {
+        return ask(shared);
+    }
+    AtraceTag::from_bits_retain(tags)
+}
+
+#[cold]
+#[inline(never)]
+fn ask(shared: &'static Shared) -> AtraceTag {
+    if shared.tags.fetch_and(0, Ordering::AcqRel) & ASK != 0 {
+        start();
+    }
+    AtraceTag::from_bits_retain(shared.tags.load(Ordering::Relaxed) & !ASK)
+}
+
+/// The word that has these tags.
+pub(crate) fn tags_word() -> Option<&'static AtomicU64> {
+    POOL.shared().map(|shared| &shared.tags)
+}
+
+/// Starts the socket's thread, unless this process has one; false where it can't.
+fn link() -> bool {
+    let this = generation().number();
+    let present = LINKED.load(Ordering::Acquire);
+    if present == this || LINKED.compare_exchange(present, this, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        return true;
+    }
+    stand(Standing::Connecting);
+    let Some(shared) = prepare() else { return false };
+    let started =
+        atrace_sys::thread::spawn_quiet("atrace-perfetto", move || link::run(shared, stand, changed));
+    if started.is_err() {
+        LINKED.store(0, Ordering::Release);
+    }
+    started.is_ok()
+}
+
+/// Makes what threads need to write; None where there is no memory for it.
+pub(super) fn prepare() -> Option<&'static Shared> {
+    /// The process that it was made in, by its generation.
+    static PREPARED: AtomicU64 = AtomicU64::new(0);
+    let this = generation().number();
+    if PREPARED.swap(this, Ordering::AcqRel) != this {
+        let pid = u64::from(atrace_sys::process::raw_id());
+        let seed = clock::asked();
+        PROCESS_TRACK.store(packet::track(packet::hash(seed, &pid.to_le_bytes())), Ordering::Relaxed);
+        atrace_sys::process::with_argv0(|_| ()); // Now, while files may be opened.
+        at_fork();
+    }
+    let shared = POOL.make(end_thread).ok();
+    IS_USED.store(shared.is_some(), Ordering::Release);
+    shared
+}
+
+/// A thread that has written ends.
+fn end_thread() {
+    POOL.end_thread(|session, writer| writer.finish(session.epoch.now()));
+}
+
+/// Has a forked child leave what is its parent's.
+fn at_fork() {
+    extern "C" fn in_child() {
+        POOL.wipe();
+        link::leave_memory();
+        // Who had connected connects again at its first event.
+        if LINKED.load(Ordering::Relaxed) != 0
+            && let Some(shared) = POOL.shared()
+        {
+            shared.tags.store(ASK | AtraceTag::ValidMask.bits(), Ordering::Release);
+        }
+    }
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if !IS_DONE.swap(true, Ordering::AcqRel) {
+        atrace_sys::fork::in_children(in_child);
+    }
+}
+
+fn stand(standing: Standing) {
+    STANDING.store(standing.packed(), Ordering::Release);
+}
+
+/// Has `body` called when sessions want other tags than before, on the socket's thread: it runs nothing of the program's.
+pub(crate) fn on_change(body: &'static fn()) {
+    // Each of the two that there are has a place; the first of them that is free, or its own.
+    for place in &ON_CHANGE {
+        match place.set(body) {
+            Err(present) if !std::ptr::eq(present, body) => {}
+            _ => return,
+        }
+    }
+}
+
+fn changed() {
+    ON_CHANGE.iter().filter_map(OnceRef::get).for_each(|body| body());
+}
+
+/// Has `write` write an event for each session that wants these tags, and began before `begun` sessions had; tells
+/// whether it was written for one.
+#[inline(always)]
+fn for_each(tags: u64, begun: u32, mut write: impl FnMut(&mut Writer, &Place, u64) -> bool) -> bool {
+    let Some(mut inside) = POOL.enter() else { return false };
+    let shared = inside.shared();
+    let thread = inside.thread();
+    let mut open = shared.open.load(Ordering::Acquire);
+    let mut is_written = false;
+    if open == 0 {
+        return false;
+    }
+    let now = clock::now();
+    while open != 0 {
+        let number = open.trailing_zeros() as usize;
+        open &= open - 1;
+        let Some(session) = shared.sessions.get(number) else { break };
+        let epoch = session.epoch.now();
+        let is_asked = session.tags.load(Ordering::Relaxed) & tags != 0;
+        if is_asked && (begun == u32::MAX || session.number.load(Ordering::Relaxed) < begun) {
+            let place = Place { session, epoch, number, thread };
+            is_written |= write(inside.writer(number), &place, now);
+        }
+    }
+    is_written
+}
+
+/// Cuts a text at what a chunk can take.
+fn cut(text: &str) -> &[u8] {
+    let mut end = text.len().min(packet::TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1; // 0 is a boundary.
+    }
+    &text.as_bytes()[..end]
+}
+
+/// Writes the begin of a slice of the calling thread, or an instant on its track.
+#[inline(always)]
+pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
+    for_each(tags, u32::MAX, |writer, place, now| {
+        writer.short(place.epoch, kind, tags, now, name.as_bytes())
+            || slow(writer, place, kind, tags, name, now)
+    })
+}
+
+#[inline(never)]
+fn slow(writer: &mut Writer, place: &Place, kind: Type, tags: u64, name: &str, now: u64) -> bool {
+    let long = Long { kind, tags, track: None, name: Some(cut(name)), amount: None };
+    writer.any(place, &Event { long, track: None }, now)
+}
+
+/// Writes the end of a slice of the calling thread.
+#[inline(always)]
+pub(crate) fn end(tags: u64) -> bool {
+    const END: Event<'static> =
+        Event { long: Long { kind: Type::End, tags: 0, track: None, name: None, amount: None }, track: None };
+    for_each(tags, u32::MAX, |writer, place, now| {
+        writer.end(place.epoch, now) || writer.any(place, &END, now)
+    })
+}
+
+/// What tells tracks apart that have the same name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Row {
+    /// An async slice's, with its cookie.
+    Async(i64),
+    /// A slice's on a named track, with its cookie.
+    Named(i64),
+    Instants,
+    Counter,
+}
+
+/// Writes an event on a track of its own, described before it: `begun` as in [`for_each`].
+#[inline(never)]
+pub(crate) fn on_track(
+    kind: Type,
+    tags: u64,
+    (row, track): (Row, &str),
+    name: Option<&str>,
+    amount: Option<Amount>,
+    begun: u32,
+) -> bool {
+    let (track, parent) = (cut(track), process_track());
+    let of = match row {
+        Row::Async(cookie) => u64::from(cookie as u32) << 2,
+        Row::Named(cookie) => u64::from(cookie as u32) << 2 | 1,
+        Row::Instants => 2,
+        Row::Counter => 3,
+    };
+    let number = packet::track(packet::hash(parent ^ of.wrapping_mul(0xd6e8_feb8_6659_fd93), track));
+    let is_counter = matches!(row, Row::Counter);
+    let described = Described { track: number, parent, name: track, is_counter };
+    let tags_named = if kind == Type::End { 0 } else { tags };
+    let long = Long { kind, tags: tags_named, track: Some(number), name: name.map(cut), amount };
+    // The end's track was described with its begin.
+    let event = Event { long, track: Some(described) };
+    for_each(tags, begun, |writer, place, now| writer.any(place, &event, now))
+}
+
+/// How many sessions have begun: what begins now ends only in these.
+pub(crate) fn begun() -> u32 {
+    POOL.shared().map_or(0, |shared| shared.begun.load(Ordering::Relaxed))
+}

@@ -1,0 +1,197 @@
+//! A process that records itself: a session of its own, whose chunks a thread of it writes to a file.
+//!
+//! The packets are those that Perfetto's service would get; what it would add to each (whose it is) is added here. The
+//! file is a whole trace after each write.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use atrace_sys::fork::{Generation, PerProcess, generation};
+use atrace_sys::perfetto::clock::{self, Speed};
+use atrace_sys::perfetto::memory::Arena;
+use atrace_sys::perfetto::pool::OWN_SESSION;
+use atrace_sys::perfetto::proto;
+use atrace_sys::perfetto::wire::Moved;
+use atrace_sys::process;
+
+use super::producer;
+use super::writer::POOL;
+use crate::AtraceTag;
+
+/// The memory between threads and the file: 4 MiB.
+const PAGES: u32 = 512;
+const SHORTEST: Duration = Duration::from_millis(2);
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// Records this process, until it is dropped.
+///
+/// In a forked child it does nothing: the recording is its parent's.
+#[derive(Debug)]
+#[must_use = "the recording ends when this is dropped"]
+pub struct Recording {
+    by: Generation,
+    thread: Option<Arc<Ends>>,
+}
+
+/// How the recording's thread is told to end, and says that it has, and what went wrong.
+#[derive(Debug, Default)]
+struct Ends {
+    stop: AtomicBool,
+    is_done: AtomicBool,
+    failure: std::sync::Mutex<Option<io::Error>>,
+}
+
+/// Whether this process records itself: one recording at a time.
+static IS_TAKEN: PerProcess<AtomicBool> = PerProcess::new();
+
+impl Recording {
+    /// Begins to record events of these tags into a new file.
+    pub(super) fn begin(path: &Path, tags: AtraceTag) -> io::Result<Self> {
+        let is_taken = IS_TAKEN.get_or_make(AtomicBool::default);
+        if is_taken.swap(true, Ordering::AcqRel) {
+            return Err(io::Error::other("this process records itself already"));
+        }
+        let begun = Self::start(path, tags);
+        if begun.is_err() {
+            is_taken.store(false, Ordering::Release);
+        }
+        begun
+    }
+
+    fn start(path: &Path, tags: AtraceTag) -> io::Result<Self> {
+        let file = File::create(path)?;
+        let shared =
+            producer::prepare().ok_or_else(|| io::Error::other("no memory for the threads' places"))?;
+        let (arena, _file) = Arena::make(PAGES).map_err(io::Error::from_raw_os_error)?;
+        let ends = Arc::new(Ends::default());
+        let thread = Arc::clone(&ends);
+        atrace_sys::thread::spawn_quiet("atrace-record", move || {
+            let result = Writer::new(file, arena).run(&thread.stop);
+            shared.close(OWN_SESSION);
+            let rest = result.and_then(|mut writer| writer.finish());
+            arena.retire();
+            if let (Err(error), Ok(mut failure)) = (rest, thread.failure.lock()) {
+                *failure = Some(error);
+            }
+            thread.is_done.store(true, Ordering::Release);
+        })?;
+        shared.open(OWN_SESSION, arena, 0, (tags & AtraceTag::ValidMask).bits());
+        Ok(Self { by: generation(), thread: Some(ends) })
+    }
+
+    /// Ends the recording, and tells whether all of it was written.
+    ///
+    /// # Errors
+    ///
+    /// What the file said: the disk is full, perhaps.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let Some(ends) = self.thread.take().filter(|_| self.by == generation()) else { return Ok(()) };
+        ends.stop.store(true, Ordering::Release);
+        while !ends.is_done.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Some(is_taken) = IS_TAKEN.get() {
+            is_taken.store(false, Ordering::Release);
+        }
+        let failure = ends.failure.lock().map_or(None, |mut failure| failure.take());
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// The file, and what is added to each packet.
+struct Writer {
+    file: File,
+    arena: &'static Arena,
+    speed: Speed,
+    anchored: u64,
+    places: Vec<Moved>,
+    bytes: Vec<u8>,
+    pid: u64,
+    uid: u64,
+}
+
+impl Writer {
+    fn new(file: File, arena: &'static Arena) -> Self {
+        let (pid, uid) = (process::raw_id().into(), process::user().into());
+        let (places, bytes) = (Vec::new(), Vec::new());
+        Self { file, arena, speed: Speed::default(), anchored: 0, places, bytes, pid, uid }
+    }
+
+    fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
+        let mut pause = SHORTEST;
+        loop {
+            // Looked at before the last round: what was written until then is in the file.
+            let is_last = stop.load(Ordering::Acquire);
+            self.anchor();
+            let is_any = self.write()?;
+            if is_last {
+                return Ok(self);
+            }
+            pause = if is_any { SHORTEST } else { LONGEST.min(pause * 2) };
+            // In short steps, so that the end is not waited for.
+            let mut left = pause;
+            while !left.is_zero() && !stop.load(Ordering::Acquire) {
+                let step = left.min(Duration::from_millis(10));
+                std::thread::sleep(step);
+                left -= step;
+            }
+        }
+    }
+
+    /// After the session was closed: what its threads had begun.
+    fn finish(&mut self) -> io::Result<()> {
+        while !POOL.reclaim(OWN_SESSION, |writer| writer.take_away()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.write().map(|_| ())
+    }
+
+    fn anchor(&mut self) {
+        let now = clock::asked();
+        if !self.speed.is_known() || now.wrapping_sub(self.anchored) > 900_000_000 {
+            clock::anchor(&mut self.speed);
+            self.anchored = now;
+        }
+    }
+
+    /// Writes what was handed over; tells whether there was anything.
+    fn write(&mut self) -> io::Result<bool> {
+        let Self { arena, places, bytes, pid, uid, .. } = self;
+        arena.take_handed(|place| places.push(place));
+        bytes.clear();
+        for place in places.drain(..) {
+            arena.read(&place, |writer, packet| add(bytes, packet, writer.into(), *pid, *uid));
+        }
+        self.file.write_all(&self.bytes)?;
+        Ok(!self.bytes.is_empty())
+    }
+}
+
+/// Adds a packet to a trace, with whose it is: the sequence, the process, the user.
+fn add(bytes: &mut Vec<u8>, packet: &[u8], sequence: u64, pid: u64, uid: u64) {
+    let mut whose = [0; 32];
+    let mut writer = proto::Writer::new(&mut whose);
+    writer.number(10, sequence).number(79, pid).number(3, uid);
+    let whose = writer.finish().unwrap_or_default();
+    let mut head = [0; 16];
+    let mut writer = proto::Writer::new(&mut head);
+    writer.length(1, packet.len() + whose.len());
+    let head = writer.finish().unwrap_or_default();
+    for part in [head, packet, whose] {
+        bytes.extend_from_slice(part);
+    }
+}

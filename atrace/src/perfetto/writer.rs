@@ -1,0 +1,420 @@
+//! A thread's packets for one session: its chunk, what readers were told already, and what was lost.
+//!
+//! A reader understands a packet by what came before it in the same sequence: the clock, the default track, the names of
+//! categories, together the *state*. It is told anew in every eighth chunk, after a loss, and when the session asks, so
+//! that a ring buffer may forget the oldest.
+//!
+//! Without a free chunk events are lost, for two milliseconds before one is looked for again. The thread then *owes* the
+//! ends of slices whose begins were written: they come first when there is room. A begin that was lost has its end lost
+//! as well, so slices nest as the program made them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use atrace_sys::perfetto::abi::Layout;
+use atrace_sys::perfetto::memory::Chunk;
+use atrace_sys::perfetto::pool::{Pool, Session, Zeroes, writer_number};
+use atrace_sys::perfetto::presence::Epoch;
+use atrace_sys::perfetto::proto;
+use atrace_sys::process;
+
+use super::category;
+use super::debts::Debts;
+use super::packet::{self, Described, LONG_ROOM, Long, TEXT_MAX, Type};
+
+/// The places of this process' threads and sessions.
+pub(super) static POOL: Pool<Writer> = Pool::new();
+/// Events that were lost for want of room.
+pub(super) static LOST: AtomicU64 = AtomicU64::new(0);
+/// The number of the process' track.
+pub(super) static PROCESS_TRACK: AtomicU64 = AtomicU64::new(0);
+
+/// The number of the process' track, under which all others are.
+pub(super) fn process_track() -> u64 {
+    PROCESS_TRACK.load(Ordering::Relaxed)
+}
+
+/// State is told anew in each chunk with such a number.
+const CHUNKS_A_STATE: u32 = 8;
+/// A chunk that took longer to fill is followed by a small one.
+const SLOW_NS: u64 = 50_000_000;
+/// How long a thread that found no chunk waits before it looks for one again.
+const BACK_OFF_NS: u64 = 2_000_000;
+/// As many counters are remembered to be described.
+const REMEMBERED: usize = 8;
+
+/// `TracePacket.SequenceFlags`.
+const STATE_CLEARED: u64 = 1;
+const NEEDS_STATE: u64 = 2;
+/// `BuiltinClock`, and the sequence's own one, which counts from packet to packet.
+const BOOTTIME: u64 = 6;
+const OWN_CLOCK: u64 = 64;
+/// `previous_packet_dropped`: the shared memory was full.
+const DROPPED_FULL: u64 = 1 | 256;
+
+/// What a thread writes with, for one session. All zeroes, it has never written.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Writer {
+    /// The session's, or an earlier one's at its place; 0 where the thread has not written for any.
+    epoch: u32,
+    /// The categories that the state names, by the bits of tags.
+    categories: u32,
+    chunk: Chunk,
+    /// The time of the last packet.
+    last: u64,
+    /// How many slices of the thread are open in this session.
+    depth: u32,
+    debts: Debts,
+    /// The numbers of its chunks go on from one session to the next: the sequence is the same to the service.
+    chunks: u32,
+    chunks_of_state: u32,
+    /// Something was lost: state is needed, and the reader is to be told.
+    has_lost: bool,
+    /// The session in which a thread of this place was the last to tell state.
+    told: u32,
+    /// How often the session had asked for state when it was told last.
+    clears: u32,
+    opened: u64,
+    retry: u64,
+    counters: [u64; REMEMBERED],
+}
+
+// SAFETY: numbers, `false`, and a chunk that is none.
+#[expect(unsafe_code, reason = "its memory is a mapping's")]
+unsafe impl Zeroes for Writer {}
+
+/// Where a writer is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) session: &'static Session,
+    pub(super) epoch: u32,
+    pub(super) number: usize,
+    pub(super) thread: usize,
+}
+
+/// An event, as it is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event<'a> {
+    pub(super) long: Long<'a>,
+    /// The event's track, where it is not the thread's, and what is to be known of it.
+    pub(super) track: Option<Described<'a>>,
+}
+
+impl Writer {
+    /// Completes the chunk, by the thread as it ends: the next one at its place is another.
+    pub(super) fn finish(&mut self, epoch: u32) {
+        if self.epoch == epoch {
+            self.take_away();
+        }
+    }
+
+    /// Completes the chunk, whichever session it is of.
+    pub(super) fn take_away(&mut self) {
+        lose(self.debts.forgive());
+        self.chunk.complete();
+        self.epoch = 0;
+    }
+
+    /// Writes the begin of a slice, or an instant, where nothing stands against it.
+    #[inline(always)]
+    pub(super) fn short(&mut self, epoch: u32, kind: Type, tags: u64, now: u64, name: &[u8]) -> bool {
+        let is_plain = self.epoch == epoch
+            && self.debts.is_none()
+            // One category, which was named.
+            && tags as u32 & self.categories != 0
+            && tags & (tags - 1) == 0;
+        if !is_plain {
+            return false;
+        }
+        let time = now.max(self.last);
+        if !packet::short(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, name) {
+            return false;
+        }
+        self.last = time;
+        self.depth += u32::from(kind == Type::Begin);
+        true
+    }
+
+    /// Writes the end of a slice, where nothing stands against it.
+    #[inline(always)]
+    pub(super) fn end(&mut self, epoch: u32, now: u64) -> bool {
+        let time = now.max(self.last);
+        let is_written = self.epoch == epoch
+            && self.debts.is_none()
+            && self.depth > 0
+            && packet::end(&mut self.chunk, time - self.last);
+        if is_written {
+            self.last = time;
+            self.depth -= 1;
+        }
+        is_written
+    }
+
+    /// Writes any event, whatever stands against it; false where it is lost, or not the session's.
+    #[inline(never)]
+    pub(super) fn any(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
+        if !Epoch::is_open(place.epoch) {
+            return false;
+        }
+        if self.epoch != place.epoch {
+            self.begin(place.epoch);
+        }
+        let is_on_thread = event.track.is_none();
+        if is_on_thread && event.long.kind == Type::End {
+            return self.end_slowly(place, now);
+        }
+        let is_begin = is_on_thread && event.long.kind == Type::Begin;
+        let is_written = (!is_begin || self.debts.may_begin()) && self.put(place, event, now);
+        if is_begin {
+            self.debts.begun(is_written);
+            self.depth += u32::from(is_written);
+        }
+        if !is_written {
+            self.lose();
+        }
+        is_written
+    }
+
+    /// An event is lost.
+    fn lose(&mut self) {
+        self.has_lost = true;
+        lose(1);
+    }
+
+    /// A session's first event of this thread.
+    fn begin(&mut self, epoch: u32) {
+        let Self { chunks, told, .. } = *self;
+        *self = Self {
+            epoch,
+            categories: 0,
+            chunk: Chunk::none(),
+            last: 0,
+            depth: 0,
+            debts: Debts::default(),
+            chunks,
+            chunks_of_state: CHUNKS_A_STATE,
+            has_lost: false,
+            told,
+            clears: 0,
+            opened: 0,
+            retry: 0,
+            counters: [0; REMEMBERED],
+        };
+    }
+
+    fn end_slowly(&mut self, place: &Place, now: u64) -> bool {
+        if !self.debts.is_end_due() {
+            self.lose(); // As its begin was.
+            return false;
+        }
+        if self.depth == 0 {
+            return false; // It began before the session.
+        }
+        self.depth -= 1;
+        self.debts.owe();
+        self.pay(place, now)
+    }
+
+    /// Writes the ends that are owed; false where not all have room.
+    fn pay(&mut self, place: &Place, now: u64) -> bool {
+        while self.debts.owed() > 0 {
+            if !self.has_room(place, packet::END_ROOM, now) {
+                return false;
+            }
+            let time = now.max(self.last);
+            if !packet::end(&mut self.chunk, time - self.last) {
+                return false;
+            }
+            self.last = time;
+            self.debts.paid();
+        }
+        true
+    }
+
+    /// Writes an event that is no end of the thread's track, after what is owed.
+    fn put(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
+        let name = event.long.name.map_or(0, <[u8]>::len);
+        let track = event.track.map_or(0, |track| track.name.len() + LONG_ROOM / 2);
+        let needed = LONG_ROOM + name.min(TEXT_MAX) + track.min(TEXT_MAX) + CATEGORIES_ROOM;
+        if !self.pay(place, now) || !self.has_room(place, needed, now) {
+            return false;
+        }
+        self.name_categories(event.long.tags);
+        if let Some(track) = &event.track
+            && !self.knows(track)
+            && !packet::describe(&mut self.chunk, track)
+        {
+            return false;
+        }
+        let time = now.max(self.last);
+        let is_written = packet::long(&mut self.chunk, time - self.last, &event.long);
+        if is_written {
+            self.last = time;
+        }
+        is_written
+    }
+
+    /// Whether the track is known to be described in this state; remembers a counter.
+    fn knows(&mut self, track: &Described<'_>) -> bool {
+        if !track.is_counter {
+            return false;
+        }
+        let remembered = &mut self.counters[track.track as usize % REMEMBERED];
+        let knows = *remembered == track.track;
+        *remembered = track.track;
+        knows
+    }
+
+    /// Names the categories that the state has not named.
+    fn name_categories(&mut self, tags: u64) {
+        let mut missing = tags as u32 & !self.categories;
+        if missing == 0 {
+            return;
+        }
+        let mut bytes = [0; CATEGORIES_ROOM];
+        let mut writer = proto::Writer::new(&mut bytes);
+        // The first field of a `Trace`, whose bytes are a packet's length and the packet.
+        writer.message(1, |packet| {
+            packet.number(13, NEEDS_STATE).message(12, |interned| {
+                while missing != 0 {
+                    let bit = missing.trailing_zeros();
+                    interned.message(1, |category| {
+                        let name = category::NAMES.get(bit as usize).copied().unwrap_or_default();
+                        category.number(1, u64::from(bit) + 1).bytes(2, name.as_bytes());
+                    });
+                    missing &= missing - 1;
+                }
+            });
+        });
+        if writer.finish().is_some_and(|packet| self.chunk.write(&packet[1..])) {
+            self.categories |= tags as u32;
+        }
+    }
+
+    /// Makes sure of so much room, in a new chunk if need be. False: something is lost.
+    fn has_room(&mut self, place: &Place, needed: usize, now: u64) -> bool {
+        if self.chunk.is_some() && self.chunk.room() >= needed {
+            return true;
+        }
+        (self.retry == 0 || now >= self.retry) && self.open(place, needed, now)
+    }
+
+    #[cold]
+    fn open(&mut self, place: &Place, needed: usize, now: u64) -> bool {
+        let _errno = process::ErrnoGuard::new();
+        let is_fast = self.chunk.is_some() && now.saturating_sub(self.opened) < SLOW_NS;
+        let mut layout = if is_fast { Layout::Whole } else { Layout::Small };
+        if needed > Layout::Small.chunk_size() - STATE_ROOM {
+            layout = Layout::Whole;
+        }
+        self.chunk.complete();
+        let buffer = place.session.buffer.load(Ordering::Relaxed);
+        let number = writer_number(place.number, place.thread);
+        let opened = place.session.arena().and_then(|arena| arena.open(layout, number, self.chunks, buffer));
+        let Some(chunk) = opened else {
+            self.retry = now + BACK_OFF_NS;
+            return false;
+        };
+        self.chunk = chunk;
+        self.chunks = self.chunks.wrapping_add(1);
+        self.chunks_of_state += 1;
+        self.opened = now;
+        self.retry = 0;
+        let clears = place.session.clears.load(Ordering::Relaxed);
+        if self.has_lost || self.chunks_of_state >= CHUNKS_A_STATE || self.clears != clears {
+            self.tell_state(now);
+            self.clears = clears;
+        }
+        if self.chunk.room() >= needed {
+            return true;
+        }
+        // A small one, where no whole one was free: the next event may have room in it.
+        self.retry = now + BACK_OFF_NS;
+        false
+    }
+
+    /// Tells all that readers must know.
+    fn tell_state(&mut self, now: u64) {
+        let process = process_track();
+        let tid = atrace_sys::thread::number().unwrap_or_default();
+        let thread = process ^ u64::from(tid);
+        let pid = u64::from(process::raw_id());
+        let mut bytes = [0; STATE_ROOM];
+        let mut writer = proto::Writer::new(&mut bytes);
+        writer.message(1, |packet| {
+            packet.number(8, now).number(58, BOOTTIME).number(13, STATE_CLEARED);
+            packet.message(59, |defaults| {
+                defaults.number(58, OWN_CLOCK).message(11, |event| {
+                    event.number(11, thread);
+                });
+            });
+            packet.message(6, |snapshot| {
+                snapshot.message(1, |clock| {
+                    clock.number(1, BOOTTIME).number(2, now);
+                });
+                snapshot.message(1, |clock| {
+                    clock.number(1, OWN_CLOCK).number(2, now).number(3, 1).number(4, 1);
+                });
+            });
+            if self.told != self.epoch {
+                packet.number(87, 1);
+            }
+            if self.has_lost {
+                packet.number(42, DROPPED_FULL);
+            }
+        });
+        self.tell(writer);
+        let mut writer = proto::Writer::new(&mut bytes);
+        writer.message(1, |packet| {
+            packet.message(60, |track| {
+                track.number(1, thread).number(5, process).message(4, |thread| {
+                    thread.number(1, pid).number(2, tid.into());
+                    atrace_sys::thread::with_name(|name| {
+                        thread.bytes(5, name);
+                    });
+                });
+            });
+        });
+        self.tell(writer);
+        let mut writer = proto::Writer::new(&mut bytes);
+        writer.message(1, |packet| {
+            packet.message(60, |track| {
+                track.number(1, process).message(3, |process| {
+                    process.number(1, pid);
+                    process::with_argv0(|name| {
+                        let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
+                        process.bytes(6, &name[..name.len().min(NAME_MAX)]);
+                    });
+                });
+            });
+        });
+        self.tell(writer);
+        self.last = now;
+        self.categories = 0;
+        self.counters = [0; REMEMBERED];
+        self.chunks_of_state = 0;
+        self.has_lost = false;
+        self.told = self.epoch;
+    }
+
+    fn tell(&mut self, writer: proto::Writer<'_>) {
+        if let Some(packet) = writer.finish() {
+            // There is room: a chunk of either size is larger than all of the state.
+            self.chunk.write(&packet[1..]);
+        }
+    }
+}
+
+/// So many events are lost.
+fn lose(events: u32) {
+    if events > 0 {
+        LOST.fetch_add(events.into(), Ordering::Relaxed);
+    }
+}
+
+/// As long is a process' name at most, in each state.
+const NAME_MAX: usize = 100;
+/// The room that all of the state has.
+const STATE_ROOM: usize = 320;
+/// The room that the names of a few categories have.
+const CATEGORIES_ROOM: usize = 128;
