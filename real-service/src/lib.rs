@@ -1,0 +1,14 @@
+//! Perfetto's own tracing service, a [`Service`], and a [`Session`] of it: what the tests of Perfetto's way out measure
+//! themselves by.
+//!
+//! The service is the C++ one, compiled with the feature `real`; what it hands out is read here packet by packet, and by
+//! Perfetto's trace processor where `.ci/perfetto/setup.sh` has fetched it.
+#![cfg(any(target_os = "linux", target_os = "android"))]
+
+mod consumer;
+mod service;
+mod trace;
+
+pub use consumer::{Config, Session};
+pub use service::{Service, program};
+pub use trace::{Event, Trace, processed};

@@ -1,0 +1,94 @@
+//! A process that records itself: `record_to`.
+#![cfg(any(target_os = "linux", target_os = "android"))]
+#![expect(unsafe_code, reason = "a program that forks")]
+
+use std::process::Command;
+
+use atrace::{AtraceTag, Slice, atrace_begin, atrace_end, atrace_instant, perfetto};
+use atrace_real_service::{Trace, processed};
+
+/// Runs this test again, as a process of its own; None in that process.
+fn program(test: &str) -> Option<(tempfile::TempDir, u32)> {
+    if std::env::var_os("DIRECTORY").is_some() {
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env("DIRECTORY", directory.path());
+    command.env("ATRACE_BACKEND", "none");
+    let mut child = command.spawn().unwrap();
+    assert!(child.wait().unwrap().success());
+    Some((directory, child.id()))
+}
+
+fn place(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(&std::env::var_os("DIRECTORY").unwrap()).join(name)
+}
+
+#[test]
+fn a_process_records_itself_twice() {
+    let Some((directory, pid)) = program("a_process_records_itself_twice") else {
+        let across = Slice::begin(AtraceTag::App, "before");
+        assert!(!across.is_written());
+        for name in ["first", "second"] {
+            let recording = perfetto::record_to(place(name)).unwrap();
+            assert!(atrace::atrace_is_tag_enabled(AtraceTag::View));
+            assert!(perfetto::record_to(place("third")).is_err());
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for number in 0..300 {
+                            atrace_begin(AtraceTag::App, name);
+                            atrace::atrace_int(AtraceTag::App, "number", number);
+                            atrace_end(AtraceTag::App);
+                        }
+                    });
+                }
+            });
+            // Open when the recording ends.
+            let open = Slice::begin(AtraceTag::View, "open");
+            recording.finish().unwrap();
+            assert!(!atrace::atrace_is_tag_enabled(AtraceTag::View));
+            open.end();
+            atrace_instant(AtraceTag::App, "not recorded");
+        }
+        let recording = perfetto::record_to(place("parent")).unwrap();
+        // SAFETY: the child traces, and ends without returning.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            atrace_instant(AtraceTag::App, "child's");
+            drop(recording);
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: writable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        atrace_instant(AtraceTag::App, "parent's");
+        return;
+    };
+    for name in ["first", "second"] {
+        let path = directory.path().join(name);
+        let trace = Trace::open(&path);
+        let events = trace.events();
+        assert!(events.iter().all(|event| event.pid == u64::from(pid)));
+        let named =
+            |wanted: &str| events.iter().filter(|one| one.name.as_deref() == Some(wanted.as_bytes())).count();
+        assert_eq!((named(name), named("open"), named("not recorded")), (1200, 1, 0));
+        assert_eq!(events.iter().filter(|event| event.kind == 2).count(), 1200);
+        assert_eq!(events.iter().filter_map(|event| event.value).sum::<i64>(), 4 * (299 * 300 / 2));
+        let wrong = "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
+        let threads = "select count(distinct utid), count(*) from thread_track join slice on slice.track_id = thread_track.id";
+        if let Some(answers) = processed(&path, &[wrong, threads]) {
+            assert!(answers[0].ends_with("\"rows\":[]}"), "{answers:?}");
+            assert!(answers[1].ends_with("\"rows\":[[5,1201]]}"), "{answers:?}");
+        }
+    }
+    let names: Vec<_> = Trace::open(&directory.path().join("parent"))
+        .events()
+        .into_iter()
+        .filter_map(|event| event.name)
+        .collect();
+    assert_eq!(names, [b"parent's"]);
+}

@@ -1,0 +1,413 @@
+//! Perfetto's way through Perfetto's own service, while things go wrong: processes are killed, services come and go,
+//! memory is full, programs fork.
+#![cfg(any(target_os = "linux", target_os = "android"))]
+#![expect(unsafe_code, reason = "programs that fork and kill themselves")]
+
+mod program;
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, perfetto};
+use atrace_real_service::{Config, Event, Service, Session, Trace, processed};
+
+use self::program::{is_program, program};
+
+/// Perfetto's processor finds nothing wrong in the trace, and no loss but of these kinds.
+fn is_accepted(trace: &Trace, directory: &std::path::Path, losses: &[&str]) {
+    let path = directory.join("trace");
+    trace.save(&path).unwrap();
+    let wrong = "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
+    if let Some(answers) = processed(&path, &[wrong]) {
+        let rows = answers[0].split_once("\"rows\":").unwrap().1;
+        let found: Vec<_> = rows.split("[\"").skip(1).map(|row| row.split('"').next().unwrap()).collect();
+        assert!(found.iter().all(|name| losses.contains(name)), "{rows} {losses:?} {}", trace.losses());
+    }
+}
+
+/// Begins and ends are balanced on each sequence; returns how many begins there are.
+fn balanced(events: &[Event]) -> usize {
+    let mut depths = BTreeMap::<u64, i64>::new();
+    let mut begins = 0;
+    for event in events.iter().filter(|event| event.track.is_none()) {
+        let depth = depths.entry(event.sequence).or_default();
+        match event.kind {
+            1 => {
+                *depth += 1;
+                begins += 1;
+            }
+            2 => *depth -= 1,
+            _ => {}
+        }
+        assert!(*depth >= 0, "{event:?}");
+    }
+    assert!(depths.values().all(|depth| *depth == 0), "{depths:?}");
+    begins
+}
+
+/// How Perfetto's processor calls what a producer said was lost.
+const LOSS: &str = "traced_buf_sequence_packet_loss";
+
+/// In the program: says how many events were lost.
+fn report_losses() {
+    std::fs::write(std::env::var_os("LOST_FILE").unwrap(), perfetto::status().lost().to_string()).unwrap();
+}
+
+/// Runs the program; returns what it said.
+fn losses_of(mut program: std::process::Command, directory: &std::path::Path) -> u64 {
+    let file = directory.join("lost");
+    assert!(program.env("LOST_FILE", &file).status().unwrap().success());
+    std::fs::read_to_string(file).unwrap().parse().unwrap()
+}
+
+/// What had returned when the process was killed is in the trace.
+#[test]
+fn nothing_is_lost_when_the_process_is_killed() {
+    const TEST: &str = "nothing_is_lost_when_the_process_is_killed";
+    const EVENTS: usize = 5_003;
+    if is_program(TEST) {
+        perfetto::connect();
+        for number in 0..EVENTS {
+            atrace::atrace_instant_fmt(AtraceTag::App, format_args!("event {number}"));
+        }
+        // SAFETY: ends this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let session = Session::start(&service, &Config::default());
+    assert_eq!(program(TEST, &service).status().unwrap().signal(), Some(libc::SIGKILL));
+    let trace = session.stop();
+    let names: Vec<_> = trace.events().into_iter().filter_map(|event| event.name).collect();
+    assert_eq!(names.len(), EVENTS);
+    assert!(names.iter().zip(0..).all(|(name, number)| *name == format!("event {number}").into_bytes()));
+    is_accepted(&trace, directory.path(), &[]);
+}
+
+/// Threads that come and go, as many as would need all memory if they kept their chunks.
+#[test]
+fn threads_write_what_they_wrote() {
+    const TEST: &str = "threads_write_what_they_wrote";
+    if is_program(TEST) {
+        perfetto::connect();
+        for _ in 0..250 {
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        for number in 0..40 {
+                            atrace::atrace_begin_fmt(AtraceTag::App, format_args!("slice {number}"));
+                            atrace_instant(AtraceTag::App, "inside");
+                            atrace_end(AtraceTag::App);
+                        }
+                    });
+                }
+            });
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        report_losses();
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let session = Session::start(&service, &Config::default());
+    let lost = losses_of(program(TEST, &service), directory.path());
+    let trace = session.stop();
+    let events = trace.events();
+    let begins = balanced(&events);
+    assert_eq!(events.len() as u64 + lost, 250 * 8 * 40 * 3);
+    assert!(begins > 0);
+    is_accepted(&trace, directory.path(), if lost > 0 { &[LOSS] } else { &[] });
+}
+
+/// Without a pause the memory is full again and again: what is read and what is counted as lost are all.
+#[test]
+fn what_is_lost_is_counted_and_told() {
+    const TEST: &str = "what_is_lost_is_counted_and_told";
+    const SLICES: u64 = 100_000;
+    if is_program(TEST) {
+        perfetto::connect();
+        for _ in 0..SLICES {
+            atrace_begin(AtraceTag::App, "a name of some length, so that memory is full soon");
+            atrace_end(AtraceTag::App);
+        }
+        // The ends that are owed at last.
+        std::thread::sleep(Duration::from_millis(50));
+        atrace_begin(AtraceTag::App, "last");
+        atrace_end(AtraceTag::App);
+        std::fs::write(std::env::var_os("LOST_FILE").unwrap(), perfetto::status().lost().to_string())
+            .unwrap();
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let session = Session::start(&service, &Config::default());
+    let lost = losses_of(program(TEST, &service), directory.path());
+    let trace = session.stop();
+    let events = trace.events();
+    balanced(&events);
+    assert_eq!(events.len() as u64 + lost, 2 * SLICES + 2);
+    assert!(lost == 0 || trace.losses() > 0, "nobody was told");
+    is_accepted(&trace, directory.path(), if trace.losses() > 0 { &[LOSS] } else { &[] });
+}
+
+/// The service is killed and comes back: the program goes on, and is a producer again.
+#[test]
+fn a_service_that_comes_back_is_found() {
+    const TEST: &str = "a_service_that_comes_back_is_found";
+    if is_program(TEST) {
+        perfetto::connect();
+        let ready = std::path::PathBuf::from(std::env::var_os("DIRECTORY").unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !ready.join("stop").exists() {
+                        for _ in 0..100 {
+                            atrace_begin(AtraceTag::App, "slice");
+                            atrace_end(AtraceTag::App);
+                        }
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+            }
+        });
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(mut service) = Service::start(directory.path()) else { return };
+    let mut child = program(TEST, &service).env("DIRECTORY", directory.path()).spawn().unwrap();
+    for round in 0..3 {
+        let mut session = Session::start(&service, &Config::default());
+        let mut trace;
+        loop {
+            std::thread::sleep(Duration::from_millis(200));
+            session.flush();
+            trace = session.stop();
+            if trace.events().len() > 1000 {
+                break;
+            }
+            session = Session::start(&service, &Config::default());
+        }
+        balanced_but_at_the_ends(&trace.events());
+        is_accepted(&trace, directory.path(), if trace.losses() > 0 { &[LOSS] } else { &[] });
+        if round < 2 {
+            // Killed while a session runs.
+            let session = Session::start(&service, &Config::default());
+            drop(service);
+            drop(session);
+            service = Service::start(directory.path()).unwrap();
+        }
+    }
+    std::fs::write(directory.path().join("stop"), "").unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// Slices may have begun before the session, or end after it: then an end, or a begin, is not there.
+fn balanced_but_at_the_ends(events: &[Event]) {
+    let mut depths = BTreeMap::<u64, i64>::new();
+    for event in events {
+        let depth = depths.entry(event.sequence).or_default();
+        *depth += if event.kind == 1 { 1 } else { -1 };
+        assert!((0..=1).contains(depth), "{event:?}");
+    }
+}
+
+/// A child is a producer of its own from its first event on, and writes nothing into its parent's memory.
+#[test]
+fn a_child_is_its_own_producer() {
+    const TEST: &str = "a_child_is_its_own_producer";
+    if is_program(TEST) {
+        perfetto::connect();
+        atrace_begin(AtraceTag::App, "parent's");
+        for _ in 0..5 {
+            // SAFETY: the child traces, and ends without returning.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                for _ in 0..100 {
+                    atrace_begin(AtraceTag::App, "child's");
+                    atrace_end(AtraceTag::App);
+                }
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) };
+            }
+            atrace_instant(AtraceTag::App, "parent's moment");
+            let mut status = 0;
+            // SAFETY: writable.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+        atrace_end(AtraceTag::App);
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let session = Session::start(&service, &Config::default());
+    let mut child = program(TEST, &service).spawn().unwrap();
+    let pid = u64::from(child.id());
+    assert!(child.wait().unwrap().success());
+    let trace = session.stop();
+    let events = trace.events();
+    assert_eq!(balanced(&events), 501);
+    let (own, others): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| event.pid == pid);
+    assert_eq!((own.len(), others.len()), (7, 1000));
+    assert!(others.iter().all(|event| event.name.as_ref().is_none_or(|name| name == b"child's")));
+    is_accepted(&trace, directory.path(), &[]);
+}
+
+/// Sessions that start and stop under threads that write; several at once, each with its own categories.
+#[test]
+fn sessions_come_and_go_under_writers() {
+    const TEST: &str = "sessions_come_and_go_under_writers";
+    if is_program(TEST) {
+        perfetto::connect();
+        let stop = std::path::PathBuf::from(std::env::var_os("DIRECTORY").unwrap()).join("stop");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !stop.exists() {
+                        for _ in 0..50 {
+                            atrace_begin(AtraceTag::App, "app");
+                            atrace_begin(AtraceTag::View, "view");
+                            atrace_end(AtraceTag::View);
+                            atrace_end(AtraceTag::App);
+                        }
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                });
+            }
+        });
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let mut child = program(TEST, &service).env("DIRECTORY", directory.path()).spawn().unwrap();
+    let small = |enabled| Config { buffer_kib: 4096, enabled, ..Config::default() };
+    let mut found = 0;
+    for _ in 0..60 {
+        let app = Session::start(&service, &small(vec!["app"]));
+        let view = Session::start(&service, &small(vec!["view"]));
+        std::thread::sleep(Duration::from_millis(7));
+        for (session, name) in [(app, "app"), (view, "view")] {
+            let events = session.stop().events();
+            assert!(
+                events.iter().all(|event| event.name.as_ref().is_none_or(|found| found == name.as_bytes()))
+            );
+            balanced_but_at_the_ends(&events);
+            found += events.len();
+        }
+    }
+    assert!(found > 1000, "{found}");
+    std::fs::write(directory.path().join("stop"), "").unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// A signal handler that traces, in the middle of events: what it writes there is counted as lost.
+#[test]
+fn a_handler_traces_in_the_middle_of_events() {
+    const TEST: &str = "a_handler_traces_in_the_middle_of_events";
+    const SLICES: u64 = 200_000;
+    static HANDLED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    extern "C" fn on_signal(_: libc::c_int) {
+        atrace_begin(AtraceTag::App, "handler's");
+        atrace_end(AtraceTag::App);
+        HANDLED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    if is_program(TEST) {
+        perfetto::connect();
+        atrace_instant(AtraceTag::App, "first");
+        let interval = libc::timeval { tv_sec: 0, tv_usec: 100 };
+        let timer = libc::itimerval { it_interval: interval, it_value: interval };
+        let off = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let stop = libc::itimerval { it_interval: off, it_value: off };
+        // SAFETY: the handler traces, which a handler may; the timers are whole.
+        unsafe {
+            libc::signal(libc::SIGALRM, on_signal as *const () as libc::sighandler_t);
+            libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+        }
+        for number in 0..SLICES {
+            atrace_begin(AtraceTag::App, "program's");
+            atrace_end(AtraceTag::App);
+            if number % 500 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // SAFETY: as above.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const stop, std::ptr::null_mut()) };
+        // A handler may be running, on another thread.
+        std::thread::sleep(Duration::from_millis(50));
+        let handled = HANDLED.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(handled > 100);
+        let told = format!("{} {handled}", perfetto::status().lost());
+        std::fs::write(std::env::var_os("LOST_FILE").unwrap(), told).unwrap();
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let session = Session::start(&service, &Config::default());
+    let file = directory.path().join("lost");
+    assert!(program(TEST, &service).env("LOST_FILE", &file).status().unwrap().success());
+    let trace = session.stop();
+    let told = std::fs::read_to_string(file).unwrap();
+    let (lost, handled) = told.split_once(' ').unwrap();
+    let (lost, handled): (u64, u64) = (lost.parse().unwrap(), handled.parse().unwrap());
+    let events = trace.events();
+    balanced(&events);
+    assert_eq!(events.len() as u64 + lost, 1 + 2 * SLICES + 2 * handled);
+    is_accepted(&trace, directory.path(), if trace.losses() > 0 { &[LOSS] } else { &[] });
+}
+
+/// A program that closes what it did not open: the socket is not in its table.
+#[test]
+fn the_socket_is_out_of_the_programs_reach() {
+    const TEST: &str = "the_socket_is_out_of_the_programs_reach";
+    if is_program(TEST) {
+        perfetto::connect();
+        atrace_instant(AtraceTag::App, "before");
+        // SAFETY: nothing is used of what is closed.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(perfetto::status().is_connected());
+        atrace_instant(AtraceTag::App, "after");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let session = Session::start(&service, &Config::default());
+    assert!(program(TEST, &service).status().unwrap().success());
+    let names: Vec<_> = session.stop().events().into_iter().filter_map(|event| event.name).collect();
+    assert_eq!(names, [b"before".to_vec(), b"after".to_vec()]);
+}
+
+/// Names of a mebibyte are cut, between characters, and nothing else suffers.
+#[test]
+fn huge_names_are_cut() {
+    const TEST: &str = "huge_names_are_cut";
+    if is_program(TEST) {
+        perfetto::connect();
+        let huge = "\u{e9}".repeat(1 << 19);
+        for _ in 0..20 {
+            atrace_begin(AtraceTag::App, &huge);
+            atrace::atrace_async_for_track_begin(AtraceTag::App, &huge, &huge, 1);
+            atrace::atrace_int(AtraceTag::App, &huge, 7);
+            atrace::atrace_async_for_track_end(AtraceTag::App, &huge, 1);
+            atrace_end(AtraceTag::App);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        report_losses();
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let session = Session::start(&service, &Config::default());
+    let lost = losses_of(program(TEST, &service), directory.path());
+    let trace = session.stop();
+    let events = trace.events();
+    balanced(&events);
+    assert_eq!(events.len() as u64 + lost, 100);
+    for event in &events {
+        if let Some(name) = &event.name {
+            assert!(name.len() > 3000 && str::from_utf8(name).unwrap().chars().all(|one| one == '\u{e9}'));
+        }
+    }
+    is_accepted(&trace, directory.path(), if lost > 0 { &[LOSS] } else { &[] });
+}
