@@ -119,7 +119,7 @@ impl Enabled {
     /// Sets a counter, as [`atrace_int64`](crate::atrace_int64).
     #[inline(never)]
     pub fn int64(self, name: &str, value: i64) {
-        self.way.write_str(self.tag, Kind::Int64(value), None, name);
+        self.way.write_str(self.tag, Kind::Int64(value), None, Some(name));
     }
 
     /// Begins a slice, as [`Slice::begin_with`].

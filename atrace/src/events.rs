@@ -1,7 +1,7 @@
 //! The events: slices, async slices, instants and counters.
 //!
 //! The way of each: its function looks at the gate, inlined, and calls nothing where the gate says "off". Else it hands
-//! what the gate saw to [`emit`], which makes sure and has the sink write it (`sink/mod.rs`).
+//! what the gate saw to [`emit`] (`way.rs`), which makes sure and has it written the way that it goes.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use crate::AtraceTag;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
 use crate::refresh;
-use crate::way::{self, Way};
+use crate::way::{self, Way, emit};
 
 /// Opens the marker and reads the properties now rather than at the first event.
 ///
@@ -68,24 +68,17 @@ pub fn atrace_update_tags() {
     crate::watch::tags_may_have_changed();
 }
 
-/// Writes an event if its tag, which was seen at the gate, is enabled; tells which way it was written.
+/// [`emit`] with a name that is to be written.
 #[inline(always)]
-fn emit(
+fn emit_with(
     glance: Glance,
     tag: AtraceTag,
     kind: Kind,
     track: Option<&str>,
-    name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+    name: impl FnOnce(&mut NameWriter<'_>),
 ) -> Option<Way> {
     let way = way::enabled(glance, tag)?;
-    way.write(tag, kind, track, name).then_some(way)
-}
-
-/// [`emit`] with a name that is there.
-#[inline(always)]
-fn emit_str(glance: Glance, tag: AtraceTag, kind: Kind, track: Option<&str>, name: &str) -> Option<Way> {
-    let way = way::enabled(glance, tag)?;
-    way.write_str(tag, kind, track, name).then_some(way)
+    way.write(tag, kind, track, Some(name)).then_some(way)
 }
 
 /// Defines the three forms of an event with a name: `&str`, `format_args!`, closure.
@@ -101,7 +94,7 @@ macro_rules! named_event {
         pub fn $name(tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
             #[inline(never)]
             fn on(glance: Glance, tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
-                emit_str(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), name);
+                emit(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), Some(name));
             }
             if let Some(glance) = gate::glance(tag) {
                 on(glance, tag, $($track,)? name $(, $number)?);
@@ -115,8 +108,8 @@ macro_rules! named_event {
         pub fn $name_fmt(tag: AtraceTag, $($track: &str,)? name: fmt::Arguments<'_> $(, $number: $type)?) {
             #[inline(never)]
             fn on(glance: Glance, tag: AtraceTag, $($track: &str,)? name: fmt::Arguments<'_> $(, $number: $type)?) {
-                let name = Some(|writer: &mut NameWriter<'_>| writer.push_fmt(name));
-                emit(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), name);
+                let name = |writer: &mut NameWriter<'_>| writer.push_fmt(name);
+                emit_with(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), name);
             }
             if let Some(glance) = gate::glance(tag) {
                 on(glance, tag, $($track,)? name $(, $number)?);
@@ -132,7 +125,7 @@ macro_rules! named_event {
         ) {
             if let Some(glance) = gate::glance(tag) {
                 let kind = named_event!(@kind $kind $(, $number)?);
-                emit(glance, tag, kind, named_event!(@track $($track)?), Some(name));
+                emit_with(glance, tag, kind, named_event!(@track $($track)?), name);
             }
         }
     };
@@ -170,14 +163,12 @@ named_event! {
 pub fn atrace_end(tag: AtraceTag) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag) {
-        emit(glance, tag, Kind::End, None, NO_NAME);
+        emit(glance, tag, Kind::End, None, None);
     }
     if let Some(glance) = gate::glance(tag) {
         on(glance, tag);
     }
 }
-
-const NO_NAME: Option<fn(&mut NameWriter<'_>)> = None;
 
 named_event! {
     /// Begins an async slice, which may overlap others and end on any thread.
@@ -215,7 +206,7 @@ named_event! {
 pub fn atrace_async_for_track_end(tag: AtraceTag, track_name: &str, cookie: i32) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag, track_name: &str, cookie: i32) {
-        emit(glance, tag, Kind::TrackEnd(cookie.into()), Some(track_name), NO_NAME);
+        emit(glance, tag, Kind::TrackEnd(cookie.into()), Some(track_name), None);
     }
     if let Some(glance) = gate::glance(tag) {
         on(glance, tag, track_name, cookie);
@@ -285,8 +276,8 @@ pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct Slice {
-    /// The process that wrote the begin, by its generation, and below it the tags where it went Perfetto's way. A forked
-    /// child holds copies of its parent's slices, which are not its own to end.
+    /// The process that wrote the begin, by its generation; where it went Perfetto's way, with the tags below it and
+    /// [`BY_PERFETTO`]. A forked child holds copies of its parent's slices, which are not its own to end.
     by: Option<NonZeroU64>,
     _not_send: PhantomData<*const ()>,
 }
@@ -300,11 +291,12 @@ impl Slice {
 
     #[inline(always)]
     pub(crate) fn written(way: Option<Way>, tag: AtraceTag) -> Self {
-        let by = |way: Way| {
-            let tags = if way.is_perfetto() { (tag & AtraceTag::ValidMask).bits() } else { 0 };
-            NonZeroU64::new(generation().number() << TAG_BITS | tags)
+        let by = match way {
+            None => 0,
+            Some(Way::Atrace(_)) => generation().number(),
+            Some(Way::Perfetto) => BY_PERFETTO | shifted(generation()) | (tag & AtraceTag::ValidMask).bits(),
         };
-        Self { by: way.and_then(by), _not_send: PhantomData }
+        Self { by: NonZeroU64::new(by), _not_send: PhantomData }
     }
 
     /// Begins a slice, as [`atrace_begin`].
@@ -312,7 +304,7 @@ impl Slice {
     pub fn begin(tag: AtraceTag, name: &str) -> Self {
         #[inline(never)]
         fn on(glance: Glance, tag: AtraceTag, name: &str) -> Slice {
-            Slice::written(emit_str(glance, tag, Kind::Begin, None, name), tag)
+            Slice::written(emit(glance, tag, Kind::Begin, None, Some(name)), tag)
         }
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }
@@ -321,7 +313,7 @@ impl Slice {
     #[inline(always)]
     pub fn begin_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> Self {
         gate::glance(tag).map_or(Self::none(), |glance| {
-            Self::written(emit(glance, tag, Kind::Begin, None, Some(name)), tag)
+            Self::written(emit_with(glance, tag, Kind::Begin, None, name), tag)
         })
     }
 
@@ -342,13 +334,21 @@ impl Slice {
 
 #[inline(never)]
 fn end_slice(by: u64) {
-    if by >> TAG_BITS == generation().number() {
-        way::end_slice(AtraceTag::from_bits_retain(by) & AtraceTag::ValidMask);
+    let present = generation();
+    if by == present.number() {
+        way::end_by_sink();
+    } else if by & !AtraceTag::ValidMask.bits() == BY_PERFETTO | shifted(present) {
+        way::end_by_perfetto(by & AtraceTag::ValidMask.bits());
     }
 }
 
-/// As many bits have the tags.
-const TAG_BITS: u32 = AtraceTag::Last.bits().trailing_zeros() + 1;
+/// No generation has this bit.
+const BY_PERFETTO: u64 = 1 << 63;
+
+/// The generation above the tags, below [`BY_PERFETTO`].
+fn shifted(generation: Generation) -> u64 {
+    (generation.number() << AtraceTag::ValidMask.bits().trailing_ones()) & !BY_PERFETTO
+}
 
 /// An async slice on a named track that knows whether its begin was written: the [`Slice`] of a track.
 ///
@@ -379,7 +379,7 @@ impl TrackSlice {
     ) -> Self {
         let Some(glance) = gate::glance(tag) else { return Self::none() };
         let begun = way::sessions_begun();
-        match emit(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), Some(name)) {
+        match emit_with(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), name) {
             None => Self::none(),
             Some(way) => {
                 let tags = if way.is_perfetto() { tag } else { AtraceTag::Never };

@@ -125,7 +125,8 @@ pub(crate) mod producer {
         0
     }
 
-    #[inline(always)]
+    pub(crate) const EXISTS: bool = false;
+
     pub(crate) fn is_used() -> bool {
         false
     }

@@ -14,7 +14,7 @@ use crate::AtraceTag;
 use crate::flags;
 use crate::gate::{self, GATE, Glance, NO_SERIAL, PARKED, Serial};
 use crate::perfetto::producer;
-use crate::sink::{self, Sink, choice};
+use crate::sink::{self, Sink, choice, first};
 use crate::state;
 
 /// The property that has tags go to Perfetto where both ways are on.
@@ -27,28 +27,36 @@ static DISABLED: AtomicBool = AtomicBool::new(false);
 /// Tells for sure whether `tag` is enabled, after a look at the gate; returns where its events go.
 #[inline(always)]
 pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<&'static Sink> {
-    if !glance.is_sure() && !refresh().intersects(tag & AtraceTag::ValidMask) {
+    if !glance.is_sure() && !refreshed().intersects(tag & AtraceTag::ValidMask) {
         return None;
     }
-    Some(choice::present())
+    Some(first::present())
 }
 
 /// Returns the tags enabled now.
 pub(crate) fn tags() -> AtraceTag {
-    gate::tags().unwrap_or_else(|| match refresh() {
-        AtraceTag::NotReady => AtraceTag::NotReady,
-        tags => tags | producer::tags(),
-    })
+    gate::tags().unwrap_or_else(refreshed)
 }
 
-/// Returns the tags that are enabled for ATrace, after a look at the gate.
-pub(crate) fn atrace_tags(glance: Glance) -> AtraceTag {
-    match choice::present() {
-        _ if !glance.is_sure() => refresh(),
-        Sink::Cutils(cutils) => {
+/// Finds out which tags are enabled, for either way.
+#[cold]
+#[inline(never)]
+fn refreshed() -> AtraceTag {
+    match refresh() {
+        AtraceTag::NotReady => AtraceTag::NotReady,
+        tags => tags | producer::tags(),
+    }
+}
+
+/// Returns the tags that are enabled for ATrace.
+#[inline(always)]
+pub(crate) fn atrace_tags() -> AtraceTag {
+    match (gate::local_tags(), choice::present()) {
+        (None, _) => refresh(),
+        (_, Sink::Cutils(cutils)) => {
             AtraceTag::from_bits_retain(cutils.library.enabled_tags().load(Ordering::Relaxed))
         }
-        _ => gate::local_tags().unwrap_or_else(refresh),
+        (Some(tags), _) => tags,
     }
 }
 

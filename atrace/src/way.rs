@@ -8,7 +8,7 @@ use crate::gate::Glance;
 use crate::message::{Kind, Message, NameWriter};
 use crate::perfetto::producer::{self, Amount, Row, Type};
 use crate::refresh;
-use crate::sink::{Sink, choice};
+use crate::sink::{Sink, choice, pushing};
 
 /// Where an event of an enabled tag goes.
 #[derive(Clone, Copy, Debug)]
@@ -20,22 +20,18 @@ pub(crate) enum Way {
 /// Tells for sure whether `tag` is enabled, after a look at the gate; returns which way its events go.
 #[inline(always)]
 pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Way> {
-    if producer::is_used() {
-        return of_both(glance, tag);
-    }
-    match refresh::enabled(glance, tag) {
-        Some(sink) => Some(Way::Atrace(sink)),
-        // It may have been chosen just now, by a variable that names Perfetto.
-        None if producer::is_used() => of_both(glance, tag),
-        None => None,
+    match refresh::enabled(glance, tag)? {
+        Sink::Ways if producer::EXISTS => of_both(tag),
+        sink => Some(Way::Atrace(sink)),
     }
 }
 
+/// [`enabled`] where there are two ways.
 #[inline(never)]
-fn of_both(glance: Glance, tag: AtraceTag) -> Option<Way> {
+fn of_both(tag: AtraceTag) -> Option<Way> {
     let tags = tag & AtraceTag::ValidMask;
     let is_wanted = producer::tags().intersects(tags);
-    let is_atrace = refresh::atrace_tags(glance).intersects(tags) && choice::present().is_open();
+    let is_atrace = refresh::atrace_tags().intersects(tags) && choice::present().is_open();
     let prefers = || refresh::preferred().intersects(tags);
     if refresh::is_disabled() {
         None
@@ -46,6 +42,73 @@ fn of_both(glance: Glance, tag: AtraceTag) -> Option<Way> {
     } else {
         None
     }
+}
+
+/// Writes an event whose name is there, if its tag, which was seen at the gate, is enabled; tells which way it was
+/// written. To the marker it is written here, all else in a call.
+#[inline(always)]
+pub(crate) fn emit(
+    glance: Glance,
+    tag: AtraceTag,
+    kind: Kind,
+    track: Option<&str>,
+    name: Option<&str>,
+) -> Option<Way> {
+    match (refresh::enabled(glance, tag)?, kind) {
+        (sink @ Sink::Marker(marker), _) => {
+            marker.write(kind, track, name.map(pushing)).then_some(Way::Atrace(sink))
+        }
+        (sink, Kind::Begin) => emit_short(sink, tag, Type::Begin, name.unwrap_or_default()),
+        (sink, Kind::Instant) => emit_short(sink, tag, Type::Instant, name.unwrap_or_default()),
+        (sink, Kind::End) => emit_end(sink, tag),
+        (sink, _) => emit_any(sink, tag, kind, track, name),
+    }
+}
+
+#[inline(never)]
+fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Way> {
+    match of(sink, tag)? {
+        Way::Perfetto => producer::short(kind, valid(tag), name).then_some(Way::Perfetto),
+        way => {
+            let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
+            way.write_str(tag, kind, None, Some(name)).then_some(way)
+        }
+    }
+}
+
+#[inline(never)]
+fn emit_end(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
+    match of(sink, tag)? {
+        Way::Perfetto => producer::end(valid(tag)).then_some(Way::Perfetto),
+        way => way.write_str(tag, Kind::End, None, None).then_some(way),
+    }
+}
+
+#[inline(never)]
+fn emit_any(
+    sink: &'static Sink,
+    tag: AtraceTag,
+    kind: Kind,
+    track: Option<&str>,
+    name: Option<&str>,
+) -> Option<Way> {
+    let way = of(sink, tag)?;
+    way.write_str(tag, kind, track, name).then_some(way)
+}
+
+/// Which way an event of the tag goes, which is enabled for one.
+#[inline(always)]
+fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
+    match sink {
+        Sink::Ways if producer::EXISTS => of_both(tag),
+        sink => Some(Way::Atrace(sink)),
+    }
+}
+
+/// The bits of its tags.
+#[inline(always)]
+fn valid(tag: AtraceTag) -> u64 {
+    (tag & AtraceTag::ValidMask).bits()
 }
 
 impl Way {
@@ -70,29 +133,30 @@ impl Way {
         }
     }
 
-    /// [`write`](Self::write) with a name that is there.
-    #[inline(always)]
-    pub(crate) fn write_str(self, tag: AtraceTag, kind: Kind, track: Option<&str>, name: &str) -> bool {
+    /// [`write`](Self::write) with a name that is there, out of line.
+    pub(crate) fn write_str(
+        self,
+        tag: AtraceTag,
+        kind: Kind,
+        track: Option<&str>,
+        name: Option<&str>,
+    ) -> bool {
         match self {
-            Self::Atrace(sink) => {
-                sink.write(kind, track, Some(|writer: &mut NameWriter<'_>| writer.push_str(name)))
-            }
-            Self::Perfetto => written(tag, kind, track, Some(name)),
+            Self::Atrace(sink) => sink.write_str(kind, track, name),
+            Self::Perfetto => written(tag, kind, track, name),
         }
     }
-}
 
-impl Way {
     /// Sets a counter to a value with a fraction.
     pub(crate) fn write_f64(self, tag: AtraceTag, name: &str, value: f64) {
         match self {
             Self::Atrace(_) if !value.is_finite() => {}
             // What an integer can't hold becomes the nearest one that it can.
             Self::Atrace(_) => {
-                self.write_str(tag, Kind::Int64(value.round() as i64), None, name);
+                self.write_str(tag, Kind::Int64(value.round() as i64), None, Some(name));
             }
             Self::Perfetto => {
-                let tags = (tag & AtraceTag::ValidMask).bits();
+                let tags = valid(tag);
                 let amount = Some(Amount::Real(value));
                 producer::on_track(Type::Counter, tags, (Row::Counter, name), None, amount, u32::MAX);
             }
@@ -115,10 +179,9 @@ fn written_by(
 }
 
 /// Writes an event into Perfetto's memory.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
+#[inline(never)]
 fn written(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) -> bool {
-    let tags = (tag & AtraceTag::ValidMask).bits();
+    let tags = valid(tag);
     let (text, row) = (name.unwrap_or_default(), track.unwrap_or_default());
     let on = |kind, row, name, amount| producer::on_track(kind, tags, row, name, amount, u32::MAX);
     match kind {
@@ -136,16 +199,19 @@ fn written(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) 
     }
 }
 
-/// The way that a slice went: Perfetto's where it has tags.
+/// Writes the end of a slice of the calling thread, as its begin was written to the sink.
 #[inline(always)]
-fn begun(tags: AtraceTag) -> Way {
-    if tags.is_empty() { Way::Atrace(choice::present()) } else { Way::Perfetto }
+pub(crate) fn end_by_sink() {
+    match choice::present() {
+        Sink::Marker(marker) => marker.write(Kind::End, None, None::<fn(&mut NameWriter<'_>)>),
+        sink => sink.write_str(Kind::End, None, None),
+    };
 }
 
-/// Writes the end of a slice of the calling thread, the way that it went.
-#[inline(always)]
-pub(crate) fn end_slice(tags: AtraceTag) {
-    begun(tags).write(tags, Kind::End, None, None::<fn(&mut NameWriter<'_>)>);
+/// Writes the end of a slice of the calling thread, whose begin, with these tags, went Perfetto's way.
+#[inline(never)]
+pub(crate) fn end_by_perfetto(tags: u64) {
+    producer::end(tags);
 }
 
 /// How many sessions have begun: a slice ends in those that it began in.
@@ -154,16 +220,13 @@ pub(crate) fn sessions_begun() -> u32 {
     if producer::is_used() { producer::begun() } else { 0 }
 }
 
-/// Writes the end of a slice on a track, the way that it went.
+/// Writes the end of a slice on a track, the way that it went: Perfetto's where it has tags.
 #[inline(never)]
 pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
-    match self::begun(tags) {
-        Way::Atrace(sink) => {
-            sink.write(Kind::TrackEnd(cookie.into()), Some(track), None::<fn(&mut NameWriter<'_>)>);
-        }
-        Way::Perfetto => {
-            let tags = (tags & AtraceTag::ValidMask).bits();
-            producer::on_track(Type::End, tags, (Row::Named(cookie.into()), track), None, None, begun);
-        }
+    let cookie = i64::from(cookie);
+    if tags.is_empty() {
+        choice::present().write_str(Kind::TrackEnd(cookie), Some(track), None);
+    } else {
+        producer::on_track(Type::End, valid(tags), (Row::Named(cookie), track), None, None, begun);
     }
 }

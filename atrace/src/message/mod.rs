@@ -90,6 +90,17 @@ impl Kind {
     }
 }
 
+/// What of a text may stand where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stays {
+    /// What is text, and is no `|`.
+    Text,
+    /// What is text: the name of a begin.
+    Bar,
+    /// All: it is no message.
+    All,
+}
+
 /// Where the texts of a message lie in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Texts {
@@ -130,7 +141,7 @@ impl Message {
         let tail = number.map_or(0, |digits| digits.len() + 1);
         if let Some(track) = track {
             let start = self.len;
-            self.text(track, MESSAGE_MAX - BEHIND_TRACK, true);
+            self.text(track, MESSAGE_MAX - BEHIND_TRACK, Stays::Text);
             if self.len == start {
                 self.byte(b'?');
             }
@@ -139,17 +150,11 @@ impl Message {
         }
         if let Some(name) = name {
             let start = self.len;
-            let replace_bar = kind != Kind::Begin;
-            let mut writer = NameWriter {
-                limit: MESSAGE_MAX - tail,
-                replace_bar,
-                is_plain: false,
-                unchecked: false,
-                message: self,
-            };
+            let stays = if kind == Kind::Begin { Stays::Bar } else { Stays::Text };
+            let mut writer = NameWriter { limit: MESSAGE_MAX - tail, stays, unchecked: false, message: self };
             name(&mut writer);
             if writer.unchecked {
-                self.check(start, replace_bar);
+                self.check(start, stays);
             }
             if kind != Kind::Begin {
                 self.fill_empty(start, number.is_none());
@@ -172,16 +177,9 @@ impl Message {
 
     /// Has `name` write a text that is no message: nothing is replaced in it, and it is cut at the same length.
     pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
-        let mut writer = NameWriter {
-            limit: MESSAGE_MAX,
-            replace_bar: false,
-            is_plain: true,
-            unchecked: false,
-            message: self,
-        };
-        name(&mut writer);
-        // Whole characters were appended.
-        str::from_utf8(self.bytes()).unwrap_or_default()
+        name(&mut NameWriter { limit: MESSAGE_MAX, stays: Stays::All, unchecked: false, message: self });
+        // SAFETY: all of it are strings, cut between characters.
+        unsafe { str::from_utf8_unchecked(self.bytes()) }
     }
 
     /// Makes an empty name that starts at `start` a `?`; at the end of the line the reader trims spaces, so
@@ -255,14 +253,14 @@ impl Message {
     /// fitted.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn text(&mut self, text: &str, limit: usize, replace_bar: bool) -> bool {
+    fn text(&mut self, text: &str, limit: usize, stays: Stays) -> bool {
         let room = limit.saturating_sub(self.len);
         let (text, whole) = if text.len() <= room { (text, true) } else { (cut(text, room), false) };
         let Some(place) = self.buffer.get_mut(self.len..).and_then(|rest| rest.get_mut(..text.len())) else {
             return false; // Not reached: limit is within the buffer.
         };
-        if copy(text.as_bytes(), place, replace_bar) {
-            self.has_angle |= replace(text.as_bytes(), place, replace_bar);
+        if copy(text.as_bytes(), place, stays == Stays::Text) {
+            self.has_angle |= replace(text.as_bytes(), place, stays);
         }
         self.len += text.len();
         whole
@@ -270,15 +268,15 @@ impl Message {
 
     /// Replaces what must be in the text that starts at `start` and was appended as it is.
     #[inline(never)]
-    fn check(&mut self, start: usize, replace_bar: bool) {
+    fn check(&mut self, start: usize, stays: Stays) {
         // SAFETY: as in `bytes`.
         let message =
             unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast::<u8>(), self.len) };
         let text = message.get_mut(start..).unwrap_or_default();
-        if has_suspect(text, replace_bar) {
+        if has_suspect(text, stays == Stays::Text) {
             for byte in text {
                 self.has_angle |= *byte == b'<';
-                *byte = replaced(*byte, replace_bar);
+                *byte = replaced(*byte, stays);
             }
         }
     }
@@ -343,20 +341,21 @@ fn cut(text: &str, room: usize) -> &str {
 /// Writes `from` to `to`, each byte as it may stand in a message; tells whether there was a `<`.
 #[cold]
 #[inline(never)]
-fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], replace_bar: bool) -> bool {
+fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], stays: Stays) -> bool {
     let mut has_angle = false;
     for (&from, to) in from.iter().zip(to) {
         has_angle |= from == b'<';
-        to.write(replaced(from, replace_bar));
+        to.write(replaced(from, stays));
     }
     has_angle
 }
 
 /// The byte as it may stand in a message.
 #[inline(always)]
-fn replaced(byte: u8, replace_bar: bool) -> u8 {
+fn replaced(byte: u8, stays: Stays) -> u8 {
     match byte {
-        b'|' if replace_bar => b'/',
+        byte if stays == Stays::All => byte,
+        b'|' if stays == Stays::Text => b'/',
         byte if is_unsafe(byte) => b'?',
         byte => byte,
     }
@@ -371,9 +370,7 @@ pub struct NameWriter<'a> {
     message: &'a mut Message,
     /// The length of the message that the name may fill it up to; lowered to the present one when text was cut.
     limit: usize,
-    replace_bar: bool,
-    /// All is appended as it is.
-    is_plain: bool,
+    stays: Stays,
     /// Something was appended as it is. Pieces that a formatter brings are small and many: looking at each
     /// costs several times what looking at all of them at the end does.
     unchecked: bool,
@@ -383,10 +380,7 @@ impl NameWriter<'_> {
     /// Appends `text`.
     #[inline(always)]
     pub fn push_str(&mut self, text: &str) {
-        if self.is_plain {
-            return self.__push_what_fits(&[text]);
-        }
-        if !self.message.text(text, self.limit, self.replace_bar) {
+        if !self.message.text(text, self.limit, self.stays) {
             self.limit = self.message.len;
         }
     }

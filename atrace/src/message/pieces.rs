@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use crate::panics::{PANICKED, is_caught};
 
 use super::copy::{SHORT, copy_short};
-use super::{MESSAGE_MAX, Message, NameWriter, cut};
+use super::{MESSAGE_MAX, Message, NameWriter, Stays, cut};
 
 impl NameWriter<'_> {
     /// Appends the pieces, one behind the other, as [`push_str`](Self::push_str) would.
@@ -105,8 +105,7 @@ pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: imp
     let written = write(&mut NameWriter {
         message: &mut message,
         limit: MESSAGE_MAX,
-        replace_bar: false,
-        is_plain: false,
+        stays: Stays::Bar,
         unchecked: false,
     });
     // SAFETY: all of it are strings, cut between characters, in which bytes of ASCII may have become others of ASCII.

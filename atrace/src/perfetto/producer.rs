@@ -19,13 +19,12 @@ pub(crate) use super::packet::{Amount, Type};
 use super::writer::{Event, LOST, POOL, PROCESS_TRACK, Place, Writer, process_track};
 use crate::AtraceTag;
 use crate::gate::ASK;
+use crate::sink::first;
 
 /// Called when sessions want other tags than before, on the socket's thread, where nothing of the program's runs.
 static ON_CHANGE: [OnceRef<fn()>; 2] = [const { OnceRef::new() }; 2];
 /// The process that has a socket's thread, by its generation.
 static LINKED: AtomicU64 = AtomicU64::new(0);
-/// Events may go Perfetto's way.
-static IS_USED: AtomicBool = AtomicBool::new(false);
 /// How the connection stands, as `Standing` packs it.
 static STANDING: AtomicU64 = AtomicU64::new(0);
 
@@ -66,10 +65,12 @@ pub(crate) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed) + of_threads
 }
 
+/// In this build a process can be one.
+pub(crate) const EXISTS: bool = true;
+
 /// Whether this process, or an ancestor of it, was ever made a producer.
-#[inline(always)]
 pub(crate) fn is_used() -> bool {
-    IS_USED.load(Ordering::Relaxed)
+    first::are_two_ways()
 }
 
 /// The tags that sessions want. In a forked child the first to ask connects it.
@@ -127,9 +128,9 @@ pub(super) fn prepare() -> Option<&'static Shared> {
         atrace_sys::process::with_argv0(|_| ()); // Now, while files may be opened.
         at_fork();
     }
-    let shared = POOL.make(end_thread).ok();
-    IS_USED.store(shared.is_some(), Ordering::Release);
-    shared
+    let shared = POOL.make(end_thread).ok()?;
+    first::have_two_ways();
+    Some(shared)
 }
 
 /// A thread that has written ends.

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use atrace_sys::AtomicRef;
 use atrace_sys::process::{self, Undisturbed};
 
+use super::first::{self, UNCHOSEN};
 use super::open::{self, Failure};
 use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo, SinkKind};
 use crate::perfetto::producer::{self, Standing};
 
-static UNCHOSEN: Sink = Sink::Unchosen;
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
 /// The sink as it is now, without choosing.
@@ -49,6 +49,7 @@ pub(crate) fn chosen() -> &'static Sink {
     }
     match SINK.publish(present, Box::new(sink)) {
         Ok(sink) => {
+            first::is_chosen(present, sink);
             if sink.properties().is_some() {
                 process::with_argv0(|_| ()); // Now, while files may be opened.
             }

@@ -1,9 +1,11 @@
 //! The kernel's marker as a sink: each message is one `write(2)`.
 
 use atrace_sys::marker::Marker;
+use atrace_sys::process;
 use atrace_sys::properties::Properties;
 
 use super::open::{self, Failure};
+use crate::message::{Kind, Message, NameWriter};
 
 #[derive(Debug)]
 pub(crate) struct MarkerSink {
@@ -16,5 +18,19 @@ impl MarkerSink {
         // The marker first: who may not write there needs no property store made.
         let marker = open::marker()?;
         Ok(Self { marker, properties: open::properties()? })
+    }
+
+    /// Writes an event; tells whether it was written. (Inlined as [`Message`] is.)
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn write(
+        &self,
+        kind: Kind,
+        track: Option<&str>,
+        name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+    ) -> bool {
+        let mut message = Message::new();
+        message.encode(kind, process::id(), track, name);
+        self.marker.write(message.bytes())
     }
 }

@@ -9,6 +9,7 @@
 pub(crate) mod choice;
 mod cutils;
 mod debounce;
+pub(crate) mod first;
 mod info;
 mod marker;
 mod ndk;
@@ -37,6 +38,8 @@ pub(crate) enum Sink {
     Unchosen,
     /// Nowhere: tracing is off in this process, and why.
     Off(Failure),
+    /// The sink, or Perfetto's memory: stands in [`first`] only.
+    Ways,
     Marker(MarkerSink),
     Cutils(CutilsSink),
     Ndk(NdkSink),
@@ -62,13 +65,19 @@ impl Sink {
         }
     }
 
+    /// [`write`](Self::write) with a name that is there, out of line.
+    #[inline(never)]
+    pub(crate) fn write_str(&self, kind: Kind, track: Option<&str>, name: Option<&str>) -> bool {
+        self.write(kind, track, name.map(pushing))
+    }
+
     /// Hands a message to the sinks that are libraries.
     #[inline(never)]
     fn call(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         match self {
             Self::Cutils(sink) => sink.write(kind, message, texts),
             Self::Ndk(sink) => sink.write(kind, message, texts),
-            Self::Unchosen | Self::Off(_) | Self::Marker(_) => false,
+            Self::Unchosen | Self::Off(_) | Self::Ways | Self::Marker(_) => false,
         }
     }
 
@@ -77,7 +86,7 @@ impl Sink {
             Self::Marker(sink) => Some(sink.properties),
             Self::Cutils(sink) => sink.properties,
             Self::Ndk(sink) => Some(sink.properties),
-            Self::Unchosen | Self::Off(_) => None,
+            Self::Unchosen | Self::Off(_) | Self::Ways => None,
         }
     }
 
@@ -98,7 +107,7 @@ impl Sink {
     /// Tells whether it is one.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
-        !matches!(self, Self::Unchosen | Self::Off(_))
+        !matches!(self, Self::Unchosen | Self::Off(_) | Self::Ways)
     }
 
     /// Has the marker looked at, whether it still is what was opened.
@@ -118,7 +127,7 @@ impl Sink {
 
     fn kind(&self) -> SinkKind {
         match self {
-            Self::Unchosen | Self::Off(_) => SinkKind::None,
+            Self::Unchosen | Self::Off(_) | Self::Ways => SinkKind::None,
             Self::Marker(sink) => match sink.marker.kind() {
                 MarkerKind::File => SinkKind::File,
                 MarkerKind::Device => SinkKind::Device,
@@ -132,7 +141,7 @@ impl Sink {
     /// What the program is told of it.
     fn info(&self) -> SinkInfo {
         let (detail, dropped) = match self {
-            Self::Unchosen => ("not chosen".to_owned(), 0),
+            Self::Unchosen | Self::Ways => ("not chosen".to_owned(), 0),
             Self::Off(Failure { reason, .. }) => (format!("nowhere: {reason}"), 0),
             Self::Marker(sink) => (sink.marker.describe(), sink.marker.failures().0),
             Self::Cutils(_) => ("libcutils".to_owned(), 0),
@@ -145,7 +154,7 @@ impl Sink {
     pub(crate) fn describe(&self, text: &mut Text<'_>) {
         text.line("sink", format_args!("{:?}", self.kind()));
         match self {
-            Self::Unchosen | Self::Marker(_) => {}
+            Self::Unchosen | Self::Ways | Self::Marker(_) => {}
             Self::Off(failure) => text.line("reason", &failure.reason),
             Self::Cutils(sink) => {
                 text.line("library", sink.library.path());
@@ -165,4 +174,10 @@ impl Sink {
             text.line("properties", properties.path().display());
         }
     }
+}
+
+/// Writes a name that is there.
+#[inline(always)]
+pub(crate) fn pushing(name: &str) -> impl FnOnce(&mut NameWriter<'_>) {
+    move |writer| writer.push_str(name)
 }
