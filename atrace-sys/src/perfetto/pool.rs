@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::memory::Arena;
 use super::presence::{Epoch, Found, Presence};
+use crate::fork::Turn;
 
 /// How many sessions there can be at once.
 pub const SESSIONS: usize = 8;
@@ -120,6 +121,8 @@ impl Shared {
 #[repr(C, align(64))]
 struct Thread {
     presence: Presence,
+    /// The system's number of a thread whose end is not noticed: see [`Pool::look_for_ended`].
+    unnoticed: AtomicU32,
 }
 
 /// A type whose memory may be all zeroes.
@@ -239,14 +242,14 @@ impl<W: Zeroes + 'static> Pool<W> {
             return None;
         }
         let _errno = crate::system::ErrnoGuard::new();
-        let found = layout.threads.iter().position(|thread| thread.presence.claim());
-        let Some(place) = found.filter(|place| ending::note(*place)) else {
-            if let Some(place) = found {
-                layout.threads[place].presence.give_back();
-            }
+        let Some(place) = layout.threads.iter().position(|thread| thread.presence.claim()) else {
             layout.shared.lost.fetch_add(1, Ordering::Relaxed);
             return None;
         };
+        if !ending::note(place) {
+            let number = crate::system::thread_number().unwrap_or_default();
+            layout.threads[place].unnoticed.store(number, Ordering::Release);
+        }
         PLACE.set(place as u32 + 1);
         layout.shared.threads.fetch_max(place as u32 + 1, Ordering::AcqRel);
         (layout.threads[place].presence.enter() == Found::Entered).then_some(Inside {
@@ -265,14 +268,38 @@ impl<W: Zeroes + 'static> Pool<W> {
         if thread.presence.enter() != Found::Entered {
             return; // A child's, or in the middle of an event that can't go on.
         }
-        let mut inside = Inside { layout, place: place - 1, _not_send: PhantomData };
+        Self::end(layout, place - 1, &mut each);
+    }
+
+    /// Gives a place back, inside which its thread is, or was when it ended.
+    fn end(layout: &'static Layout<W>, place: usize, each: &mut impl FnMut(&'static Session, &mut W)) {
+        let mut inside = Inside { layout, place, _not_send: PhantomData };
         for (number, session) in layout.shared.sessions.iter().enumerate() {
             if Epoch::is_open(session.epoch.now()) {
                 each(session, inside.writer(number));
             }
         }
         std::mem::forget(inside);
-        thread.presence.give_back();
+        layout.threads[place].presence.give_back();
+    }
+
+    /// Does what [`end_thread`](Self::end_thread) does for threads that have ended and could not say so. Now and then, by
+    /// a thread that opens and closes sessions.
+    pub fn look_for_ended(&self, mut each: impl FnMut(&'static Session, &mut W)) {
+        /// Of two that look at once, one does.
+        static TURN: Turn = Turn::new();
+        let Some(layout) = self.layout() else { return };
+        let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
+        TURN.run(|| {
+            for (place, thread) in layout.threads.iter().enumerate().take(threads) {
+                let number = thread.unnoticed.load(Ordering::Acquire);
+                let has_ended = number != 0 && !crate::system::is_thread(number);
+                if has_ended && thread.presence.enter() == Found::Entered {
+                    thread.unnoticed.store(0, Ordering::Relaxed);
+                    Self::end(layout, place, &mut each);
+                }
+            }
+        });
     }
 
     /// After a session was closed: calls `each` with the writers of all threads that are not inside; tells whether
@@ -342,7 +369,8 @@ impl<W> std::fmt::Debug for Layout<W> {
     }
 }
 
-/// How a thread gives its place back when it ends: by a key of the C library.
+/// How a thread gives its place back when it ends: by a key of the C library. Of a key that glibc has no room for in each
+/// thread it would allocate some: then a thread's end is not noticed.
 mod ending {
     use super::{AtomicPtr, AtomicU32, Ordering, c_void};
 
@@ -377,9 +405,13 @@ mod ending {
         Ok(())
     }
 
+    /// As many keys have room in each thread.
+    const WITHOUT_ALLOCATION: u32 = if cfg!(target_env = "gnu") { 32 } else { u32::MAX };
+
     /// Has the calling thread's end noticed; false where that can't be.
     pub(super) fn note(place: usize) -> bool {
-        let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) else { return false };
+        let key = KEY.load(Ordering::Acquire).checked_sub(1).filter(|key| *key < WITHOUT_ALLOCATION);
+        let Some(key) = key else { return false };
         // SAFETY: a key of ours; the value is not followed, but must not be null.
         unsafe {
             libc::pthread_setspecific(key as libc::pthread_key_t, std::ptr::without_provenance(place + 1))

@@ -26,7 +26,8 @@ pub(crate) use self::memory::{Mapped, Shared, mapped_from, page_size, wiped_on_f
 pub(crate) use self::process::*;
 pub(crate) use self::text::{fnmatch, strtoimax, strtoull};
 pub(crate) use self::thread::{
-    close_range, leave_descriptors, set_cancelable, spawn, stack_bounds, thread_name, thread_number,
+    close_range, is_thread, leave_descriptors, set_cancelable, spawn, stack_bounds, thread_name,
+    thread_number,
 };
 
 /// Types that a C library fills in, and that zeros are a value of.

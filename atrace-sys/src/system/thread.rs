@@ -113,6 +113,14 @@ pub(crate) fn set_cancelable(state: i32) -> i32 {
     state
 }
 
+/// Whether the process has a thread of this number.
+#[cfg(not(no_tracing))]
+pub(crate) fn is_thread(number: u32) -> bool {
+    // SAFETY: no signal is sent, it is asked only whether one could be.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) };
+    sent == 0 || super::errno() != libc::ESRCH
+}
+
 /// Writes the name of the calling thread, with a NUL.
 pub(crate) fn thread_name(name: &mut [u8; 16]) {
     // SAFETY: the kernel writes 16 bytes at most.
