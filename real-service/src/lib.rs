@@ -11,4 +11,4 @@ mod trace;
 
 pub use consumer::{Config, Session};
 pub use service::{Service, program};
-pub use trace::{Event, Trace, processed};
+pub use trace::{Event, Losses, Trace, processed};

@@ -1,6 +1,6 @@
 //! What was traced: its events, and what Perfetto's trace processor makes of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,6 +32,18 @@ pub struct Event {
     /// A counter's value.
     pub value: Option<i64>,
 }
+
+/// How often a trace says that something was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// The producer told it.
+    pub told: usize,
+    /// The service missed a chunk.
+    pub found: usize,
+}
+
+/// In `previous_packet_dropped`: what a producer says whose memory was full.
+const SHARED_MEMORY_FULL: u64 = 256;
 
 /// What a sequence's packets refer to.
 #[derive(Default)]
@@ -116,12 +128,22 @@ impl Trace {
             .collect()
     }
 
-    /// How often a sequence says that something was lost before.
-    pub fn losses(&self) -> usize {
-        self.packets
-            .iter()
-            .filter(|packet| Reader::first(packet, 42).is_some_and(|told| told.number() != 0))
-            .count()
+    /// How often a sequence says that something was lost: as the producer told it, and as only the service found it. (It
+    /// says so before the first packet of each sequence, whatever was there.)
+    pub fn losses(&self) -> Losses {
+        let mut known = HashSet::new();
+        let mut losses = Losses::default();
+        for packet in &self.packets {
+            let number = |field| Reader::first(packet, field).map_or(0, Value::number);
+            let is_first = known.insert(number(10));
+            match number(42) {
+                0 => {}
+                said if said & SHARED_MEMORY_FULL != 0 => losses.told += 1,
+                _ if !is_first => losses.found += 1,
+                _ => {}
+            }
+        }
+        losses
     }
 
     /// How many packets there are.
