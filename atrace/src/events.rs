@@ -94,7 +94,9 @@ macro_rules! named_event {
         pub fn $name(tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
             #[inline(never)]
             fn on(glance: Glance, tag: AtraceTag, $($track: &str,)? name: &str $(, $number: $type)?) {
-                emit(glance, tag, named_event!(@kind $kind $(, $number)?), named_event!(@track $($track)?), Some(name));
+                let write = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
+                let kind = named_event!(@kind $kind $(, $number)?);
+                emit(glance, tag, kind, named_event!(@track $($track)?), Some(name), write);
             }
             if let Some(glance) = gate::glance(tag) {
                 on(glance, tag, $($track,)? name $(, $number)?);
@@ -163,12 +165,14 @@ named_event! {
 pub fn atrace_end(tag: AtraceTag) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag) {
-        emit(glance, tag, Kind::End, None, None);
+        emit(glance, tag, Kind::End, None, None, NO_NAME);
     }
     if let Some(glance) = gate::glance(tag) {
         on(glance, tag);
     }
 }
+
+const NO_NAME: Option<fn(&mut NameWriter<'_>)> = None;
 
 named_event! {
     /// Begins an async slice, which may overlap others and end on any thread.
@@ -206,7 +210,7 @@ named_event! {
 pub fn atrace_async_for_track_end(tag: AtraceTag, track_name: &str, cookie: i32) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag, track_name: &str, cookie: i32) {
-        emit(glance, tag, Kind::TrackEnd(cookie.into()), Some(track_name), None);
+        emit(glance, tag, Kind::TrackEnd(cookie.into()), Some(track_name), None, NO_NAME);
     }
     if let Some(glance) = gate::glance(tag) {
         on(glance, tag, track_name, cookie);
@@ -304,7 +308,8 @@ impl Slice {
     pub fn begin(tag: AtraceTag, name: &str) -> Self {
         #[inline(never)]
         fn on(glance: Glance, tag: AtraceTag, name: &str) -> Slice {
-            Slice::written(emit(glance, tag, Kind::Begin, None, Some(name)), tag)
+            let write = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
+            Slice::written(emit(glance, tag, Kind::Begin, None, Some(name), write), tag)
         }
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }

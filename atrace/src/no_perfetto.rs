@@ -80,7 +80,7 @@ pub(crate) mod producer {
 
     use crate::AtraceTag;
 
-    #[derive(Clone, Copy)]
+    #[derive(Clone, Copy, PartialEq)]
     pub(crate) enum Type {
         Begin,
         End,

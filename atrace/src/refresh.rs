@@ -14,7 +14,7 @@ use crate::AtraceTag;
 use crate::flags;
 use crate::gate::{self, GATE, Glance, NO_SERIAL, PARKED, Serial};
 use crate::perfetto::producer;
-use crate::sink::{self, Sink, choice, first};
+use crate::sink::{self, Sink, choice};
 use crate::state;
 
 /// The property that has tags go to Perfetto where both ways are on.
@@ -24,13 +24,10 @@ static PREFERRED: AtomicU64 = AtomicU64::new(0);
 /// Tracing was disabled for this process.
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Tells for sure whether `tag` is enabled, after a look at the gate; returns where its events go.
+/// Tells for sure whether `tag` is enabled, for either way, after a look at the gate.
 #[inline(always)]
-pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<&'static Sink> {
-    if !glance.is_sure() && !refreshed().intersects(tag & AtraceTag::ValidMask) {
-        return None;
-    }
-    Some(first::present())
+pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
+    glance.is_sure() || refreshed().intersects(tag & AtraceTag::ValidMask)
 }
 
 /// Returns the tags enabled now.

@@ -8,7 +8,7 @@ use crate::gate::Glance;
 use crate::message::{Kind, Message, NameWriter};
 use crate::perfetto::producer::{self, Amount, Row, Type};
 use crate::refresh;
-use crate::sink::{Sink, choice, pushing};
+use crate::sink::{Sink, choice, first};
 
 /// Where an event of an enabled tag goes.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,13 @@ pub(crate) enum Way {
 /// Tells for sure whether `tag` is enabled, after a look at the gate; returns which way its events go.
 #[inline(always)]
 pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Way> {
-    match refresh::enabled(glance, tag)? {
+    if refresh::is_enabled(glance, tag) { of(first::present(), tag) } else { None }
+}
+
+/// Which way an event of the tag goes, which is enabled for one.
+#[inline(always)]
+fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
+    match sink {
         Sink::Ways if producer::EXISTS => of_both(tag),
         sink => Some(Way::Atrace(sink)),
     }
@@ -45,7 +51,8 @@ fn of_both(tag: AtraceTag) -> Option<Way> {
 }
 
 /// Writes an event whose name is there, if its tag, which was seen at the gate, is enabled; tells which way it was
-/// written. To the marker it is written here, all else in a call.
+/// written. To the marker it is written here (by `write`, a closure of each caller's own, as those are inlined), all else
+/// in a call.
 #[inline(always)]
 pub(crate) fn emit(
     glance: Glance,
@@ -53,11 +60,13 @@ pub(crate) fn emit(
     kind: Kind,
     track: Option<&str>,
     name: Option<&str>,
+    write: Option<impl FnOnce(&mut NameWriter<'_>)>,
 ) -> Option<Way> {
-    match (refresh::enabled(glance, tag)?, kind) {
-        (sink @ Sink::Marker(marker), _) => {
-            marker.write(kind, track, name.map(pushing)).then_some(Way::Atrace(sink))
-        }
+    if !refresh::is_enabled(glance, tag) {
+        return None;
+    }
+    match (first::present(), kind) {
+        (sink @ Sink::Marker(marker), _) => marker.write(kind, track, write).then_some(Way::Atrace(sink)),
         (sink, Kind::Begin) => emit_short(sink, tag, Type::Begin, name.unwrap_or_default()),
         (sink, Kind::Instant) => emit_short(sink, tag, Type::Instant, name.unwrap_or_default()),
         (sink, Kind::End) => emit_end(sink, tag),
@@ -94,15 +103,6 @@ fn emit_any(
 ) -> Option<Way> {
     let way = of(sink, tag)?;
     way.write_str(tag, kind, track, name).then_some(way)
-}
-
-/// Which way an event of the tag goes, which is enabled for one.
-#[inline(always)]
-fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
-    match sink {
-        Sink::Ways if producer::EXISTS => of_both(tag),
-        sink => Some(Way::Atrace(sink)),
-    }
 }
 
 /// The bits of its tags.

@@ -28,6 +28,8 @@ const AHEAD: usize = 64;
 /// As many chunks are named in one frame.
 const MOVED_MAX: usize = 4000;
 
+/// How long an ended session waits for threads in the middle of an event.
+const DRAIN_MS: u32 = 50;
 const SHORTEST: Duration = Duration::from_millis(4);
 const LONGEST: Duration = Duration::from_secs(1);
 const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
@@ -147,6 +149,8 @@ struct Link {
     running: [Option<Running>; SESSIONS],
     /// Sessions that have ended with a thread in the middle of an event, a bit for each.
     draining: u32,
+    /// Of the writers of how many threads the service knows that are of such sessions.
+    leaving: [usize; SESSIONS],
     speed: Speed,
     anchored: u64,
     is_settled: bool,
@@ -174,6 +178,7 @@ impl Link {
             received: None,
             running: [None; SESSIONS],
             draining: 0,
+            leaving: [0; SESSIONS],
             speed: Speed::default(),
             anchored: 0,
             is_settled: false,
@@ -226,10 +231,13 @@ impl Link {
         let now = clock::asked();
         if now.wrapping_sub(self.anchored) > 900_000_000 || self.is_speed_unknown() {
             self.anchor();
+            POOL.look_for_ended(|session, writer| writer.finish(session.epoch.now()));
         }
         self.drain();
         self.make_known()?;
-        self.commit(None)
+        let is_any = self.commit(None)?;
+        self.unregister()?;
+        Ok(is_any)
     }
 
     fn is_speed_unknown(&self) -> bool {
@@ -392,6 +400,8 @@ impl Link {
 
     fn start(&mut self, instance: u64, config: &[u8]) -> Result<(), Gone> {
         self.drain();
+        self.commit(None)?;
+        self.unregister()?;
         let is_free = |number: &usize| self.running[*number].is_none() && self.draining & 1 << number == 0;
         // More sessions than there are places: the service is told that it began, and gets nothing.
         if let Some(number) = (0..OWN_SESSION).find(is_free)
@@ -416,7 +426,7 @@ impl Link {
         if let Some(number) = found {
             self.close(number);
             // Who is inside is so for nanoseconds, unless it was put to sleep there.
-            for _ in 0..5 {
+            for _ in 0..DRAIN_MS {
                 self.drain();
                 if self.draining & 1 << number == 0 {
                     break;
@@ -424,16 +434,28 @@ impl Link {
                 std::thread::sleep(Duration::from_millis(1));
             }
             self.commit(None)?;
-            let known = self.running[number].take().map_or(0, |one| one.known);
-            for thread in 0..known {
+            self.leaving[number] = self.running[number].take().map_or(0, |one| one.known);
+            self.unregister()?;
+        }
+        self.invoke(STOPPED, false, |arguments| {
+            arguments.number(1, instance);
+        })?;
+        Ok(())
+    }
+
+    /// Has the service forget the writers of sessions that have ended. Of one with a thread in the middle of an event it
+    /// then takes what that thread had written before.
+    fn unregister(&mut self) -> Result<(), Gone> {
+        for number in 0..SESSIONS {
+            if self.draining & 1 << number != 0 {
+                continue;
+            }
+            for thread in 0..std::mem::take(&mut self.leaving[number]) {
                 self.invoke(UNREGISTER_WRITER, false, |arguments| {
                     arguments.number(1, writer_number(number, thread).into());
                 })?;
             }
         }
-        self.invoke(STOPPED, false, |arguments| {
-            arguments.number(1, instance);
-        })?;
         Ok(())
     }
 

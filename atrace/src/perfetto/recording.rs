@@ -165,6 +165,7 @@ impl Writer {
         if !self.speed.is_known() || now.wrapping_sub(self.anchored) > 900_000_000 {
             clock::anchor(&mut self.speed);
             self.anchored = now;
+            POOL.look_for_ended(|session, writer| writer.finish(session.epoch.now()));
         }
     }
 

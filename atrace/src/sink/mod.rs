@@ -68,7 +68,7 @@ impl Sink {
     /// [`write`](Self::write) with a name that is there, out of line.
     #[inline(never)]
     pub(crate) fn write_str(&self, kind: Kind, track: Option<&str>, name: Option<&str>) -> bool {
-        self.write(kind, track, name.map(pushing))
+        self.write(kind, track, name.map(|name| move |writer: &mut NameWriter<'_>| writer.push_str(name)))
     }
 
     /// Hands a message to the sinks that are libraries.
@@ -174,10 +174,4 @@ impl Sink {
             text.line("properties", properties.path().display());
         }
     }
-}
-
-/// Writes a name that is there.
-#[inline(always)]
-pub(crate) fn pushing(name: &str) -> impl FnOnce(&mut NameWriter<'_>) {
-    move |writer| writer.push_str(name)
 }
