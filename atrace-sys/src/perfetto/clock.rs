@@ -214,7 +214,9 @@ fn counter() -> u64 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn is_usable() -> bool {
     // CPUID 8000_0007h, EDX bit 8: it counts at one speed, also in sleep states.
-    let is_invariant = {
+    #[allow(unused_unsafe, reason = "asking the processor is safe in newer compilers only")]
+    // SAFETY: every x86-64 answers.
+    let is_invariant = unsafe {
         let most = std::arch::x86_64::__cpuid(0x8000_0000).eax;
         most >= 0x8000_0007 && std::arch::x86_64::__cpuid(0x8000_0007).edx & 1 << 8 != 0
     };

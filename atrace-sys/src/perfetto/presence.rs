@@ -5,8 +5,8 @@
 //! waits: where the thread is inside, it is looked at again later.
 //!
 //! Each side stores its own word and then loads the other's, so one of both sees the other. The order of a store and a
-//! later load needs a fence. An event has the [light](crate::sync::light_fence) one, which costs nothing where the
-//! kernel makes up for it: the rare other side has the [heavy](crate::sync::heavy_fence) one.
+//! later load needs a fence. An event has the *light* one, which costs nothing where the
+//! kernel makes up for it: the rare other side has the *heavy* one.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{heavy_fence, light_fence};
