@@ -241,7 +241,6 @@ fn the_filter_of_a_layer_leaves_the_others_alone() {
             assert_eq!(enabled!(Level::DEBUG), common::role() == Role::Alone);
             let switched = on();
             until("on", || enabled!(Level::DEBUG) && LevelFilter::current() == LevelFilter::TRACE);
-            std::thread::sleep(Duration::from_millis(20));
             trace();
             times += 1;
             drop(switched);
@@ -270,22 +269,28 @@ fn the_filter_of_a_stack_silences_the_others_while_off() {
             Role::Layer => stack.with(AtraceLayer::default()).with(AtraceFilter::default()).init(),
             Role::Aosp => stack.with(AtraceSubscriber::default().with_filter()).init(),
         }
-        for n in 1..4 {
+        // The callsites follow one after the other, which nothing shows but what is seen.
+        let seen = || {
+            let (events, spans) = other.seen();
             trace();
-            let seen = if common::role() == Role::Alone { n - 1 } else { 2 * (n - 1) };
-            assert_eq!(other.seen(), (seen, seen), "silent while off");
+            let now = other.seen();
+            (now.0 - events, now.1 - spans)
+        };
+        let all = if common::role() == Role::Alone { (1, 1) } else { (2, 2) };
+        assert_eq!(seen(), (0, 0));
+        for _ in 0..3 {
             let switched = on();
-            until("on", || enabled!(Level::INFO));
-            std::thread::sleep(Duration::from_millis(20)); // The other callsites follow at once.
-            trace();
+            until("on", || seen() == all);
+            (0..5).for_each(|_| assert_eq!(seen(), all));
             drop(switched);
-            until("off", || !enabled!(Level::INFO));
-            std::thread::sleep(Duration::from_millis(20));
+            until("silent while off", || seen() == (0, 0));
+            (0..5).for_each(|_| assert_eq!(seen(), (0, 0)));
         }
     });
     off_in_each_role(&name, |role, texts| {
         let once = if role == Role::Alone { "I|info B|info E" } else { "I|info I|debug B|info E B|debug E" };
-        assert_eq!(texts.join(" "), [once; 3].join(" "));
+        let texts = texts.join(" ");
+        assert!(texts.matches(once).count() >= 18, "{texts}");
     });
 }
 

@@ -530,7 +530,7 @@ fn a_dump_is_right_while_eight_threads_trace() {
             |records: u64, most: usize| made.load(Ordering::Relaxed) > 1000 && records > 1000 && most > 200;
         // To print the first dump is to read the program's debug information, which may take seconds.
         while start.elapsed() < Duration::from_millis(1500)
-            || !is_enough(records, most) && start.elapsed() < Duration::from_secs(60)
+            || !is_enough(records, most) && start.elapsed() < Duration::from_secs(600)
         {
             let dump = live.dump();
             most = most.max(dump.len());

@@ -222,6 +222,28 @@ extern "C" fn short(_: libc::c_int) {
     info_span!("handler").in_scope(|| {});
 }
 
+/// To note one is no work for a handler, which may leave spans in another order.
+#[test]
+fn spans_left_in_another_order_note_no_destructor() {
+    let name = case!({
+        install(libc::SIGUSR1, short);
+        let shallow = || {
+            let [first, second] = ["first", "second"].map(|name| info_span!("span", name));
+            first.in_scope(|| {});
+            IS_ARMED.store(true, Ordering::Relaxed);
+            let (first, second) = (first.enter(), second.enter());
+            drop(first);
+            drop(second);
+            IS_ARMED.store(false, Ordering::Relaxed);
+        };
+        std::thread::spawn(shallow).join().unwrap();
+        assert_eq!(NOTED.load(Ordering::Relaxed), 0);
+    });
+    let Some(place) = place(&name) else { return };
+    place.run(&name, Role::Alone);
+    balanced(&place.messages());
+}
+
 /// A destructor that is noted twice runs twice.
 #[test]
 fn a_handler_notes_no_destructor_that_is_being_noted() {

@@ -269,27 +269,30 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 4001);
     }
 
-    /// Of threads that end soon, too: each looks at its first event.
+    /// Of threads that end soon, too: each looks at its first event. On Android those look together whose stacks are at one place.
     #[test]
     fn each_thread_and_each_child_finds_it_out() {
         let name = case!({
+            let most = |stacks| if cfg!(target_os = "android") { stacks * BOUND } else { 0 };
             atrace_instant(TAG, "first");
             let mut file = tempfile::tempfile().unwrap();
             put(file.as_raw_fd(), number());
             for _ in 0..600 {
                 std::thread::spawn(|| atrace_instant(TAG, "event")).join().unwrap();
             }
-            assert_eq!(events_in(&mut file), 0);
+            let first = events_in(&mut file);
+            assert!(first <= most(1), "{first}");
             put(file.as_raw_fd(), number());
             std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(many)));
-            assert_eq!(events_in(&mut file), 0);
+            let second = events_in(&mut file) - first;
+            assert!(second <= most(4), "{second}");
             // SAFETY: the child ends without returning from here.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 put(file.as_raw_fd(), number());
                 many();
                 // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from(events_in(&mut file) > BOUND)) };
+                unsafe { libc::_exit(i32::from(events_in(&mut file) > first + second + BOUND)) };
             }
             let mut status = 0;
             // SAFETY: `status` is writable.

@@ -12,6 +12,8 @@ mod errno;
 pub(crate) mod file;
 pub(crate) mod futex;
 mod library;
+#[cfg(target_os = "android")]
+mod list;
 mod memory;
 mod process;
 pub(crate) mod signals;

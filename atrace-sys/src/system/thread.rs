@@ -25,6 +25,7 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
         // SAFETY: a text that ends with a NUL.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
         body();
+        leave();
         std::ptr::null_mut()
     }
     let start = Box::into_raw(Box::new(Start(name.bytes().take(15).chain([0]).collect(), body)));
@@ -35,9 +36,8 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     // SAFETY: the attributes are initialised first and destroyed last; `run` takes the box over if it is called.
     let code = unsafe {
         libc::pthread_attr_init(&mut attributes);
-        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
         libc::pthread_attr_setstacksize(&mut attributes, STACK);
-        let code = libc::pthread_create(thread.as_mut_ptr(), &attributes, run, start.cast());
+        let code = create(thread.as_mut_ptr(), &mut attributes, run, start.cast());
         libc::pthread_attr_destroy(&mut attributes);
         code
     };
@@ -49,6 +49,30 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     drop(unsafe { Box::from_raw(start) });
     Err(io::Error::from_raw_os_error(code))
 }
+
+#[cfg(target_os = "android")]
+use super::list::{create, leave};
+
+/// Calls `pthread_create`; the thread is detached.
+///
+/// # Safety
+/// As for `pthread_create`.
+#[cfg(not(target_os = "android"))]
+unsafe fn create(
+    thread: *mut libc::pthread_t,
+    attributes: *mut libc::pthread_attr_t,
+    run: extern "C" fn(*mut c_void) -> *mut c_void,
+    start: *mut c_void,
+) -> libc::c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_create(thread, attributes, run, start)
+    }
+}
+
+#[cfg(not(target_os = "android"))]
+fn leave() {}
 
 /// Gives the calling thread an empty descriptor table of its own.
 pub(crate) fn leave_descriptors() -> bool {
