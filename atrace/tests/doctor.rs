@@ -142,7 +142,8 @@ mod cases {
     fn what_the_properties_do_not_say() {
         let name = case!({ patient() });
         let Some(place) = Place::kernel(&name) else { return };
-        let waiting = Waiting::start(&mut place.command(&name), "");
+        // Named shortly: the path of a program in a deep directory is longer than a pattern may be.
+        let waiting = Waiting::start(place.command(&name).arg0("doctor-waits"), "");
         let look = || examine(waiting.pid());
         let report = look();
         finds(&report, Topic::Pattern, "none is on");
