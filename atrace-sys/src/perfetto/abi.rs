@@ -138,6 +138,11 @@ pub const fn is_in_use(word: u32, chunk: u32) -> bool {
     matches!(state(word, chunk), BEING_WRITTEN | COMPLETE)
 }
 
+/// Whether all chunks of a page are free, with this word.
+pub const fn is_all_free(word: u32) -> bool {
+    word & STATES == 0
+}
+
 const fn state(word: u32, chunk: u32) -> u32 {
     word >> (2 * chunk) & 3
 }

@@ -5,12 +5,14 @@
 //! - [`handed`], [`presence`]: what threads leave to each other, model-checked;
 //! - [`pool`]: the places of threads, sessions and writers;
 //! - [`clock`]: time stamps without a call;
-//! - [`socket`]: the connection.
+//! - [`socket`]: the connection;
+//! - [`foreign`]: the memory of another process, as a service sees it.
 //!
 //! What an event looks like and when it is written is told by `atrace`.
 
 pub mod abi;
 pub mod clock;
+pub mod foreign;
 pub mod handed;
 pub mod memory;
 pub mod pool;

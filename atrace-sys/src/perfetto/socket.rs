@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Socket {
             return Err(Refused::Errno(errno()));
         }
         if trust == Trust::Usual {
-            let peer = socket.peer().ok_or(Refused::Errno(libc::EPERM))?;
+            let (_, peer) = peer(socket.0.as_fd()).ok_or(Refused::Errno(libc::EPERM))?;
             // SAFETY: no preconditions.
             let own = unsafe { libc::geteuid() };
             let is_trusted = peer == own || peer == 0;
@@ -73,18 +73,6 @@ impl Socket {
             }
         }
         Ok(socket)
-    }
-
-    fn peer(&self) -> Option<libc::uid_t> {
-        let mut peer = MaybeUninit::<libc::ucred>::zeroed();
-        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        let fd = self.0.as_raw_fd();
-        // SAFETY: writable memory of that length.
-        let code = unsafe {
-            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, peer.as_mut_ptr().cast(), &raw mut len)
-        };
-        // SAFETY: filled by the kernel, and zeroes before.
-        (code == 0).then(|| unsafe { peer.assume_init() }.uid)
     }
 
     /// Waits until there is something to receive, at most so long (`None`: without end). An end of the connection
@@ -161,6 +149,20 @@ impl Socket {
             },
         }
     }
+}
+
+/// Who is at the other end of a socket, as the kernel says: the process (0 where it can't be named here) and its user.
+pub fn peer(socket: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    let mut peer = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: writable memory of that length.
+    let code = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, peer.as_mut_ptr().cast(), &raw mut len)
+    };
+    // SAFETY: filled by the kernel, and zeroes before.
+    let peer = unsafe { peer.assume_init() };
+    (code == 0).then_some((peer.pid.cast_unsigned(), peer.uid))
 }
 
 /// Room for one descriptor beside a message, aligned as its header.

@@ -58,6 +58,37 @@ pub fn invoke(
     })
 }
 
+/// A service's answer to [`bind`]: that it is there, and its methods by name, which have the numbers from 1.
+pub fn bound<'a>(bytes: &'a mut [u8], request: u64, methods: &[&str]) -> Option<&'a [u8]> {
+    frame(bytes, request, |frame| {
+        frame.message(4, |bound| {
+            bound.number(1, 1).number(2, 1);
+            for (id, name) in (1..).zip(methods) {
+                bound.message(3, |method| {
+                    method.number(1, id).bytes(2, name.as_bytes());
+                });
+            }
+        });
+    })
+}
+
+/// A service's reply to a request; `None` for `reply`: it can't be done.
+pub fn reply_to(
+    bytes: &mut [u8],
+    request: u64,
+    has_more: bool,
+    reply: Option<impl FnOnce(&mut Writer<'_>)>,
+) -> Option<&[u8]> {
+    frame(bytes, request, |frame| {
+        frame.message(6, |message| {
+            message.number(1, reply.is_some().into()).number(2, has_more.into());
+            if let Some(reply) = reply {
+                message.message(3, reply);
+            }
+        });
+    })
+}
+
 /// A frame that came in, its message not yet looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {

@@ -10,6 +10,9 @@ mod link;
 mod packet;
 pub(crate) mod producer;
 mod recording;
+#[cfg(feature = "service")]
+pub mod service;
+mod trace_file;
 mod writer;
 
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! file is a whole trace after each write.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use atrace_sys::fork::{Generation, PerProcess, generation};
 use atrace_sys::perfetto::clock::{self, Speed};
 use atrace_sys::perfetto::memory::Arena;
 use atrace_sys::perfetto::pool::OWN_SESSION;
-use atrace_sys::perfetto::proto;
 use atrace_sys::perfetto::wire::Moved;
 use atrace_sys::process;
 
 use super::producer;
+use super::trace_file::{TraceFile, Whose, add};
 use super::writer::POOL;
 use crate::AtraceTag;
 
@@ -114,20 +114,21 @@ impl Drop for Recording {
 
 /// The file, and what is added to each packet.
 struct Writer {
-    file: File,
+    file: TraceFile,
     arena: &'static Arena,
     speed: Speed,
     anchored: u64,
     places: Vec<Moved>,
     bytes: Vec<u8>,
-    pid: u64,
-    uid: u64,
+    pid: u32,
+    uid: u32,
 }
 
 impl Writer {
     fn new(file: File, arena: &'static Arena) -> Self {
-        let (pid, uid) = (process::raw_id().into(), process::user().into());
+        let (pid, uid) = (process::raw_id(), process::user());
         let (places, bytes) = (Vec::new(), Vec::new());
+        let file = TraceFile::new(file);
         Self { file, arena, speed: Speed::default(), anchored: 0, places, bytes, pid, uid }
     }
 
@@ -175,24 +176,11 @@ impl Writer {
         arena.take_handed(|place| places.push(place));
         bytes.clear();
         for place in places.drain(..) {
-            arena.read(&place, |writer, packet| add(bytes, packet, writer.into(), *pid, *uid));
+            arena.read(&place, |writer, packet| {
+                add(bytes, packet, &Whose::new(writer.into(), *pid, *uid), false);
+            });
         }
-        self.file.write_all(&self.bytes)?;
+        self.file.write(&self.bytes)?;
         Ok(!self.bytes.is_empty())
-    }
-}
-
-/// Adds a packet to a trace, with whose it is: the sequence, the process, the user.
-fn add(bytes: &mut Vec<u8>, packet: &[u8], sequence: u64, pid: u64, uid: u64) {
-    let mut whose = [0; 32];
-    let mut writer = proto::Writer::new(&mut whose);
-    writer.number(10, sequence).number(79, pid).number(3, uid);
-    let whose = writer.finish().unwrap_or_default();
-    let mut head = [0; 16];
-    let mut writer = proto::Writer::new(&mut head);
-    writer.length(1, packet.len() + whose.len());
-    let head = writer.finish().unwrap_or_default();
-    for part in [head, packet, whose] {
-        bytes.extend_from_slice(part);
     }
 }

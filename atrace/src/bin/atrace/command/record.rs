@@ -138,12 +138,7 @@ pub(crate) fn main(args: &RecordArgs) -> Result<()> {
     };
     let signals = Signals::catch()?;
     let mut buffer = Buffer::make(args)?;
-    for event in &events {
-        if event == buffer::TEACHER {
-            buffer.instance().control(&format!("events/{event}/filter"), "0")?;
-        }
-        buffer.instance().control(&format!("events/{event}/enable"), "1")?;
-    }
+    buffer::enable(buffer.instance(), &events)?;
     matching.iter().for_each(|process| warn_of(*process));
 
     let mut tally = Tally::default();

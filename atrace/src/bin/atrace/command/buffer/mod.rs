@@ -12,7 +12,7 @@ mod top;
 pub(crate) use self::categories::events;
 pub(crate) use self::leftover::sweep;
 pub(crate) use self::names::Names;
-pub(crate) use self::ring::{TEACHER, make, prepare, remove};
+pub(crate) use self::ring::{enable, make, prepare, remove};
 pub(crate) use self::save::{kept, save, save_from};
 pub(crate) use self::tally::Tally;
 pub(crate) use self::top::Top;

@@ -14,7 +14,7 @@ use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousan
 pub(crate) const PREFIX: &str = "atrace-recording";
 
 /// The event that has the kernel learn which process a thread is of.
-pub(crate) const TEACHER: &str = "sched/sched_process_exit";
+pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 
 /// How many names of threads the kernel shall keep. It kept 128 before Linux 6.10, for the whole machine.
 const NAMES: u64 = 4096;
@@ -45,6 +45,17 @@ pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result<()> {
         instance.control(&format!("{teacher}/enable"), "1")?;
     } else {
         say("this kernel has no events/sched: the picture will not be grouped by process");
+    }
+    Ok(())
+}
+
+/// Has these events of the kernel recorded, too.
+pub(crate) fn enable(instance: &Instance, events: &[String]) -> Result<()> {
+    for event in events {
+        if event == TEACHER {
+            instance.control(&format!("events/{event}/filter"), "0")?;
+        }
+        instance.control(&format!("events/{event}/enable"), "1")?;
     }
     Ok(())
 }

@@ -18,9 +18,11 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 
+use atrace::shown::shown;
 use atrace_sys::fork::{Generation, generation};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
@@ -46,6 +48,15 @@ pub(crate) struct Output {
 impl Output {
     /// Makes sure that `path` can be written, before there is anything to write.
     pub(crate) fn create(path: &Path, replace: bool, owner: Option<&Caller>) -> Result<Self> {
+        Self::create_as(path, replace, owner, false)
+    }
+
+    /// The same for a file that is of use at any moment: what a killed command has of it stays.
+    pub(crate) fn create_live(path: &Path, replace: bool, owner: Option<&Caller>) -> Result<Self> {
+        Self::create_as(path, replace, owner, true)
+    }
+
+    fn create_as(path: &Path, replace: bool, owner: Option<&Caller>, is_live: bool) -> Result<Self> {
         let roots = owner.and_then(|_| roots_own(parent(path)));
         let actor = owner.filter(|_| roots.is_none()).cloned();
         let by_root = geteuid().is_root();
@@ -59,7 +70,7 @@ impl Output {
                 None => Target::of_user(path, replace)?,
             };
             target.sweep();
-            let (temporary, file) = target.make_temporary(by_root).map_err(unwritable(path))?;
+            let (temporary, file) = target.make_temporary(by_root, is_live).map_err(unwritable(path))?;
             Ok((target, temporary, file))
         };
         let (target, temporary, file) = match &actor {
@@ -89,6 +100,21 @@ impl Output {
     pub(crate) fn fill(&mut self, write: impl FnOnce(&mut &File) -> io::Result<()>) -> io::Result<()> {
         write(&mut &self.file)?;
         self.file.sync_data()
+    }
+
+    /// The file, for who writes it bit by bit.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Moves a file that was written bit by bit to its place. Where that fails, it stays where it is.
+    pub(crate) fn finish_live(mut self) -> Result<PathBuf> {
+        self.is_moved = true;
+        let left = || format!("it is complete beside its place: {}", shown(self.temporary.as_bytes()));
+        let done = self.file.sync_data().map_err(Failure::from);
+        let done = done.and_then(|()| self.act(|| self.target.put(&self.temporary)));
+        done.map_err(|e| Failure::new(format!("{e}\natrace: {}", left())))?;
+        Ok(std::mem::take(&mut self.target.named))
     }
 
     /// Moves the file to its place.

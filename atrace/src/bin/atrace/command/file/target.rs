@@ -22,6 +22,9 @@ use crate::command::terminal::{Failure, Result, failed, say, shown_path};
 /// What a file's name ends in while it is written; the number of the process stands before.
 const UNFINISHED: &str = ".atrace";
 
+/// What the names of files end in that are written as events come.
+const LIVE: &str = ".pftrace";
+
 /// A name in a directory.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -102,7 +105,7 @@ impl Target {
     }
 
     /// Makes the file that is written; nobody else's, under whatever name is free.
-    pub(crate) fn make_temporary(&self, by_root: bool) -> io::Result<(OsString, File)> {
+    pub(crate) fn make_temporary(&self, by_root: bool, is_live: bool) -> io::Result<(OsString, File)> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(if by_root { 0o600 } else { 0o666 });
         let mut tries = 0_u32;
@@ -113,7 +116,9 @@ impl Target {
             if tries > 0 {
                 name.push(format!("-{:x}", chance()));
             }
-            name.push(UNFINISHED);
+            if !is_live {
+                name.push(UNFINISHED);
+            }
             match openat(&self.directory, &name, flags, mode) {
                 Ok(file) => return Ok((name, File::from(file))),
                 // Planted, or of an earlier process of this number that was another user's.
@@ -147,19 +152,23 @@ impl Target {
         Ok(unlinkat(&self.directory, name, AtFlags::empty())?)
     }
 
-    /// Removes what killed commands have left unfinished here. The buffers that they read from keep what was
-    /// recorded.
+    /// Removes what killed commands have left unfinished here, where the buffers that they read from keep what was
+    /// recorded. A file that was written as events came is of use, and only named.
     pub(crate) fn sweep(&self) {
         let way = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         for entry in fs::read_dir(way).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            if maker(&name, &self.name).is_some_and(|pid| !Process(pid).exists()) && self.is_leftover(&name) {
+            let Some((pid, is_live)) = maker(&name, &self.name) else { continue };
+            if !Process(pid).exists() && self.is_leftover(&name) {
                 let shown = shown(name.as_bytes());
-                match self.remove(&name) {
+                match if is_live { Err(None) } else { self.remove(&name).map_err(Some) } {
+                    Err(None) => say(format_args!(
+                        "{shown} is what a recording had whose command (process {pid}) was killed: it can be opened as it is"
+                    )),
                     Ok(()) => {
                         say(format_args!("removed {shown}, which an earlier recording left unfinished"))
                     }
-                    Err(e) => say(format_args!("removing {shown}: {e}")),
+                    Err(Some(e)) => say(format_args!("removing {shown}: {e}")),
                 }
             }
         }
@@ -181,15 +190,17 @@ impl Target {
     }
 }
 
-/// The process that made `.NAME.PID.atrace`, or `.NAME.PID` beside a file of that name, as it was called once.
-fn maker(name: &OsStr, beside: &OsStr) -> Option<u32> {
+/// The process that made `.NAME.PID.atrace`, or, written as events came, `.NAME.pftrace.PID` or `.NAME.PID` beside a file
+/// of that name; and which of both it is.
+fn maker(name: &OsStr, beside: &OsStr) -> Option<(u32, bool)> {
     let name = name.as_bytes().strip_prefix(b".")?;
-    let pid = match name.strip_suffix(UNFINISHED.as_bytes()) {
-        Some(name) => name.rsplit(|&byte| byte == b'.').next()?.split(|&byte| byte == b'-').next()?,
-        None => name.strip_prefix(beside.as_bytes())?.strip_prefix(b".")?,
-    };
+    let unfinished = name.strip_suffix(UNFINISHED.as_bytes());
+    let mut parts = unfinished.unwrap_or(name).rsplitn(2, |&byte| byte == b'.');
+    let (pid, of) = (parts.next()?.split(|&byte| byte == b'-').next()?, parts.next()?);
+    let is_known = unfinished.is_some() || of == beside.as_bytes() || of.ends_with(LIVE.as_bytes());
     let is_number = !pid.is_empty() && pid.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(pid).ok().filter(|_| is_number)?.parse().ok()
+    let pid = std::str::from_utf8(pid).ok().filter(|_| is_number && is_known)?.parse().ok()?;
+    Some((pid, unfinished.is_none()))
 }
 
 pub(crate) fn parent(path: &Path) -> &Path {
@@ -236,8 +247,11 @@ mod tests {
     #[test]
     fn leftovers_are_known_by_their_names() {
         let maker = |name: &str| maker(name.as_ref(), "out".as_ref());
-        for (name, pid) in [(".out.12.atrace", 12), (".a.b.12-ff.atrace", 12), (".out.12", 12)] {
-            assert_eq!(maker(name), Some(pid), "{name}");
+        for (name, pid) in [(".out.12.atrace", 12), (".a.b.12-ff.atrace", 12)] {
+            assert_eq!(maker(name), Some((pid, false)), "{name}");
+        }
+        for (name, pid) in [(".out.12", 12), (".out.12-ff", 12), (".a.b.pftrace.7", 7)] {
+            assert_eq!(maker(name), Some((pid, true)), "{name}");
         }
         for name in [
             ".else.12",

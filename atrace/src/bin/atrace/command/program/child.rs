@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{Pid, WaitId, WaitIdOptions, getpgid, getpgrp, kill_process, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpgid, getpgrp, kill_process, waitid};
 
 use crate::command::caller::Caller;
 use crate::command::program::signals::Signals;
@@ -24,17 +24,40 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// The program, and what it is given.
 pub(crate) struct Program<'a> {
-    pub(crate) command: &'a [OsString],
-    pub(crate) marker: &'a Path,
+    command: &'a [OsString],
+    marker: Option<&'a Path>,
     /// The directory of the buffer for names.
-    pub(crate) names: Option<&'a Path>,
-    /// The path of its property store.
-    pub(crate) store: &'a Path,
+    names: Option<&'a Path>,
+    /// Variables of its environment; those without a value it is not to have.
+    variables: Vec<(&'a str, Option<&'a Path>)>,
     /// Who it runs as, if not the user of this process.
-    pub(crate) user: Option<&'a Caller>,
+    user: Option<&'a Caller>,
 }
 
-impl Program<'_> {
+impl<'a> Program<'a> {
+    /// One that writes to this marker, by this property store.
+    pub(crate) fn of_kernel(
+        command: &'a [OsString],
+        marker: &'a Path,
+        names: Option<&'a Path>,
+        store: &'a Path,
+        user: Option<&'a Caller>,
+    ) -> Self {
+        let variables = vec![("ATRACE_PROPERTIES", Some(store)), ("ATRACE_BACKEND", None)];
+        Self { command, marker: Some(marker), names, variables, user }
+    }
+
+    /// One that finds this socket's service.
+    pub(crate) fn of_service(command: &'a [OsString], socket: &'a Path, user: Option<&'a Caller>) -> Self {
+        let backend = Some(Path::new("perfetto"));
+        let variables = vec![
+            ("PERFETTO_PRODUCER_SOCK_NAME", Some(socket)),
+            ("ATRACE_BACKEND", backend),
+            ("ATRACE_MARKER", None),
+        ];
+        Self { command, marker: None, names: None, variables, user }
+    }
+
     /// Starts the program.
     pub(crate) fn start(&self) -> Result<Child> {
         let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
@@ -42,7 +65,9 @@ impl Program<'_> {
         fcntl_setfd(&report, FdFlags::empty()).map_err(failed("sharing a pipe"))?;
         let mut command = Command::new(this);
         command.arg("__become").arg("--report").arg(report.as_raw_fd().to_string());
-        command.arg("--marker").arg(self.marker);
+        if let Some(marker) = self.marker {
+            command.arg("--marker").arg(marker);
+        }
         if let Some(names) = self.names {
             command.arg("--names").arg(names);
         }
@@ -57,7 +82,12 @@ impl Program<'_> {
                 command.env("USER", name).env("LOGNAME", name).env("HOME", home);
             }
         }
-        command.env("ATRACE_PROPERTIES", self.store).env_remove("ATRACE_BACKEND");
+        for (name, value) in &self.variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         let mut child =
             command.arg("--").args(self.command).spawn().map_err(failed("starting the program"))?;
         drop(report);
@@ -73,12 +103,13 @@ impl Program<'_> {
     }
 }
 
-/// Waits for the program, hands on the signals of this process, and calls `look` from time to time.
+/// Waits for the program, hands on the signals of this process, and calls `look` from time to time, with whether SIGUSR1
+/// came: that, where it is caught, is for this process.
 pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
     mut witness: Option<Witness>,
-    mut look: impl FnMut() -> Result<()>,
+    mut look: impl FnMut(bool) -> Result<()>,
 ) -> Result<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::new("the program has no number"))?;
@@ -93,7 +124,8 @@ pub(crate) fn wait(
         // Early looks come soon, so that programs that do not live long are seen.
         let (came, is_over) =
             signals.wait(Some(&ended), Duration::from_millis(1 << looks.min(16)).min(LOOK))?;
-        if let Some(came) = came {
+        let asks = came.is_some_and(|came| came.signal == Signal::USR1);
+        if let Some(came) = came.filter(|_| !asks) {
             let is_groups = witness.as_mut().is_some_and(|witness| witness.saw(came.signal));
             // What the terminal sends is for those who are in its job; what a process sends to a group reaches the
             // program if it has not left that.
@@ -107,7 +139,7 @@ pub(crate) fn wait(
         if let Some(witness) = &mut witness {
             witness.look();
         }
-        look()?;
+        look(asks)?;
     }
     child.wait().map_err(failed("waiting for the program"))
 }

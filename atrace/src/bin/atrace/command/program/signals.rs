@@ -32,8 +32,14 @@ pub(crate) struct Signals {
 impl Signals {
     /// Catches those that ask to end. An ignored one stays ignored, as under `nohup`.
     pub(crate) fn catch() -> Result<Self> {
+        Self::catch_also(None)
+    }
+
+    /// The same, and another one.
+    pub(crate) fn catch_also(other: Option<Signal>) -> Result<Self> {
         let ignored = Process::this().ignored_signals();
-        Self::of(ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0))
+        let ends = ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
+        Self::of(ends.chain(other))
     }
 
     #[allow(unsafe_code, reason = "a handler may do little, which the compiler does not know")]

@@ -1,6 +1,6 @@
 //! The process that `atrace run` starts: `atrace` once more, which prepares and then becomes the program.
 //!
-//! It opens the marker, which the program inherits, and takes on the rights of the caller. It writes an error to the
+//! It opens the marker, if there is one, which the program inherits, and takes on the rights of the caller. It writes an error to the
 //! pipe that `--report` names, which is closed when the program starts.
 
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ pub(crate) struct StageArgs {
     #[arg(long)]
     pub(crate) report: RawFd,
     #[arg(long)]
-    pub(crate) marker: PathBuf,
+    pub(crate) marker: Option<PathBuf>,
     #[arg(long)]
     pub(crate) names: Option<PathBuf>,
     #[arg(long)]
@@ -57,7 +57,8 @@ pub(crate) fn main(args: &StageArgs) -> ExitCode {
 }
 
 fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
-    let named = inherit(&args.marker).map_err(failed(shown_path(&args.marker)))?;
+    let named =
+        args.marker.as_ref().map(|marker| inherit(marker).map_err(failed(shown_path(marker)))).transpose()?;
     if let Some(names) = &args.names {
         Names::begin(names).map_err(failed(shown_path(names)))?;
     }
@@ -66,7 +67,9 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
             .map_err(|e| Failure::new(format!("becoming user {uid}: {e}")).with_status(125))?;
     }
     let (program, rest) = args.command.split_first().ok_or_else(|| Failure::new("no program"))?;
-    let error = Command::new(program).args(rest).env("ATRACE_MARKER", named).exec();
+    let mut command = Command::new(program);
+    command.args(rest).envs(named.map(|named| ("ATRACE_MARKER", named)));
+    let error = command.exec();
     let (status, hint) = match error.kind() {
         io::ErrorKind::NotFound if args.uid.is_some() => {
             (127, " (sudo sets PATH anew: name the program with its path)")

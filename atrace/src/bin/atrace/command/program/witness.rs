@@ -71,7 +71,7 @@ impl Witness {
         let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
         let mut command = Command::new(this);
         command.arg("__witness").args(numbers);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed("starting a witness of signals"))?;
         let Some(reports) = child.stdout.take() else { return Ok(None) };
         let mut witness = Self { child, reports, reported: Vec::new(), by: generation() };

@@ -1,48 +1,23 @@
-//! `atrace run`: one program, traced into a ring buffer of its own.
+//! `atrace run --kernel`: one program, traced into a ring buffer of its own, and the kernel's events if they are wanted.
 //!
 //! The program finds the buffer's marker open, and a property store in which everything is on, through its
 //! environment. So do its children, whatever they call themselves; no other process is reached.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-
+use atrace::tracefs;
 use rustix::process::geteuid;
 
+use super::{RunArgs, default_name};
 use crate::command::buffer::{self, Names, Tally};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes::Note;
-use crate::command::program::{FAILED, Program, ProgramStore, Signals, Tree, Witness, code, wait};
+use crate::command::program::{Program, ProgramStore, Signals, Tree, Witness, code, wait};
 use crate::command::terminal::{Failure, Result, say, shown_path};
 
 /// How many processes a program has as a rule: more are named, too, but the recording is copied once more.
 const PROCESSES: usize = 100;
 
-#[derive(clap::Args, Debug)]
-pub(crate) struct RunArgs {
-    /// The file to save [default: the program's name, then .ftrace]
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Replace the file if it exists
-    #[arg(short, long)]
-    force: bool,
-    /// The size of the ring buffer for each CPU, in KB [default: 16384, less where memory is small]
-    #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
-    buffer: Option<u64>,
-    /// Run the program as root, although sudo was called by somebody else
-    #[arg(long)]
-    root: bool,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
-    command: Vec<OsString>,
-}
-
-/// Fails as other commands that start one do.
-pub(crate) fn main(args: &RunArgs) -> Result<u8> {
-    record(args).map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
-}
-
-fn record(args: &RunArgs) -> Result<u8> {
+pub(super) fn record(args: &RunArgs) -> Result<u8> {
     if cfg!(target_os = "android") {
         return Err(Failure::new(
             "the programs of Android write to the device's one buffer: use `atrace record`",
@@ -51,8 +26,9 @@ fn record(args: &RunArgs) -> Result<u8> {
     let caller = Caller::behind_sudo()?;
     let signals = Signals::catch()?;
     buffer::sweep()?;
+    let events = buffer::events(&tracefs::root()?, &args.categories)?;
     let instance = buffer::make(args.buffer)?;
-    let path = args.output.clone().unwrap_or_else(|| default_name(&args.command));
+    let path = args.output.clone().unwrap_or_else(|| default_name(&args.command, ".ftrace"));
     let output = Output::create(&path, args.force, caller.as_ref())?;
     let _note = Note::write(&path, caller.as_ref());
     let user = if args.root { None } else { caller.as_ref() };
@@ -63,16 +39,11 @@ fn record(args: &RunArgs) -> Result<u8> {
     let (marker, properties) = (instance.marker_path(), store.path());
     let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
     let mut tree = Tree::new(marker.clone(), &properties, uid);
-    let program = Program {
-        command: &args.command,
-        marker: &marker,
-        names: names.directory(),
-        store: &properties,
-        user,
-    };
+    buffer::enable(&instance, &events)?;
+    let program = Program::of_kernel(&args.command, &marker, names.directory(), &properties, user);
     let mut child = program.start()?;
     let mut tally = Tally::default();
-    let status = wait(&mut child, &signals, witness, || {
+    let status = wait(&mut child, &signals, witness, |_| {
         tally.look(&instance)?;
         tree.look(&names.living(), tally.written() == 0);
         Ok(())
@@ -90,12 +61,4 @@ fn record(args: &RunArgs) -> Result<u8> {
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
     buffer::remove(instance)?;
     Ok(code(status))
-}
-
-/// The name of the program, in the current directory.
-fn default_name(command: &[OsString]) -> PathBuf {
-    let program = command.first().map(Path::new);
-    let mut name = program.and_then(Path::file_name).unwrap_or("trace".as_ref()).to_owned();
-    name.push(".ftrace");
-    name.into()
 }
