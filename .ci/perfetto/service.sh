@@ -15,7 +15,7 @@ cargo build --quiet -p atrace-subscriber --example service_with_tracing
 check() {
     # Also as the program of somebody who has no rights.
     cp "$built/examples/$1" "$dir/$1" && chmod 755 "$dir" "$dir/$1"
-    env -u SUDO_GID SUDO_UID=65534 "$built/atrace" run -o "$dir/$1.ftrace" -- "$dir/$1" 2>"$dir/said"
+    env -u SUDO_GID SUDO_UID=65534 "$built/atrace" run --kernel -o "$dir/$1.ftrace" -- "$dir/$1" 2>"$dir/said"
     cat "$dir/said"
     grep -q 'events written, none lost$' "$dir/said"
     node - "$2" "$3" "$4" >"$dir/expected.json" <<'NODE'

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo build -p atrace-subscriber --example service_with_tracing
-//! sudo atrace run -- target/debug/examples/service_with_tracing
+//! atrace run -- target/debug/examples/service_with_tracing
 //! ```
 //!
 //! leaves `service_with_tracing.ftrace`, which <https://ui.perfetto.dev> opens. In it: on each thread the slices of the

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! cargo build -p atrace --example service
-//! sudo atrace run -- target/debug/examples/service
+//! atrace run -- target/debug/examples/service
 //! ```
 //!
-//! leaves `service.ftrace`, which <https://ui.perfetto.dev> opens. In it: on each thread the slices of the
+//! leaves `service.pftrace`, which <https://ui.perfetto.dev> opens. In it: on each thread the slices of the
 //! work done there (`parse`, `render 7`), a track `requests` with a slice for each request's whole life, most
 //! of which is waiting, the counters `waiting` and `answered`, and instants where something was unusual.
 

@@ -199,19 +199,27 @@ mod cases {
         let here = Here::new();
         let of = |args: &[&str]| end(here.atrace(&name).args(args));
         refused(
-            &of(&["run", "-o", "out", "--", "/nonexistent/program"]),
+            &of(&["run", "--kernel", "-o", "out", "--", "/nonexistent/program"]),
             127,
             &["/nonexistent/program: No such file"],
         );
-        refused(&of(&["run", "-o", "out", "--", "/etc/passwd"]), 126, &["/etc/passwd: Permission denied"]);
-        refused(&of(&["run", "-o", "no/out", "--", "true"]), 125, &["can't write to no/out", "-o"]);
         refused(
-            &of(&["run", "-b", "999999999999", "--", "true"]),
+            &of(&["run", "--kernel", "-o", "out", "--", "/etc/passwd"]),
+            126,
+            &["/etc/passwd: Permission denied"],
+        );
+        refused(
+            &of(&["run", "--kernel", "-o", "no/out", "--", "true"]),
+            125,
+            &["can't write to no/out", "-o"],
+        );
+        refused(
+            &of(&["run", "--kernel", "-b", "999999999999", "--", "true"]),
             125,
             &["--buffer 999999999999", "at most"],
         );
         refused(&of(&["run"]), 2, &["Usage: atrace run"]);
-        refused(&of(&["run", "-b", "0", "--", "true"]), 2, &["0 is not in"]);
+        refused(&of(&["run", "--kernel", "-b", "0", "--", "true"]), 2, &["0 is not in"]);
         assert_eq!(here.files(), [""; 0]);
         fs::write(here.path("out"), "mine").unwrap();
         let ran = end(&mut here.run(&name, &[]));
@@ -221,7 +229,7 @@ mod cases {
 
         let plain = |args: &[&str]| end(here.atrace(&name).args(args).uid(USER).gid(USER));
         let root_only = ["no permission to use /sys/kernel/tracing", "sudo"];
-        refused(&plain(&["run", "-o", "out2", "--", "true"]), 125, &root_only);
+        refused(&plain(&["run", "--kernel", "-o", "out2", "--", "true"]), 125, &root_only);
         refused(&plain(&["record", "-t", "1s", "-c", "sched", "-o", "out2"]), 1, &root_only);
         assert_eq!(here.files(), ["out"]);
     }
@@ -235,7 +243,8 @@ mod cases {
             return;
         }
         let here = Here::new();
-        let ran = end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace run -- true"));
+        let ran =
+            end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace run --kernel -- true"));
         refused(&ran, 125, &["tracefs is not mounted", "mount -t tracefs nodev /sys/kernel/tracing"]);
     }
 
@@ -303,7 +312,7 @@ mod cases {
         assert_eq!(fs::read_dir(&disk).unwrap().count(), 0, "half a file was left");
         let rescue = ran.stderr.lines().find_map(|line| line.split_once("make room and run: ")).unwrap().1;
         // The next recording leaves it alone and says so.
-        let other = end(here.atrace(&name).args(["run", "-o", "other", "--", "true"]));
+        let other = end(here.atrace(&name).args(["run", "--kernel", "-o", "other", "--", "true"]));
         assert!(other.stderr.contains("still holds a recording that could not be saved"), "{other:?}");
         let kept = here.path("kept");
         let rescued =
@@ -338,7 +347,7 @@ mod cases {
         // Until the pipe is written to. The command waits for it neither itself nor through its output.
         let script = "cat fifo >/dev/null 2>&1 & exit 5";
         let child = Ending(here.path("fifo"));
-        let ran = end(command.args(["run", "-o", "out", "--", "sh", "-c", script]));
+        let ran = end(command.args(["run", "--kernel", "-o", "out", "--", "sh", "-c", script]));
         assert_eq!(ran.status.code(), Some(5), "{ran:?}");
         assert!(ran.stderr.contains("is still held open by") && ran.stderr.contains("(cat)"), "{ran:?}");
         let left = left_by(ran.pid);
@@ -355,7 +364,7 @@ mod cases {
         });
         // Other recordings of this moment look at it, and so keep it from going; or were faster.
         until("the next recording removes it", || {
-            let next = end(here.atrace(&name).args(["run", "-fo", "out", "--", "true"]));
+            let next = end(here.atrace(&name).args(["run", "--kernel", "-fo", "out", "--", "true"]));
             assert!(next.status.success(), "{next:?}");
             !left[0].exists()
         });

@@ -456,7 +456,8 @@ mod cases {
             ];
             let mut held = 0;
             for harm in harms {
-                let mut run = here.command(&["run", "-f", "-o", "out", "--", "/bin/sh", "-c", harm]);
+                let mut run =
+                    here.command(&["run", "--kernel", "-f", "-o", "out", "--", "/bin/sh", "-c", harm]);
                 run.env("SUDO_UID", MALLORY.to_string()).env("SUDO_GID", MALLORY.to_string());
                 let ran = common::end_of(run.spawn().unwrap());
                 assert_eq!(ran.status.code(), Some(0), "{harm}: {ran:?}");
@@ -470,7 +471,7 @@ mod cases {
             // What the last of them holds open goes with the next recording after it.
             let instances = tracefs::root().unwrap().join("instances");
             until("nothing is held any more", || {
-                let ran = here.atrace(&["run", "-f", "-o", "out", "--", "true"]);
+                let ran = here.atrace(&["run", "--kernel", "-f", "-o", "out", "--", "true"]);
                 assert!(ran.status.success(), "{ran:?}");
                 let left = fs::read_dir(&instances).unwrap().flatten();
                 let is_ours = |name: &str| name.starts_with(&format!("atrace-recording-{held}-"));
@@ -614,7 +615,7 @@ mod cases {
             assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
             let ran = here.atrace(&["record", "-t", "100ms", "-a", "other", "--wait", "-f", "-o", "out"]);
             assert!(!ran.status.success() && ran.stderr.contains("is not this user's alone"), "{ran:?}");
-            let ran = here.atrace(&["run", "-f", "-o", "out", "--", "true"]);
+            let ran = here.atrace(&["run", "--kernel", "-f", "-o", "out", "--", "true"]);
             assert!(ran.status.success(), "{ran:?}");
             assert_eq!(patterns(ALICE), ["hers"]);
             here.is_unharmed();
@@ -627,7 +628,7 @@ mod cases {
             assert_eq!(patterns(ALICE), [""; 0]);
             assert!(here.atrace(&["status"]).stderr.is_empty());
             assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
-            let ran = here.atrace(&["run", "-f", "-o", "out", "--", "true"]);
+            let ran = here.atrace(&["run", "--kernel", "-f", "-o", "out", "--", "true"]);
             assert!(ran.status.success(), "{ran:?}");
             assert_eq!(fs::read_dir(folder).unwrap().count(), 0, "{ran:?}");
             here.is_unharmed();

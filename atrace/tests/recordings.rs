@@ -288,7 +288,7 @@ mod cases {
         child.kill().unwrap();
         child.wait().unwrap();
         until("it is saved and gone", || {
-            let ran = end(here.atrace(&name).args(["run", "-fo", "next", "--", "true"]));
+            let ran = end(here.atrace(&name).args(["run", "--kernel", "-fo", "next", "--", "true"]));
             assert!(ran.status.success(), "{ran:?}");
             left_by(child.id()).is_empty()
         });
@@ -323,7 +323,7 @@ mod cases {
         chown(place.join(&kept[1]), Some(ATTACKER), None).unwrap();
         fs::remove_file(place.join(&kept[2])).unwrap();
         owned_link(&here.path("program"), &place.join(&kept[2]), ATTACKER);
-        let ran = end(here.atrace(&name).args(["run", "-o", "place/out", "--", "true"]));
+        let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", "place/out", "--", "true"]));
         assert!(ran.status.success(), "{ran:?}");
         for name in &mine {
             assert!(fs::symlink_metadata(place.join(name)).is_err(), "{name} is left: {ran:?}");
@@ -374,7 +374,7 @@ mod cases {
         let here = Here::new();
         directory(&here, "home", CALLER, 0o755);
         let next = || {
-            let ran = end(here.atrace(&name).args(["run", "-fo", "next", "--", "true"]));
+            let ran = end(here.atrace(&name).args(["run", "--kernel", "-fo", "next", "--", "true"]));
             assert!(ran.status.success(), "{ran:?}");
         };
         // Where it was to be, for whom it was to be. Another command of this moment may do it.
@@ -565,7 +565,7 @@ mod cases {
         fs::set_permissions(&elevated, fs::Permissions::from_mode(0o4755)).unwrap();
         let of = |program: &[&str]| {
             let mut command = here.atrace(&name);
-            let ran = end(command.args(["run", "-f", "-o", "out", "--"]).args(program));
+            let ran = end(command.args(["run", "--kernel", "-f", "-o", "out", "--"]).args(program));
             assert!(ran.status.success() && !ran.stderr.contains("none lost"), "{ran:?}");
             ran.stderr
         };
@@ -611,7 +611,7 @@ mod cases {
         let odd = here.path("pro\ngram");
         fs::copy(here.path("program"), &odd).unwrap();
         let mut command = here.atrace(&name);
-        command.args(["run", "-o", "out", "--"]).arg(&odd).args([
+        command.args(["run", "--kernel", "-o", "out", "--"]).arg(&odd).args([
             &name,
             "--exact",
             "--nocapture",
@@ -641,17 +641,18 @@ mod cases {
         }
         let here = Here::new();
         let odd = "no\x1b[2J\nprogram";
-        let ran = end(here.atrace(&name).args(["run", "-o", "out", "--", odd]));
+        let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", "out", "--", odd]));
         assert!(ran.stderr.contains("no\\x1b[2J\\x0aprogram: No such file"), "{ran:?}");
-        let ran = end(here.atrace(&name).args(["run", "-o", &format!("{odd}/out"), "--", "true"]));
+        let ran =
+            end(here.atrace(&name).args(["run", "--kernel", "-o", &format!("{odd}/out"), "--", "true"]));
         assert!(ran.stderr.contains("can't write to no\\x1b[2J\\x0aprogram/out"), "{ran:?}");
         // Who holds the buffer is called what they want.
         let script = "(exec -a $'a\\e[2Jb' sleep 3 >/dev/null 2>&1) & sleep 0.3";
-        let ran = end(here.atrace(&name).args(["run", "-o", odd, "--", "bash", "-c", script]));
+        let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", odd, "--", "bash", "-c", script]));
         assert!(ran.stderr.contains("(a\\x1b[2Jb)") && !ran.stderr.contains('\x1b'), "{ran:?}");
         assert!(ran.stderr.contains("saved no\\x1b[2J\\x0aprogram: open it"), "{ran:?}");
         until("its buffer can go", || {
-            let _ = end(here.atrace(&name).args(["run", "-fo", "out", "--", "true"]));
+            let _ = end(here.atrace(&name).args(["run", "--kernel", "-fo", "out", "--", "true"]));
             left_by(ran.pid).is_empty()
         });
     }

@@ -120,7 +120,7 @@ impl Patient {
             report.bad(
                 Topic::Marker,
                 format!("the marker can't be written to: {reason}"),
-                "record it with `sudo atrace run -- PROGRAM`, or run it as root",
+                "record it with `atrace run -- PROGRAM`, or run it as root",
             );
         }
     }

@@ -51,14 +51,14 @@ impl Here {
         command
     }
 
-    /// `atrace run -o out … -- program case`.
+    /// `atrace run --kernel -o out … -- program case`.
     pub fn run(&self, case: &str, options: &[&str]) -> Command {
         self.run_to("out", case, options)
     }
 
     pub fn run_to(&self, output: &str, case: &str, options: &[&str]) -> Command {
         let mut command = self.atrace(case);
-        command.args(["run", "-o", output]).args(options).arg("--").arg(self.path("program"));
+        command.args(["run", "--kernel", "-o", output]).args(options).arg("--").arg(self.path("program"));
         command.args([case, "--exact", "--nocapture", "--test-threads=1"]);
         command
     }

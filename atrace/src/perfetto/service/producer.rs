@@ -220,7 +220,8 @@ impl Producer {
                 self.sources.retain(|source| source.name != name);
             }
             "CommitData" => self.commit(arguments, books)?,
-            "RegisterTraceWriter" | "UnregisterTraceWriter" => {
+            // Not when it registers: it may have written already, and that was taken.
+            "UnregisterTraceWriter" => {
                 let writer = u16::try_from(number(1)).map_err(|_| Fault::Writer)?;
                 if let Some(track) = self.tracks.get_mut(&writer) {
                     track.sequence.begin_anew();

@@ -1,0 +1,568 @@
+//! `atrace run` as a tracing service, from a program's first event to the file, as an ordinary user.
+
+mod common;
+mod here;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../real-service/src/trace.rs"]
+mod trace;
+
+#[allow(unsafe_code, reason = "processes fork, and are killed, as C programs")]
+mod cases {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::process::CommandExt as _;
+    use std::path::{Path, PathBuf};
+    use std::process::{Command, Stdio};
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
+
+    use atrace::perfetto;
+    use atrace::*;
+
+    use crate::common::{self, Ran, case, is_root, until};
+    use crate::here::{Here, USER, end, signal};
+    use crate::trace::{Event, Trace, processed};
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    /// A place where the ordinary user may write, and the command that records the case there.
+    struct Place(Here);
+
+    impl Place {
+        fn new() -> Self {
+            let here = Here::new();
+            fs::create_dir(here.path("place")).unwrap();
+            fs::set_permissions(here.path("place"), fs::Permissions::from_mode(0o777)).unwrap();
+            Self(here)
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path("place").join(name)
+        }
+
+        fn files(&self) -> Vec<String> {
+            let entries = fs::read_dir(self.0.path("place")).unwrap();
+            let mut names: Vec<_> =
+                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+
+        /// `atrace run -o out … -- program case`, as a user without rights.
+        fn run(&self, case: &str, options: &[&str]) -> Command {
+            let mut command = self.0.atrace(case);
+            command.args(["run", "-o", "out"]).args(options).arg("--").arg(self.0.path("program"));
+            command.args([case, "--exact", "--nocapture", "--test-threads=1"]);
+            command.current_dir(self.0.path("place"));
+            as_user(&mut command);
+            command
+        }
+
+        /// Reads the trace, which Perfetto's own reader finds no fault with.
+        fn trace(&self, name: &str) -> Trace {
+            sound(&self.path(name));
+            Trace::open(&self.path(name))
+        }
+    }
+
+    // SAFETY: no preconditions.
+    fn as_user(command: &mut Command) {
+        if unsafe { libc::geteuid() } == 0 {
+            command.uid(USER).gid(USER);
+        }
+    }
+
+    /// Perfetto's own reader knows of no error, and of no loss.
+    fn sound(path: &Path) {
+        const FAULTS: &str =
+            "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0";
+        if let Some(answers) = processed(path, &[FAULTS]) {
+            assert!(answers[0].contains("\"rows\":[]"), "{answers:?}");
+        }
+    }
+
+    fn names(events: &[Event], pid: u64) -> Vec<String> {
+        let of_it = events.iter().filter(|event| event.pid == pid);
+        let name = |event: &Event| event.name.as_ref().map(|name| String::from_utf8_lossy(name).into_owned());
+        of_it.map(|event| name(event).unwrap_or_else(|| "end".to_owned())).collect()
+    }
+
+    fn number(ran: &Ran, word: &str) -> u64 {
+        ran.said(word).iter().map(|text| text.parse::<u64>().unwrap()).sum()
+    }
+
+    /// Forks a process that traces, and ends at once; returns its number, and whether it was connected in the time that a
+    /// first event waits: a busy machine may need more.
+    fn forked(name: &str) -> (i32, bool) {
+        let mut status = 0;
+        // SAFETY: the child traces, which it may, and ends.
+        let child = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let is_in_time = atrace_is_tag_enabled(TAG);
+                atrace_instant(TAG, name);
+                libc::_exit(i32::from(!is_in_time));
+            }
+            libc::waitpid(child, &raw mut status, 0);
+            child
+        };
+        (child, status == 0)
+    }
+
+    #[test]
+    fn a_program_and_its_children_are_recorded_without_rights() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            assert!(atrace_is_tag_enabled(AtraceTag::Camera));
+            let slice = begin_scoped_event(TAG, "parent");
+            println!("PARENT {}", common::pid());
+            if std::env::var_os("CHILD").is_none() {
+                println!(
+                    "FORKED {}",
+                    (0..100).map(|_| forked("forked")).find(|(_, is_in_time)| *is_in_time).unwrap().0
+                );
+                let mut again = Command::new(std::env::current_exe().unwrap());
+                again.args(std::env::args_os().skip(1)).env("CHILD", "1").stdout(Stdio::inherit());
+                assert_eq!(again.status().unwrap().code(), Some(7));
+            }
+            std::thread::spawn(|| drop(begin_scoped_event(TAG, "in a thread"))).join().unwrap();
+            drop(slice);
+            eprintln!("said on stderr");
+            std::process::exit(7);
+        });
+        let place = Place::new();
+        let ran = end(&mut place.run(&name, &[]));
+        assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+        assert!(ran.stderr.contains("9 events written, none lost\n"), "{ran:?}");
+        assert!(ran.stderr.contains("saved out: open it at https://ui.perfetto.dev"), "{ran:?}");
+        assert_eq!(place.files(), ["out"]);
+        let trace = place.trace("out");
+        let events = trace.events();
+        let expected = ["end", "end", "in a thread", "parent"];
+        let parents: Vec<u64> = ran.said("PARENT").iter().map(|pid| pid.parse().unwrap()).collect();
+        assert_eq!(parents.len(), 2, "{ran:?}");
+        for pid in parents {
+            let mut found = names(&events, pid);
+            found.sort();
+            assert_eq!(found, expected, "{ran:?}");
+        }
+        assert_eq!(names(&events, number(&ran, "FORKED")), ["forked"]);
+        assert!(events.iter().all(|event| event.categories == ["app"] || event.kind == 2));
+        assert_eq!(trace.losses(), 0);
+        let directory = PathBuf::from(format!("/dev/shm/atrace-run-{}", ran.pid));
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn a_program_of_two_events_that_ends_at_once_has_both() {
+        let name = case!({
+            atrace_begin(TAG, "one");
+            atrace_end(TAG);
+            // A busy machine may need more than the time that a first event waits.
+            println!("PID {}", if perfetto::status().sessions() > 0 { common::pid() } else { 0 });
+            // SAFETY: no preconditions. Nothing is tidied up.
+            unsafe { libc::_exit(0) };
+        });
+        let place = Place::new();
+        let mut in_time = 0;
+        for _ in 0..20 {
+            let ran = end(&mut place.run(&name, &["-f"]));
+            assert!(ran.status.success(), "{ran:?}");
+            let pid = number(&ran, "PID");
+            if pid > 0 {
+                in_time += 1;
+                assert_eq!(names(&Trace::open(&place.path("out")).events(), pid), ["one", "end"], "{ran:?}");
+            }
+        }
+        assert!(in_time > 0);
+        sound(&place.path("out"));
+    }
+
+    #[test]
+    fn what_was_written_before_sigkill_is_there() {
+        let name = case!({
+            let events: usize = std::env::var("EVENTS").unwrap().parse().unwrap();
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            let written = Barrier::new(4);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        for number in 0..events {
+                            atrace_instant_fmt(TAG, format_args!("event {number}"));
+                            if number % 100 == 99 {
+                                std::thread::sleep(Duration::from_millis(1));
+                            }
+                        }
+                        // It stays, with what it has not handed over.
+                        written.wait();
+                        loop {
+                            std::thread::park();
+                        }
+                    });
+                }
+                written.wait();
+                println!("LOST {}", perfetto::status().lost());
+                // SAFETY: no preconditions.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            });
+        });
+        let place = Place::new();
+        for events in [1, 7, 1000, 12_345] {
+            let ran = end(place.run(&name, &["-f"]).env("EVENTS", events.to_string()));
+            assert_eq!(ran.status.code(), Some(128 + libc::SIGKILL), "{ran:?}");
+            assert_eq!(number(&ran, "LOST"), 0, "{ran:?}");
+            assert_eq!(place.trace("out").events().len(), 3 * events, "{ran:?}");
+        }
+    }
+
+    /// Two threads, each a thousand events every millisecond; a build that is not optimized is not that fast.
+    #[test]
+    fn steady_threads_lose_nothing() {
+        const EVENTS: u64 = if cfg!(debug_assertions) { 100 } else { 1000 };
+        let name = case!({
+            let rounds: u64 = std::env::var("ROUNDS").unwrap().parse().unwrap();
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let start = Instant::now();
+                        for round in 1..=rounds {
+                            for _ in 0..EVENTS / 2 {
+                                atrace_begin(TAG, "tencharact");
+                                atrace_end(TAG);
+                            }
+                            // A round that came late is not made up for at once.
+                            let due = Duration::from_millis(round);
+                            std::thread::sleep(
+                                due.saturating_sub(start.elapsed()).max(Duration::from_micros(100)),
+                            );
+                        }
+                    });
+                }
+            });
+            println!("WRITTEN {}", rounds * 2 * EVENTS);
+            println!("LOST {}", perfetto::status().lost());
+        });
+        let rounds = if is_long() { "10000" } else { "500" };
+        let place = Place::new();
+        let ran = end(place.run(&name, &[]).env("ROUNDS", rounds));
+        let trace = Trace::open(&place.path("out"));
+        assert_eq!((number(&ran, "LOST"), trace.losses()), (0, 0), "{ran:?}");
+        assert_eq!(trace.events().len() as u64, number(&ran, "WRITTEN"), "{ran:?}");
+        if !is_long() {
+            sound(&place.path("out"));
+        }
+    }
+
+    fn is_long() -> bool {
+        std::env::var_os("ATRACE_LONG_TESTS").is_some()
+    }
+
+    #[test]
+    fn a_thousand_threads_that_live_lose_nothing() {
+        const THREADS: usize = 1000;
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            let all = Barrier::new(THREADS);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    let body = || {
+                        for number in 0..3 {
+                            all.wait();
+                            atrace_instant_fmt(TAG, format_args!("event {number}"));
+                            std::thread::sleep(Duration::from_millis(if is_long() { 1000 } else { 100 }));
+                        }
+                        all.wait();
+                    };
+                    std::thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, body).unwrap();
+                }
+            });
+            println!("LOST {}", perfetto::status().lost());
+        });
+        let place = Place::new();
+        let ran = end(&mut place.run(&name, &[]));
+        assert!(ran.status.success() && number(&ran, "LOST") == 0, "{ran:?}");
+        let trace = place.trace("out");
+        assert_eq!((trace.events().len(), trace.losses()), (3 * THREADS, 0), "{ran:?}");
+    }
+
+    #[test]
+    fn without_a_pause_what_is_written_is_read_or_counted_as_lost() {
+        const THREADS: u64 = 4;
+        const ROUNDS: u64 = 100_000;
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        for _ in 0..ROUNDS {
+                            atrace_begin(TAG, "begun without a pause");
+                            atrace_instant(TAG, "within it");
+                            atrace_end(TAG);
+                        }
+                    });
+                }
+            });
+            println!("LOST {}", perfetto::status().lost());
+        });
+        let place = Place::new();
+        let ran = end(&mut place.run(&name, &[]));
+        assert!(ran.status.success(), "{ran:?}");
+        let trace = Trace::open(&place.path("out"));
+        let (read, lost) = (trace.events().len() as u64, number(&ran, "LOST"));
+        assert_eq!(read + lost, THREADS * ROUNDS * 3, "{read} + {lost}: {ran:?}");
+        assert_eq!(trace.losses() > 0, lost > 0, "{ran:?}");
+        let told = if lost > 0 { "times some were lost" } else { "events written, none lost" };
+        assert!(ran.stderr.contains(told), "{ran:?}");
+    }
+
+    /// In a mount namespace with a disk of so many KB.
+    fn on_a_disk(place: &Place, case: &str, kb: u32, options: &str) -> Ran {
+        fs::create_dir(place.path("disk")).unwrap();
+        let script = format!(
+            "mount -t tmpfs -o size={kb}k,mode=777 none place/disk && cd place && \
+             setpriv --reuid {USER} --regid {USER} --clear-groups ../atrace run -o disk/out {options} -- \
+             ../program {case} --exact --nocapture --test-threads=1; code=$?; \
+             ls -a disk >listed; cp disk/out out; exit $code"
+        );
+        end(place.0.apart(&script).env("ATRACE_TEST_CASE", case))
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_recording_and_not_the_program() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            for number in 0..50_000 {
+                atrace_instant_fmt(TAG, format_args!("event {number}"));
+                if number % 100 == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            println!("ENDED {}", 1);
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let place = Place::new();
+        let ran = on_a_disk(&place, &name, 256, "");
+        assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+        assert_eq!(ran.said("ENDED"), ["1"]);
+        for text in ["no more is recorded; the program goes on", "No space left on device", "saved disk/out"]
+        {
+            assert!(ran.stderr.contains(text), "{text}: {ran:?}");
+        }
+        assert_eq!(fs::read_to_string(place.path("listed")).unwrap(), ".\n..\nout\n");
+        let events = place.trace("out").events();
+        assert!(events.len() > 1000 && events.len() < 50_000, "{}", events.len());
+        assert_eq!(events[0].name.as_deref(), Some(&b"event 0"[..]));
+    }
+
+    #[test]
+    fn a_file_grows_to_its_size_and_no_further() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            for number in 0..20_000 {
+                atrace_instant_fmt(TAG, format_args!("event {number}"));
+                if number % 100 == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        let place = Place::new();
+        let ran = end(&mut place.run(&name, &["--max-size", "100K"]));
+        assert!(ran.status.success(), "{ran:?}");
+        for text in ["no more is recorded; the program goes on", "the file has the size of --max-size"] {
+            assert!(ran.stderr.contains(text), "{text}: {ran:?}");
+        }
+        let size = fs::metadata(place.path("out")).unwrap().len();
+        assert!((98_000..=102_400).contains(&size), "{size}");
+        let events = place.trace("out").events().len();
+        assert!((1000..20_000).contains(&events), "{events}");
+    }
+
+    fn wait_for_line(path: &Path) {
+        until("the program says that it is so far", || path.exists());
+    }
+
+    #[test]
+    fn a_ring_keeps_the_last_and_is_saved_when_asked() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            let note = |name: &str| fs::write(name, "").unwrap();
+            for number in 0.. {
+                atrace_instant_fmt(TAG, format_args!("event {number}"));
+                if number % 100 == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if number == 50_000 {
+                    note("much");
+                }
+                if number > 50_000 && number % 1000 == 0 && Path::new("go").exists() {
+                    atrace_instant(TAG, "the last");
+                    note("ready");
+                    std::thread::sleep(Duration::from_secs(100));
+                }
+            }
+        });
+        let place = Place::new();
+        let child = place.run(&name, &["--ring", "--buffer", "256"]).spawn().unwrap();
+        wait_for_line(&place.path("much"));
+        for number in [1, 2] {
+            signal(&child, libc::SIGUSR1);
+            wait_for_line(&place.path(&format!("out.{number}")));
+        }
+        fs::write(place.path("go"), "").unwrap();
+        wait_for_line(&place.path("ready"));
+        signal(&child, libc::SIGINT);
+        let ran = common::end_of(child);
+        assert_eq!(ran.status.code(), Some(128 + libc::SIGINT), "{ran:?}");
+        assert_eq!(place.files(), ["go", "much", "out", "out.1", "out.2", "ready"]);
+        for name in ["out", "out.1"] {
+            let size = fs::metadata(place.path(name)).unwrap().len();
+            assert!((100_000..400_000).contains(&size), "{name}: {size}");
+            let events = place.trace(name).events();
+            // One after the other, without a gap.
+            let numbers: Vec<u32> = names(&events, events[0].pid)
+                .iter()
+                .filter_map(|name| name.strip_prefix("event ")?.parse().ok())
+                .collect();
+            assert!(numbers.len() > 1000 && numbers[0] > 10_000, "{name}: {numbers:?}");
+            assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{name}");
+        }
+        assert_eq!(place.trace("out").events().last().unwrap().name.as_deref(), Some(&b"the last"[..]));
+    }
+
+    #[test]
+    fn a_killed_command_leaves_a_trace_that_can_be_read() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            let command = std::os::unix::process::parent_id();
+            for number in 0.. {
+                atrace_instant_fmt(TAG, format_args!("event {number}"));
+                std::thread::sleep(Duration::from_millis(1));
+                if std::os::unix::process::parent_id() != command {
+                    return; // It was killed.
+                }
+            }
+        });
+        let place = Place::new();
+        let mut child = place.run(&name, &[]).spawn().unwrap();
+        let live = place.path(&format!(".out.{}", child.id()));
+        // While it is written, it is whole after each write.
+        until("there is something", || live.exists() && !Trace::open(&live).events().is_empty());
+        child.kill().unwrap();
+        let _ = child.wait();
+        let events = place.trace(live.file_name().unwrap().to_str().unwrap()).events().len();
+        assert!(events > 0);
+        let mut next = place.0.atrace(&name);
+        next.args(["run", "-fo", "out", "--", "true"]).current_dir(place.path(""));
+        as_user(&mut next);
+        let ran = end(&mut next);
+        let said =
+            format!(".out.{} is what a recording had whose command (process {0}) was killed", child.id());
+        assert!(ran.stderr.contains(&said) && live.exists(), "{ran:?}");
+        assert!(!Path::new(&format!("/dev/shm/atrace-run-{}", child.id())).exists());
+    }
+
+    #[test]
+    fn under_sudo_the_program_and_the_file_are_the_callers() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            // SAFETY: no preconditions.
+            println!("IDS {} {}", unsafe { libc::getuid() }, unsafe { libc::getgid() });
+            let socket = PathBuf::from(std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap());
+            let owners = [socket.parent().unwrap(), &socket].map(|path| fs::metadata(path).unwrap());
+            println!("PLACE {:?}", owners.map(|data| (data.uid(), data.mode() & 0o777)));
+            atrace_instant(TAG, "written");
+            println!("HELD {}", fs::remove_file(&socket).is_err());
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let mut command = here.run(&name, &[]);
+        let mut as_callers = Command::new(command.get_program());
+        let plain = command.get_args().filter(|argument| *argument != "--kernel");
+        as_callers.args(plain).current_dir(here.path("")).env("ATRACE_TEST_CASE", &name);
+        as_callers.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string());
+        as_callers.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ran = end(&mut as_callers);
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(ran.said("IDS"), ["65534 65534"]);
+        assert_eq!(ran.said("PLACE"), ["[(0, 457), (65534, 384)]"]);
+        assert_eq!(ran.said("HELD"), ["true"]);
+        assert_eq!(fs::metadata(here.path("out")).unwrap().uid(), USER);
+        let events = Trace::open(&here.path("out")).events();
+        assert_eq!(events.len(), 1);
+        // As root, who was called by nobody else.
+        command.args([&name]);
+        let mut roots = Command::new(command.get_program());
+        roots.args(["run", "-fo", "out", "--"]).arg(here.path("program"));
+        roots.args([&name, "--exact", "--nocapture", "--test-threads=1"]).current_dir(here.path(""));
+        roots.env("ATRACE_TEST_CASE", &name).env_remove("SUDO_UID");
+        roots.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ran = end(&mut roots);
+        assert_eq!(ran.said("PLACE"), ["[(0, 448), (0, 384)]"], "{ran:?}");
+        assert!(ran.stderr.contains("1 events written, none lost"), "{ran:?}");
+    }
+
+    #[test]
+    fn why_nothing_was_recorded_is_said() {
+        let name = case!({});
+        let place = Place::new();
+        let of = |arguments: &[&str]| {
+            let mut command = place.0.atrace(&name);
+            command.args(arguments).current_dir(place.path(""));
+            as_user(&mut command);
+            end(&mut command)
+        };
+        let ran = of(&["run", "-o", "none", "--", "true"]);
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(
+            ran.stderr.contains("0 events written") && ran.stderr.contains("nobody connected"),
+            "{ran:?}"
+        );
+        let ran = of(&["run", "-o", "no/out", "--", "true"]);
+        assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+        assert!(ran.stderr.contains("can't write to no/out"), "{ran:?}");
+        let ran = of(&["run", "-o", "none", "--", "true"]);
+        assert!(ran.stderr.contains("none exists already"), "{ran:?}");
+        let ran = of(&["run", "--ring", "--max-size", "1M", "--", "true"]);
+        assert_eq!(ran.status.code(), Some(2), "{ran:?}");
+        assert_eq!(place.files(), ["none"]);
+    }
+
+    /// A storm of short programs, of threads and of forks, all of which are recorded.
+    #[test]
+    fn a_storm_of_forks_is_recorded() {
+        const FORKS: usize = 300;
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            atrace_instant(TAG, "first");
+            let in_time = AtomicUsize::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for _ in 0..FORKS / 4 {
+                            in_time.fetch_add(usize::from(forked("forked").1), Ordering::Relaxed);
+                        }
+                    });
+                }
+            });
+            println!("FORKED {}", in_time.into_inner());
+        });
+        let place = Place::new();
+        let ran = end(&mut place.run(&name, &[]));
+        assert!(ran.status.success(), "{ran:?}");
+        let events = place.trace("out").events();
+        let mut pids: Vec<_> = events.iter().map(|event| event.pid).collect();
+        pids.sort();
+        pids.dedup();
+        // Each once. One that came late may have been connected between its two looks.
+        let in_time = number(&ran, "FORKED") as usize;
+        assert_eq!(pids.len(), events.len(), "{ran:?}");
+        assert!(in_time > 0 && (in_time + 1..=FORKS + 1).contains(&events.len()), "{ran:?}");
+        assert!(!ran.stderr.contains("cut off"), "{ran:?}");
+    }
+}
