@@ -66,8 +66,8 @@ mod cases {
         }
     }
 
-    // SAFETY: no preconditions.
     fn as_user(command: &mut Command) {
+        // SAFETY: no preconditions.
         if unsafe { libc::geteuid() } == 0 {
             command.uid(USER).gid(USER);
         }
