@@ -7,7 +7,7 @@ use atrace_sys::perfetto::proto::Writer;
 
 /// What is added to a packet: the sequence that it is of, the process and the user that wrote it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Whose {
+pub(crate) struct Whose {
     bytes: [u8; Self::MAX],
     len: usize,
 }
@@ -16,7 +16,7 @@ impl Whose {
     /// Three numbers, each with a key of at most two bytes and a value of at most five.
     const MAX: usize = 24;
 
-    pub(super) fn new(sequence: u32, pid: u32, uid: u32) -> Self {
+    pub(crate) fn new(sequence: u32, pid: u32, uid: u32) -> Self {
         let mut bytes = [0; Self::MAX];
         let mut writer = Writer::new(&mut bytes);
         writer.number(10, sequence.into()).number(79, pid.into()).number(3, uid.into());
@@ -33,7 +33,7 @@ impl Whose {
 const DROPPED: &[u8] = &[0xd0, 2, 1];
 
 /// Adds a packet to a trace, with whose it is, and whether something before it was lost.
-pub(super) fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_loss: bool) {
+pub(crate) fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_loss: bool) {
     let lost = if is_after_loss { DROPPED } else { &[] };
     let mut head = [0; 16];
     let mut writer = Writer::new(&mut head);
@@ -46,18 +46,18 @@ pub(super) fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_lo
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct TraceFile {
+pub(crate) struct TraceFile {
     file: File,
     written: u64,
 }
 
 impl TraceFile {
-    pub(super) fn new(file: File) -> Self {
+    pub(crate) fn new(file: File) -> Self {
         Self { file, written: 0 }
     }
 
     /// Writes whole packets. Where not all of them have room, none of them is there.
-    pub(super) fn write(&mut self, packets: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, packets: &[u8]) -> io::Result<()> {
         let done = self.file.write_all(packets);
         match done {
             Ok(()) => self.written += packets.len() as u64,
@@ -69,8 +69,8 @@ impl TraceFile {
     }
 
     /// How many bytes it has.
-    #[cfg_attr(not(feature = "service"), expect(dead_code, reason = "the service's, which has limits"))]
-    pub(super) fn written(&self) -> u64 {
+    #[allow(dead_code, reason = "the service's, which has limits")]
+    pub(crate) fn written(&self) -> u64 {
         self.written
     }
 }

@@ -34,7 +34,7 @@ const BLOCK: usize = 64 << 10;
 
 /// Packets that are kept.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     to: To,
     /// Whole packets that are not yet there.
     bytes: Vec<u8>,
@@ -64,7 +64,7 @@ struct Packet {
 }
 
 impl Kept {
-    pub(super) fn new(keep: Keep, pid: u32, uid: u32) -> Self {
+    pub(crate) fn new(keep: Keep, pid: u32, uid: u32) -> Self {
         let to = match keep {
             Keep::File { file, max } => {
                 To::File { file: TraceFile::new(file), max: max.unwrap_or(u64::MAX).saturating_sub(END_ROOM) }
@@ -80,17 +80,17 @@ impl Kept {
     }
 
     /// Whether the oldest packets go.
-    pub(super) const fn is_ring(&self) -> bool {
+    pub(crate) const fn is_ring(&self) -> bool {
         matches!(self.to, To::Ring { .. })
     }
 
     /// Whether no more is kept.
-    pub(super) const fn is_over(&self) -> bool {
+    pub(crate) const fn is_over(&self) -> bool {
         self.ended.is_some()
     }
 
     /// Keeps a producer's packet; tells whether it did.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         packet: &[u8],
         facts: Facts,
@@ -132,14 +132,14 @@ impl Kept {
     }
 
     /// Says what all clocks show now.
-    pub(super) fn say_clocks(&mut self) {
+    pub(crate) fn say_clocks(&mut self) {
         if !self.is_over() && !self.is_ring() {
             self.say(&packets::clocks());
         }
     }
 
     /// What was kept is in the file; the oldest that is too much in a ring is gone.
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         match &mut self.to {
             To::File { file, .. } => {
                 if !self.bytes.is_empty()
@@ -162,7 +162,7 @@ impl Kept {
     }
 
     /// Ends the trace; returns why it ended before.
-    pub(super) fn end(mut self, counts: &Counts) -> Option<Ended> {
+    pub(crate) fn end(mut self, counts: &Counts) -> Option<Ended> {
         if let To::File { .. } = self.to {
             self.say(&packets::clocks());
             self.say(&packets::stats(counts));
@@ -172,7 +172,7 @@ impl Kept {
     }
 
     /// Saves what is in the ring.
-    pub(super) fn save(&self, file: File, counts: &Counts) -> io::Result<()> {
+    pub(crate) fn save(&self, file: File, counts: &Counts) -> io::Result<()> {
         let To::Ring { blocks, max, .. } = &self.to else {
             return Err(io::Error::other("what is recorded is in a file already"));
         };

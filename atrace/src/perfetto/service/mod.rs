@@ -11,10 +11,10 @@
 //! checked, on a copy of what they wrote, and their memory is mapped only if it can't shrink. Who sends what can't be is
 //! cut off; the trace stays one that can be read.
 
-mod keep;
+pub(crate) mod keep;
 mod packets;
-mod producer;
-mod report;
+pub(crate) mod producer;
+pub(crate) mod report;
 mod sequence;
 mod serve;
 

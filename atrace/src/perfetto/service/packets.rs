@@ -11,19 +11,19 @@ const RESERVED: [u32; 9] = [3, 10, 33, 35, 36, 50, 69, 79, 98];
 
 /// What a producer's packet is, as far as the service asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// An event of a program.
-    pub(super) is_event: bool,
+    pub(crate) is_event: bool,
     /// It says that something was lost before it.
-    pub(super) tells_loss: bool,
+    pub(crate) tells_loss: bool,
     /// State is told anew.
-    pub(super) clears_state: bool,
+    pub(crate) clears_state: bool,
     /// It can't be understood without that.
-    pub(super) needs_state: bool,
+    pub(crate) needs_state: bool,
 }
 
 /// Looks at a packet; `None` where it is no message, or has what is the service's.
-pub(super) fn look(packet: &[u8]) -> Option<Facts> {
+pub(crate) fn look(packet: &[u8]) -> Option<Facts> {
     let mut facts = Facts::default();
     let mut fields = Reader::new(packet);
     for (field, value) in &mut fields {
@@ -45,7 +45,7 @@ pub(super) fn look(packet: &[u8]) -> Option<Facts> {
 const ALL: &[u8] = b"*";
 
 /// The `DataSourceConfig` of the one session: events, of all categories.
-pub(super) fn source_config(config: &mut Writer<'_>, buffer: u32) {
+pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32) {
     config.bytes(1, super::SOURCE).number(2, buffer.into());
     config.message(113, |categories| {
         categories.bytes(2, ALL);
@@ -63,7 +63,7 @@ fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
 }
 
 /// Says what all clocks show now.
-pub(super) fn clocks() -> Vec<u8> {
+pub(crate) fn clocks() -> Vec<u8> {
     // By `BuiltinClock`.
     let clocks = [
         (6, ClockId::Boottime),
@@ -88,7 +88,7 @@ pub(super) fn clocks() -> Vec<u8> {
 }
 
 /// Says what is recorded.
-pub(super) fn config(kib: u64, is_ring: bool) -> Vec<u8> {
+pub(crate) fn config(kib: u64, is_ring: bool) -> Vec<u8> {
     packet(256, |packet| {
         packet.message(33, |config| {
             config.message(1, |buffer| {
@@ -102,7 +102,7 @@ pub(super) fn config(kib: u64, is_ring: bool) -> Vec<u8> {
 }
 
 /// Says how it went.
-pub(super) fn stats(counts: &Counts) -> Vec<u8> {
+pub(crate) fn stats(counts: &Counts) -> Vec<u8> {
     packet(256, |packet| {
         packet.number(8, clock::asked()).message(35, |stats| {
             stats.message(1, |buffer| {

@@ -48,13 +48,13 @@ const SAY_MAX: usize = 1024;
 
 /// What all producers share: where their packets go, and how many there are.
 #[derive(Debug)]
-pub(super) struct Books {
-    pub(super) kept: Kept,
-    pub(super) counts: Counts,
+pub(crate) struct Books {
+    pub(crate) kept: Kept,
+    pub(crate) counts: Counts,
     /// The last number of a sequence that was given.
-    pub(super) sequences: u32,
+    pub(crate) sequences: u32,
     /// How much memory all producers have.
-    pub(super) mapped: usize,
+    pub(crate) mapped: usize,
 }
 
 /// As much memory may all producers have.
@@ -79,16 +79,16 @@ struct Source {
 
 /// A producer.
 #[derive(Debug)]
-pub(super) struct Producer {
+pub(crate) struct Producer {
     pid: u32,
     uid: u32,
-    pub(super) name: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     inbox: Vec<u8>,
     /// What is to be sent, and where in it a descriptor goes along.
-    pub(super) outbox: Vec<u8>,
-    pub(super) descriptor: Option<(usize, OwnedFd)>,
+    pub(crate) outbox: Vec<u8>,
+    pub(crate) descriptor: Option<(usize, OwnedFd)>,
     received: Option<OwnedFd>,
-    pub(super) is_initialized: bool,
+    pub(crate) is_initialized: bool,
     /// The size of a page and of the memory that it asks for.
     hints: (usize, usize),
     memory: Option<Foreign>,
@@ -102,7 +102,7 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    pub(super) fn new(pid: u32, uid: u32) -> Self {
+    pub(crate) fn new(pid: u32, uid: u32) -> Self {
         Self {
             pid,
             uid,
@@ -122,12 +122,12 @@ impl Producer {
         }
     }
 
-    pub(super) const fn pid(&self) -> u32 {
+    pub(crate) const fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Does what these bytes ask for, once they are whole.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
         descriptor: Option<OwnedFd>,
@@ -321,7 +321,7 @@ impl Producer {
     }
 
     /// Asks for an end of what was started.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let running: Vec<_> = self.sources.iter().filter(|source| source.is_started).collect();
         for instance in running.iter().map(|source| source.instance).collect::<Vec<_>>() {
             self.command(|command| {
@@ -333,12 +333,12 @@ impl Producer {
     }
 
     /// Whether nothing runs that was started.
-    pub(super) fn has_stopped(&self) -> bool {
+    pub(crate) fn has_stopped(&self) -> bool {
         self.sources.iter().all(|source| !source.is_started || source.has_stopped)
     }
 
     /// Has the producer tell anew what it told once.
-    pub(super) fn clear_state(&mut self) {
+    pub(crate) fn clear_state(&mut self) {
         let started = self.sources.iter().filter(|source| source.is_started);
         for instance in started.map(|source| source.instance).collect::<Vec<_>>() {
             self.command(|command| {
@@ -420,7 +420,7 @@ impl Producer {
     }
 
     /// Takes what is in the memory and was not handed over, and leaves it there.
-    pub(super) fn scrape(&mut self, books: &mut Books) -> Result<(), Fault> {
+    pub(crate) fn scrape(&mut self, books: &mut Books) -> Result<(), Fault> {
         let Some(memory) = &self.memory else { return Ok(()) };
         let mut found = Vec::new();
         for page in 0..memory.pages() {
@@ -445,7 +445,7 @@ impl Producer {
     }
 
     /// The producer is gone: takes all that it left.
-    pub(super) fn finish(&mut self, books: &mut Books) -> Result<(), Fault> {
+    pub(crate) fn finish(&mut self, books: &mut Books) -> Result<(), Fault> {
         let done = self.scrape(books);
         for track in self.tracks.values_mut() {
             track.sequence.give_up(&mut taker(books, track.number, &track.whose))?;
@@ -454,7 +454,7 @@ impl Producer {
     }
 
     /// Gives its memory back.
-    pub(super) fn leave(self, books: &mut Books) {
+    pub(crate) fn leave(self, books: &mut Books) {
         books.mapped -= self.memory.as_ref().map_or(0, Foreign::size);
     }
 }
