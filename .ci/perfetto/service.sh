@@ -1,5 +1,5 @@
 #!/bin/sh
-# Has `atrace run` make a picture of each example service, and Perfetto's trace processor say what is in it.
+# Has `atrace run` make a picture of each example service, both ways, and Perfetto's trace processor say what is in it.
 # Needs root, tracefs, node and what setup.sh fetches.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -16,8 +16,13 @@ check() {
     # Also as the program of somebody who has no rights.
     cp "$built/examples/$1" "$dir/$1" && chmod 755 "$dir" "$dir/$1"
     env -u SUDO_GID SUDO_UID=65534 "$built/atrace" run --kernel -o "$dir/$1.ftrace" -- "$dir/$1" 2>"$dir/said"
+    # Without rights, by a service.
+    mkdir -m 777 "$dir/place" && cp "$built/atrace" "$dir" && chmod 755 "$dir/atrace"
+    (cd "$dir/place" && env -u SUDO_UID setpriv --reuid 65534 --regid 65534 --clear-groups \
+        "$dir/atrace" run -o "$1.pftrace" -- "$dir/$1" 2>>"$dir/said")
+    mv "$dir/place/$1.pftrace" "$dir" && rmdir "$dir/place"
     cat "$dir/said"
-    grep -q 'events written, none lost$' "$dir/said"
+    [ "$(grep -c 'events written, none lost$' "$dir/said")" -eq 2 ]
     node - "$2" "$3" "$4" >"$dir/expected.json" <<'NODE'
 const [request, render, failed] = process.argv.slice(2);
 const name = (pattern, number) => pattern.replace('N', number);
@@ -32,6 +37,7 @@ console.log(JSON.stringify({
 }));
 NODE
     node .ci/perfetto/check.mjs "$dir/$1.ftrace" "$dir/expected.json"
+    node .ci/perfetto/check.mjs "$dir/$1.pftrace" "$dir/expected.json"
     # Two counters of one process, in which the main thread and several others wrote; nothing else that wrote.
     node .ci/perfetto/query.mjs "$dir/$1.ftrace" "
         SELECT p.name,
