@@ -36,7 +36,9 @@ const DURATIONS = {
   closed: (dur) => dur >= 0,
   open: (dur) => dur === -1,
 };
-const THREAD = 'thread_execution', ASYNC = 'atrace_async_slice', NAMED = 'atrace_async_slice_for_track';
+// Tracks by ATrace, and by Perfetto's own events.
+const THREAD = ['thread_execution'], ASYNC = ['atrace_async_slice', 'process_merged_track_event'];
+const NAMED = ['atrace_async_slice_for_track', 'process_merged_track_event'];
 
 const SLICES = `
   SELECT s.name, s.ts, s.dur, s.depth, parent.name AS parent, t.type, t.name AS track,
@@ -70,7 +72,7 @@ const equal = (wanted, cell) => wanted === cell
 
 /** Whether `row` is of the kind and place that `want` names; its duration apart. */
 function matches(kind, want, row) {
-  const type = kind === 'slices' ? THREAD
+  const types = kind === 'slices' ? THREAD
     : want.track !== undefined ? NAMED
     : kind === 'async' ? ASYNC
     : THREAD;
@@ -78,7 +80,7 @@ function matches(kind, want, row) {
   const length = kind === 'instants' ? row.dur === 0 : want.dur === 'closed' || row.dur !== 0;
   const same = ['name', 'pid', 'tid', 'thread', 'depth', 'parent', 'track', 'cookie']
     .every((key) => want[key] === undefined || equal(want[key], row[key]));
-  return type === row.type && length && same;
+  return types.includes(row.type) && length && same;
 }
 
 function differences(trace, expectations) {

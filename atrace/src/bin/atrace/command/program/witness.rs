@@ -78,7 +78,9 @@ impl Witness {
         let ready = witness.reports.read_exact(&mut [0]);
         // No program is there to be told. What has ended the witness came to the group, and is about to come here.
         let patience = if ready.is_ok() { Duration::ZERO } else { GRACE };
-        if let (Some(came), _) = signals.wait(None::<&ChildStdout>, patience)? {
+        if let (Some(came), _) = signals.wait(None::<&ChildStdout>, patience)?
+            && came.signal != Signal::USR1
+        {
             let status = 128 + came.signal.as_raw() as u8;
             return Err(Failure::new("ended by a signal, before the program was started").with_status(status));
         }
