@@ -1,6 +1,8 @@
 //! Asking once for several events, for tracers built on this crate.
 
+use crate::callsite::Site;
 use crate::message::{Kind, NameWriter};
+use crate::perfetto::producer::{self, Type};
 use crate::way::{self, Way};
 use crate::{AtraceTag, Slice, gate};
 
@@ -120,6 +122,33 @@ impl Enabled {
     #[inline(never)]
     pub fn int64(self, name: &str, value: i64) {
         self.way.write_str(self.tag, Kind::Int64(value), None, Some(name));
+    }
+
+    /// Sets a counter to a value with a fraction, as [`atrace_f64`](crate::atrace_f64).
+    #[inline(never)]
+    pub fn f64(self, name: &str, value: f64) {
+        self.way.write_f64(self.tag, name, value);
+    }
+
+    /// The tags, where events go into Perfetto's memory. The functions below are for this case.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn __for_perfetto(self) -> Option<AtraceTag> {
+        self.way.is_perfetto().then_some(self.tag & AtraceTag::ValidMask)
+    }
+
+    /// Writes an instant with encoded arguments, named as its callsite where no name is given.
+    #[doc(hidden)]
+    pub fn __instant(self, site: Site<'_>, name: Option<&str>, args: &[u8]) {
+        producer::rich(Type::Instant, (self.tag & AtraceTag::ValidMask).bits(), Some(site), name, args);
+    }
+
+    /// Begins a slice with encoded arguments, named as its callsite.
+    #[doc(hidden)]
+    pub fn __begin(self, site: Site<'_>, args: &[u8]) -> Slice {
+        let tags = (self.tag & AtraceTag::ValidMask).bits();
+        let is_written = producer::rich(Type::Begin, tags, Some(site), None, args);
+        Slice::written(is_written.then_some(self.way), self.tag)
     }
 
     /// Begins a slice, as [`Slice::begin_with`].

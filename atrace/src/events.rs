@@ -9,11 +9,13 @@ use std::num::NonZeroU64;
 
 use atrace_sys::fork::{Generation, generation};
 
-use crate::AtraceTag;
+use crate::callsite::Site;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
+use crate::perfetto::producer::{self, Row, Type};
 use crate::refresh;
 use crate::way::{self, Way, emit};
+use crate::{AtraceTag, Enabled};
 
 /// Opens the marker and reads the properties now rather than at the first event.
 ///
@@ -337,6 +339,19 @@ impl Slice {
     }
 }
 
+impl Slice {
+    /// [`end`](Self::end), with encoded arguments where it went Perfetto's way.
+    #[doc(hidden)]
+    pub fn __end_with(self, args: &[u8]) {
+        match self.by.map(NonZeroU64::get) {
+            Some(by) if by & !AtraceTag::ValidMask.bits() == BY_PERFETTO | shifted(generation()) => {
+                producer::end_with(by & AtraceTag::ValidMask.bits(), args);
+            }
+            _ => self.end(),
+        }
+    }
+}
+
 #[inline(never)]
 fn end_slice(by: u64) {
     let present = generation();
@@ -391,6 +406,35 @@ impl TrackSlice {
                 Self { by: Some(generation()), tags, begun }
             }
         }
+    }
+
+    /// Begins a slice whose arguments are encoded, which is named as its callsite, where events go Perfetto's way.
+    #[doc(hidden)]
+    pub fn __begin(enabled: Enabled, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) -> Self {
+        let Some(tags) = enabled.__for_perfetto() else { return Self::none() };
+        let begun = way::sessions_begun();
+        let row = (Row::Named(cookie.into()), track_name);
+        let (kind, bits) = (Type::Begin, tags.bits());
+        let is_written = producer::rich_on_track(kind, bits, row, (Some(site), None), args, u32::MAX);
+        if is_written { Self { by: Some(generation()), tags, begun } } else { Self::none() }
+    }
+
+    /// [`end`](Self::end), with encoded arguments where it went Perfetto's way.
+    #[doc(hidden)]
+    pub fn __end_with(self, track_name: &str, cookie: i32, args: &[u8]) {
+        if self.tags.is_empty() {
+            return self.end(track_name, cookie);
+        }
+        if self.by.is_some_and(|by| by == generation()) {
+            let (tags, row) = (self.tags & AtraceTag::ValidMask, (Row::Named(cookie.into()), track_name));
+            producer::rich_on_track(Type::End, tags.bits(), row, (None, None), args, self.begun);
+        }
+    }
+
+    /// Whether it went Perfetto's way.
+    #[doc(hidden)]
+    pub fn __is_perfettos(&self) -> bool {
+        !self.tags.is_empty()
     }
 
     /// Tells whether the begin was written.

@@ -93,7 +93,8 @@
 //! allocator needs. A descriptor that was closed is opened again, which needs more. The name of the process is read then and kept, also in children:
 //! who changes it calls [`atrace_update_tags`].
 //!
-//! After [`atrace_init`] an event and a switch have room on a signal stack of 8 KiB, also where nothing was optimised.
+//! After [`atrace_init`] an event and a switch have room on a signal stack of 8 KiB, also where nothing was optimised; one with
+//! arguments on 16 KiB.
 //!
 //! # The command
 //!
@@ -113,6 +114,13 @@
 //! Each function that takes a name has two companions that spare a `String`: `…_fmt` takes `format_args!`,
 //! `…_with` a closure that writes the name piece by piece. Neither formats anything while the tag is off.
 //!
+//! # Arguments
+//!
+//! The functions that end in `_args` take typed arguments and flows, [`Arg`]: text behind the name by ATrace, values of their
+//! types in Perfetto's memory. All arguments of an event have 2 KiB there, a text 1,000 bytes: one that is cut ends in `…`,
+//! and an argument `left_out` says how many had no room. They take a [`Name`] as well, which Perfetto's service is sent once;
+//! [`trace_name!`] and [`trace_method!`] have one.
+//!
 //! # Pairing
 //!
 //! `atrace_begin` and `atrace_end` nest, per thread. They are stateless, as in C: when tracing is switched on
@@ -126,6 +134,8 @@
 //! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`);
 //! what the reader accepts is Perfetto's systrace importer's.
 
+mod args;
+mod callsite;
 pub mod control;
 mod enabled;
 mod events;
@@ -143,6 +153,7 @@ mod scoped;
 mod sink;
 mod state;
 mod tag;
+mod typed;
 pub mod watch;
 mod way;
 
@@ -159,6 +170,8 @@ mod sync {
     pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 }
 
+pub use args::Arg;
+pub use callsite::{EventName, Name};
 pub use enabled::{Enabled, Glance, PreparedTag, glance};
 pub use events::*;
 pub use message::NameWriter;
@@ -166,11 +179,22 @@ pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_fmt, begin_
 pub use sink::choice::sink;
 pub use sink::{SinkInfo, SinkKind};
 pub use tag::AtraceTag;
+pub use typed::{
+    atrace_async_for_track_begin_args, atrace_begin_args, atrace_instant_args, atrace_instant_for_track_args,
+    begin_scoped_event_args,
+};
 
 #[doc(hidden)]
 pub use message::__with_text;
 #[doc(hidden)]
 pub use scoped::private as __private;
+
+/// For `atrace-subscriber`: callsites, and arguments that are encoded by who knows their types.
+#[doc(hidden)]
+pub mod __typed {
+    pub use crate::args::{Encoder, FLOW_ROOM, Key, flow};
+    pub use crate::callsite::{About, Number, Site};
+}
 
 /// For `atrace-subscriber`: a subscriber began, or ceased, to keep what it was told of the tags.
 #[doc(hidden)]

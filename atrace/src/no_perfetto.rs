@@ -79,6 +79,7 @@ pub(crate) mod producer {
     use std::sync::atomic::AtomicU64;
 
     use crate::AtraceTag;
+    use crate::callsite::Site;
 
     #[derive(Clone, Copy, PartialEq)]
     pub(crate) enum Type {
@@ -151,6 +152,29 @@ pub(crate) mod producer {
     }
 
     pub(crate) fn end(_: u64) -> bool {
+        false
+    }
+
+    pub(crate) fn named(_: Type, _: u64, _: &Site<'_>) -> bool {
+        false
+    }
+
+    pub(crate) fn rich(_: Type, _: u64, _: Option<Site<'_>>, _: Option<&str>, _: &[u8]) -> bool {
+        false
+    }
+
+    pub(crate) fn rich_on_track(
+        _: Type,
+        _: u64,
+        _: (Row, &str),
+        _: (Option<Site<'_>>, Option<&str>),
+        _: &[u8],
+        _: u32,
+    ) -> bool {
+        false
+    }
+
+    pub(crate) fn end_with(_: u64, _: &[u8]) -> bool {
         false
     }
 

@@ -26,6 +26,13 @@ pub struct ScopedEvent {
     slice: Slice,
 }
 
+impl ScopedEvent {
+    #[inline(always)]
+    pub(crate) const fn of(slice: Slice) -> Self {
+        Self { slice }
+    }
+}
+
 impl Drop for ScopedEvent {
     #[inline(always)]
     fn drop(&mut self) {
@@ -78,16 +85,50 @@ pub fn begin_scoped_event_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter
 #[macro_export]
 macro_rules! trace_method {
     ($tag:expr $(,)?) => {
-        let _atrace_scoped_event = $crate::begin_scoped_event_with($tag, {
+        let _atrace_scoped_event = {
             fn here() {}
-            |writer| writer.push_str($crate::__private::path_of(&here))
-        });
+            static NUMBER: $crate::__private::Number = $crate::__private::Number::new();
+            $crate::__private::begin_scoped_event_at($tag, &NUMBER, || $crate::__private::path_of(&here))
+        };
+    };
+}
+
+/// Traces the rest of the function (or block) as a slice with this name, a constant, and arguments.
+///
+/// As [`begin_scoped_event_args`](crate::begin_scoped_event_args) with a [`Name`](crate::Name), which it keeps: Perfetto's
+/// service is sent the name once.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{Arg, AtraceTag, trace_name};
+///
+/// fn decode(block: u64) {
+///     trace_name!(AtraceTag::App, "decode");
+///     for row in 0..2 {
+///         trace_name!(AtraceTag::App, "row", Arg::Uint("block", block), Arg::Int("row", row));
+///         // …
+///     }
+/// }
+/// # decode(7);
+/// ```
+#[doc(alias = "ATRACE_NAME")]
+#[macro_export]
+macro_rules! trace_name {
+    ($tag:expr, $name:expr $(, $arg:expr)* $(,)?) => {
+        let _atrace_scoped_event = {
+            static NAME: $crate::Name = $crate::Name::new($name);
+            $crate::begin_scoped_event_args($tag, &NAME, &[$($arg),*])
+        };
     };
 }
 
 /// For the macros of this crate.
 #[doc(hidden)]
 pub mod private {
+    pub use crate::callsite::Number;
+    pub use crate::typed::begin_scoped_event_at;
+
     /// The path of the function in whose body the item `marker` is defined: without the item itself, nor the
     /// closures (of `async`, too) around it.
     pub fn path_of<T>(_marker: &T) -> &'static str {

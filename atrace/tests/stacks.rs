@@ -86,6 +86,9 @@ mod cases {
         let name = case!({
             extern "C" fn body(_: *mut libc::c_void) -> *mut libc::c_void {
                 events();
+                let args =
+                    [Arg::Int("number", i64::MIN), Arg::Float("fraction", 0.1), Arg::Str("text", "text")];
+                atrace_instant_args(TAG, "event", &args);
                 std::ptr::null_mut()
             }
             atrace_init();
@@ -103,6 +106,6 @@ mod cases {
         });
         let place = Place::file();
         place.run(&name);
-        assert_eq!(place.text().matches("I|").count(), 2);
+        assert_eq!(place.text().matches("I|").count(), 4);
     }
 }

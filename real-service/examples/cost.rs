@@ -5,9 +5,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use atrace::{AtraceTag, perfetto};
+use atrace::{Arg, AtraceTag, Name, perfetto};
 use atrace_real_service::{Config, Service, Session};
 
+static NAME: Name = Name::new("abcdefghij");
 const EVENTS: u32 = 2000;
 
 fn rounds(name: &str, body: impl Fn(u32)) {
@@ -51,6 +52,13 @@ fn main() {
         } else {
             atrace::atrace_end(tag)
         }
+    });
+    rounds("literal/10 + end, an event", |number| {
+        if number % 2 == 0 { atrace::atrace_begin_args(tag, &NAME, &[]) } else { atrace::atrace_end(tag) }
+    });
+    rounds("literal, four arguments", |number| {
+        let args = [Arg::Uint("number", number.into()), Arg::Str("text", "last"), Arg::Bool("yes", true)];
+        atrace::atrace_instant_args(tag, &NAME, &[args[0], args[1], args[2], Arg::Float("f", 0.5)]);
     });
     rounds("instant/10", |_| atrace::atrace_instant(tag, black_box("abcdefghij")));
     rounds("instant/1000", |_| atrace::atrace_instant(tag, black_box(LONG)));

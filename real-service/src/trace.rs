@@ -23,14 +23,22 @@ pub struct Event {
     pub time: u64,
     /// 1 begin, 2 end, 3 instant, 4 counter.
     pub kind: u64,
-    /// What stands in the packet.
+    /// What stands in the packet, or was told before.
     pub name: Option<Vec<u8>>,
+    /// Whether it was told before.
+    pub is_interned: bool,
     /// The names of the categories.
     pub categories: Vec<String>,
     /// The track, if it is not the thread's.
     pub track: Option<u64>,
     /// A counter's value.
     pub value: Option<i64>,
+    /// The arguments: names and values, as text.
+    pub args: Vec<(String, String)>,
+    /// The flows that it is part of.
+    pub flows: Vec<u64>,
+    /// The file and the line of its callsite.
+    pub place: Option<(String, u64)>,
 }
 
 /// How often a trace says that something was lost.
@@ -51,6 +59,52 @@ struct State {
     is_valid: bool,
     time: u64,
     categories: HashMap<u64, String>,
+    names: HashMap<u64, Vec<u8>>,
+    arguments: HashMap<u64, String>,
+    values: HashMap<u64, String>,
+    places: HashMap<u64, (String, u64)>,
+}
+
+fn text(value: Option<Value<'_>>) -> String {
+    String::from_utf8_lossy(value.map_or(&[][..], Value::bytes)).into_owned()
+}
+
+impl State {
+    /// Takes what is told of numbers.
+    fn learn(&mut self, interned: &[u8]) {
+        for (field, entry) in Reader::new(interned) {
+            let of = |field| Reader::first(entry.bytes(), field);
+            let (number, told) = (of(1).map_or(0, Value::number), of(2));
+            match field {
+                1 => _ = self.categories.insert(number, text(told)),
+                2 => _ = self.names.insert(number, told.map_or(&[][..], Value::bytes).to_vec()),
+                3 => _ = self.arguments.insert(number, text(told)),
+                4 => _ = self.places.insert(number, (text(told), of(4).map_or(0, Value::number))),
+                29 => _ = self.values.insert(number, text(told)),
+                _ => {}
+            }
+        }
+    }
+
+    /// An argument's name and value; of what was never told, `?`.
+    fn argument(&self, annotation: &[u8]) -> (String, String) {
+        let unknown = || "?".to_owned();
+        let (mut name, mut shown) = (unknown(), unknown());
+        for (field, value) in Reader::new(annotation) {
+            match field {
+                1 => name = self.arguments.get(&value.number()).cloned().unwrap_or_else(unknown),
+                10 => name = text(Some(value)),
+                2 => shown = (value.number() != 0).to_string(),
+                3 => shown = value.number().to_string(),
+                4 => shown = value.number().cast_signed().to_string(),
+                5 => shown = format!("{:?}", f64::from_bits(value.number())),
+                6 => shown = text(Some(value)),
+                17 => shown = self.values.get(&value.number()).cloned().unwrap_or_else(unknown),
+                _ => {}
+            }
+        }
+        (name, shown)
+    }
 }
 
 impl Trace {
@@ -100,29 +154,38 @@ impl Trace {
                     }
                 }
                 if let Some(interned) = Reader::first(packet, 12) {
-                    for (_, entry) in Reader::new(interned.bytes()).filter(|(field, _)| *field == 1) {
-                        let id = Reader::first(entry.bytes(), 1).map_or(0, Value::number);
-                        let name = Reader::first(entry.bytes(), 2).map_or(&[][..], Value::bytes);
-                        state.categories.insert(id, String::from_utf8_lossy(name).into_owned());
-                    }
+                    state.learn(interned.bytes());
                 }
                 if number(58) == 0 && flags & 2 != 0 && state.is_valid {
                     state.time += number(8);
                 }
                 let event = Reader::first(packet, 11).filter(|_| state.is_valid)?.bytes();
                 let of = |field| Reader::first(event, field);
-                let categories = Reader::new(event).filter(|(field, _)| *field == 3);
+                let all = |wanted| Reader::new(event).filter(move |(field, _)| *field == wanted);
+                let told =
+                    of(10).map(|number| state.names.get(&number.number()).cloned().unwrap_or(b"?".to_vec()));
+                let inline = |place: Value<'_>| {
+                    let of = |field| Reader::first(place.bytes(), field);
+                    (text(of(2)), of(4).map_or(0, Value::number))
+                };
                 Some(Event {
                     pid: number(79),
                     sequence,
                     time: state.time,
                     kind: of(9).map_or(0, Value::number),
-                    name: of(23).map(|name| name.bytes().to_vec()),
-                    categories: categories
+                    is_interned: told.is_some(),
+                    name: of(23).map(|name| name.bytes().to_vec()).or(told),
+                    categories: all(3)
                         .map(|(_, id)| state.categories.get(&id.number()).cloned().unwrap_or_default())
+                        .chain(all(22).map(|(_, name)| text(Some(name))))
                         .collect(),
                     track: of(11).map(Value::number),
                     value: of(30).map(|value| value.number() as i64),
+                    args: all(4).map(|(_, annotation)| state.argument(annotation.bytes())).collect(),
+                    flows: all(47).map(|(_, flow)| flow.number()).collect(),
+                    place: of(34)
+                        .and_then(|number| state.places.get(&number.number()).cloned())
+                        .or_else(|| of(33).map(inline)),
                 })
             })
             .collect()

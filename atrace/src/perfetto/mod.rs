@@ -12,6 +12,7 @@ pub(crate) mod producer;
 mod recording;
 #[cfg(feature = "service")]
 pub mod service;
+mod told;
 mod trace_file;
 mod writer;
 

@@ -4,7 +4,11 @@
 //! [`SHORT`] bytes, nearly all, have lengths of one byte and are put together from a few words; all others have lengths of
 //! two bytes. Both are varints, of which the shortest form is not demanded. Times are differences to the packet before.
 //!
-//! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`.
+//! What a callsite never changes is in a packet of its own, [`tell`]; events then have its number in place of names. All
+//! its numbers have fixed lengths.
+//!
+//! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`, `interned_data.proto`,
+//! `debug_annotation.proto`.
 
 #![expect(
     unsafe_code,
@@ -15,14 +19,22 @@ use std::ptr;
 
 use atrace_sys::perfetto::memory::Chunk;
 
+use crate::args::{NAME_MAX as ARG_NAME_MAX, cut, key_number};
+use crate::callsite::Site;
+
 /// The longest name of a packet whose lengths have one byte.
 pub(super) const SHORT: usize = 96;
 /// The room that such a packet needs, and that of an end.
 pub(super) const SHORT_ROOM: usize = 128;
 pub(super) const END_ROOM: usize = 24;
-/// What a longer packet needs beside its texts: an event with a track's number, four categories and a value, and a
-/// track's description.
-pub(super) const LONG_ROOM: usize = 128;
+/// The room that a packet with a callsite's number in place of a name needs.
+const NAMED_ROOM: usize = 32;
+/// What a longer packet needs beside its texts: an event with a track's number, all categories, a callsite and a value,
+/// and a track's description.
+pub(super) const LONG_ROOM: usize = 160;
+/// The longest texts of a callsite that are told.
+const SITE_NAME_MAX: usize = 512;
+const SITE_TEXT_MAX: usize = 256;
 /// What has room in a chunk beside all that stands at its start.
 pub(super) const TEXT_MAX: usize = 6 << 10;
 
@@ -131,6 +143,67 @@ impl Put {
         }
     }
 
+    /// A text as a field whose key has one byte.
+    unsafe fn field(&mut self, key: u8, text: &str) {
+        // SAFETY: the caller has room for three bytes more than the text has.
+        unsafe {
+            self.bytes([key]);
+            let start = self.later();
+            self.text(text.as_bytes());
+            self.close(start);
+        }
+    }
+
+    /// What an event has of its callsite, with its name or without.
+    #[inline(always)]
+    unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
+        if !site.has_number() {
+            // SAFETY: the caller has room.
+            return unsafe { self.whole_site(site, has_name) };
+        }
+        let [low, high] = pair(site.number);
+        // SAFETY: the caller has room for 18 bytes.
+        unsafe {
+            if has_name {
+                self.bytes([0x50, low, high]);
+            }
+            if let Some(about) = site.about {
+                // category_iids, source_location_iid, and of debug_annotations `level`, both by number.
+                self.bytes([0x18, low, high, 0x90, 2, low, high]);
+                self.bytes([0x22, 5, 0x08, LEVEL_NUMBER, 0x88, 1, about.level()]);
+            }
+        }
+    }
+
+    /// The same without a number.
+    #[cold]
+    #[inline(never)]
+    unsafe fn whole_site(&mut self, site: &Site<'_>, has_name: bool) {
+        // SAFETY: the caller has room for the texts, cut as here, and 64 bytes more.
+        unsafe {
+            if has_name {
+                self.bytes([0xba]);
+                self.field(1, cut(site.name, SITE_NAME_MAX));
+            }
+            let Some(about) = site.about else { return };
+            self.bytes([0xb2]);
+            self.field(1, cut(about.target(), SITE_TEXT_MAX));
+            if let Some((file, line)) = about.place() {
+                self.bytes([0x8a, 2]);
+                let place = self.later();
+                self.field(0x12, cut(file, SITE_TEXT_MAX));
+                self.bytes([0x20]);
+                self.varint(line.into());
+                self.close(place);
+            }
+            self.bytes([0x22]);
+            let level = self.later();
+            self.field(0x52, LEVEL);
+            self.field(0x32, level_name(about.level()));
+            self.close(level);
+        }
+    }
+
     /// Keeps room for a length of two bytes.
     #[inline(always)]
     unsafe fn later(&mut self) -> *mut u8 {
@@ -198,6 +271,34 @@ pub(super) fn end(chunk: &mut Chunk, since: u64) -> bool {
     true
 }
 
+/// Writes the begin of a slice, or an instant, of the thread's track, with one category and the name of a callsite that was
+/// told. False where there is no room.
+#[inline(always)]
+pub(super) fn named(chunk: &mut Chunk, kind: Type, since: u64, category: u32, number: u32) -> bool {
+    if chunk.room() < NAMED_ROOM {
+        return false;
+    }
+    let start = chunk.at();
+    // SAFETY: at most 1 + 11 + 8 + 3 bytes are written.
+    unsafe {
+        let mut put = Put(start.add(1));
+        put.since(since);
+        // sequence_flags: 2, track_event: its length, type, category_iids
+        put.bytes([0x68, 2, 0x5a, 7, 0x48, kind as u8, 0x18, category as u8]);
+        let [low, high] = pair(number);
+        put.bytes([0x50, low, high]);
+        start.write((put.0.addr() - start.addr() - 1) as u8);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// The varint of a number below 2^14, in two bytes.
+#[inline(always)]
+const fn pair(number: u32) -> [u8; 2] {
+    [number as u8 | 0x80, (number >> 7) as u8 & 0x7f]
+}
+
 /// An event with anything.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Long<'a> {
@@ -208,17 +309,40 @@ pub(super) struct Long<'a> {
     pub(super) track: Option<u64>,
     pub(super) name: Option<&'a [u8]>,
     pub(super) amount: Option<Amount>,
+    /// The callsite, which was told where it has a number. Without a name, the event has its name.
+    pub(super) site: Option<Site<'a>>,
+    /// Fields that were encoded before: arguments and flows.
+    pub(super) args: &'a [u8],
+}
+
+impl Long<'static> {
+    /// Nothing but this.
+    pub(super) const fn new(kind: Type, tags: u64) -> Self {
+        Self { kind, tags, track: None, name: None, amount: None, site: None, args: &[] }
+    }
+}
+
+impl Long<'_> {
+    /// The room that its packet needs at most.
+    #[inline(always)]
+    pub(super) fn room(&self) -> usize {
+        let site = match &self.site {
+            Some(site) if !site.has_number() => site_room(site),
+            _ => 0,
+        };
+        LONG_ROOM + self.name.map_or(0, <[u8]>::len) + self.args.len() + site
+    }
 }
 
 /// Writes it. False where there is no room.
+#[inline]
 pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
-    let name = event.name.unwrap_or_default();
-    if name.len() > TEXT_MAX || chunk.room() < LONG_ROOM + name.len() {
+    if event.name.is_some_and(|name| name.len() > TEXT_MAX) || chunk.room() < event.room() {
         return false;
     }
     let start = chunk.at();
-    // SAFETY: 2 + 11 + 5 bytes, 2 for the type, 2 for each of 28 categories, 9 for the track, 4 and the name, 12 for the
-    // value: less than LONG_ROOM and the name.
+    // SAFETY: 2 + 11 + 5 bytes, 2 for the type, 2 for each of 28 categories, 18 for the callsite, 9 for the track, 4 and the
+    // name, 12 for the value, the arguments: less than its room. A callsite without a number has room of its own.
     unsafe {
         let mut put = Put(start);
         let whole = put.later();
@@ -241,6 +365,10 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
             put.text(name);
             put.close(text);
         }
+        if let Some(site) = &event.site {
+            put.site(site, event.name.is_none());
+        }
+        put.text(event.args);
         match event.amount {
             None => {}
             Some(Amount::Whole(value)) => {
@@ -253,6 +381,74 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
             }
         }
         put.close(inner);
+        put.close(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// The argument that has an event's level, and its number.
+pub(super) const LEVEL: &str = "level";
+pub(super) const LEVEL_NUMBER: u8 = 1;
+
+/// The levels' names, from 1 on.
+pub(super) const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
+
+fn level_name(level: u8) -> &'static str {
+    LEVELS.get(usize::from(level).wrapping_sub(1)).copied().unwrap_or_default()
+}
+
+/// The room that the packet about a callsite needs at most.
+pub(super) fn site_room(site: &Site<'_>) -> usize {
+    const HEAD: usize = 12; // Of a text with a number.
+    let mut room = 64 + site.name.len().min(SITE_NAME_MAX);
+    if let Some(about) = site.about {
+        room += HEAD + about.target().len().min(SITE_TEXT_MAX);
+        room += HEAD + about.place().map_or(0, |(file, _)| file.len().min(SITE_TEXT_MAX));
+        about.arguments(&mut |name| room += HEAD + name.len().min(ARG_NAME_MAX));
+    }
+    room
+}
+
+/// Writes what a callsite with a number never changes. False where there is no room.
+pub(super) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
+    if chunk.room() < site_room(site) {
+        return false;
+    }
+    let number = pair(site.number);
+    // SAFETY: what `site_room` counts: an entry has at most 11 bytes beside its text, all of it 12 more.
+    unsafe {
+        let mut put = Put(chunk.at());
+        let whole = put.later();
+        put.bytes([0x68, 2, 0x62]);
+        let all = put.later();
+        let mut entry = |key: u8, number: &[u8], text: &str, line: Option<u32>| {
+            put.bytes([key]);
+            let entry = put.later();
+            put.bytes([0x08]);
+            put.text(number);
+            put.field(0x12, text);
+            if let Some(line) = line {
+                put.bytes([0x20]);
+                put.varint(line.into());
+            }
+            put.close(entry);
+        };
+        entry(0x12, &number, cut(site.name, SITE_NAME_MAX), None);
+        if let Some(about) = site.about {
+            entry(0x0a, &number, cut(about.target(), SITE_TEXT_MAX), None);
+            if let Some((file, line)) = about.place() {
+                entry(0x22, &number, cut(file, SITE_TEXT_MAX), Some(line));
+            }
+            let mut at = 0;
+            about.arguments(&mut |name| {
+                let key = key_number(site.number, at);
+                let number = [key as u8 | 0x80, (key >> 7) as u8 | 0x80, (key >> 14) as u8];
+                entry(0x1a, &number, cut(name, ARG_NAME_MAX), None);
+                at += 1;
+            });
+        }
+        put.close(all);
         put.close(whole);
         chunk.publish(put.0);
     }
@@ -381,11 +577,10 @@ mod tests {
                 let is_short = short(&mut chunk, Type::Instant, since, 13, &name);
                 assert_eq!(is_short, len <= SHORT);
                 let event = Long {
-                    kind: Type::Counter,
-                    tags: 0x0fff_ffff,
                     track: Some(track(7)),
                     name: Some(&name),
                     amount: Some(Amount::Whole(-1)),
+                    ..Long::new(Type::Counter, 0x0fff_ffff)
                 };
                 assert!(long(&mut chunk, since, &event) && end(&mut chunk, since));
                 let described =
@@ -411,6 +606,106 @@ mod tests {
                 assert_eq!(handed, [(0, 0, 1)]);
                 arena.retire();
             }
+        }
+    }
+
+    /// What a tracer knows of a callsite.
+    #[derive(Debug)]
+    struct Known(usize);
+
+    impl crate::callsite::About for Known {
+        fn level(&self) -> u8 {
+            3
+        }
+
+        fn target(&self) -> &str {
+            "target"
+        }
+
+        fn place(&self) -> Option<(&str, u32)> {
+            Some(("src/file.rs", 70_000))
+        }
+
+        fn arguments(&self, each: &mut dyn FnMut(&str)) {
+            (0..self.0).for_each(|at| each(&"x".repeat(at * 8)));
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_callsite_is_told_whole_and_then_named_by_its_number() {
+        use crate::callsite::{BEYOND, FIRST};
+
+        for (number, len, arguments) in [(FIRST, 0, 0), (BEYOND - 1, 300, 32), (1000, 5000, 1)] {
+            let (name, about) = ("n".repeat(len), Known(arguments));
+            let site = Site { number, name: &name, about: Some(&about) };
+            let (arena, _) = Arena::make(1).unwrap();
+            let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+            let (start, room) = (chunk.at(), chunk.room());
+            assert!(tell(&mut chunk, &site));
+            assert!(room - chunk.room() <= site_room(&site));
+            assert!(named(&mut chunk, Type::Begin, 5, 13, number));
+            let event = Long { site: Some(site), args: &[0x22, 0], ..Long::new(Type::Instant, 1) };
+            let before = chunk.room();
+            assert!(long(&mut chunk, 5, &event));
+            assert!(before - chunk.room() <= event.room());
+            let beyond = Site { number: BEYOND, ..site };
+            let before = chunk.room();
+            let event = Long { site: Some(beyond), ..event };
+            assert!(long(&mut chunk, 5, &event));
+            assert!(before - chunk.room() <= event.room());
+
+            let found = packets(start, chunk.at());
+            let numbers = |field, of: &[u8]| -> Vec<u64> {
+                Reader::new(of)
+                    .filter(|(found, _)| *found == field)
+                    .map(|(_, value)| value.number())
+                    .collect()
+            };
+            let told = Reader::first(&found[0], 12).unwrap().bytes();
+            let entries: Vec<_> = Reader::new(told).collect();
+            assert_eq!(entries.len(), 3 + arguments);
+            for (field, entry) in &entries {
+                let entry = entry.bytes();
+                let text = Reader::first(entry, 2).unwrap().bytes();
+                let number = numbers(1, entry)[0];
+                match field {
+                    1 => assert_eq!((text, number), (&b"target"[..], site.number.into())),
+                    2 => assert_eq!((text.len(), number), (len.min(SITE_NAME_MAX), site.number.into())),
+                    3 => assert_eq!(number >> 5, site.number.into()),
+                    4 => assert_eq!((text, numbers(4, entry)), (&b"src/file.rs"[..], vec![70_000])),
+                    other => panic!("{other}"),
+                }
+            }
+            let arguments_found = entries.iter().filter(|(field, _)| *field == 3).map(|(_, entry)| entry);
+            for (at, entry) in arguments_found.enumerate() {
+                assert_eq!(numbers(1, entry.bytes()), [u64::from(number) << 5 | at as u64]);
+                assert_eq!(
+                    Reader::first(entry.bytes(), 2).unwrap().bytes().len(),
+                    (at * 8).min(ARG_NAME_MAX)
+                );
+            }
+            let event_of = |packet: usize| Reader::first(&found[packet], 11).unwrap().bytes();
+            assert_eq!(numbers(10, event_of(1)), [u64::from(number)]);
+            assert_eq!(numbers(3, event_of(1)), [13]);
+            assert_eq!(numbers(3, event_of(2)), [1, number.into()]);
+            assert_eq!(
+                (numbers(10, event_of(2)), numbers(34, event_of(2))),
+                (vec![number.into()], vec![number.into()])
+            );
+            let level = Reader::first(event_of(2), 4).unwrap().bytes();
+            assert_eq!((numbers(1, level), numbers(17, level)), (vec![1], vec![3]));
+            let inline = event_of(3);
+            assert_eq!(Reader::first(inline, 23).unwrap().bytes().len(), len.min(SITE_NAME_MAX));
+            assert_eq!(Reader::first(inline, 22).unwrap().bytes(), b"target");
+            let place = Reader::first(inline, 33).unwrap().bytes();
+            assert_eq!(
+                (Reader::first(place, 2).unwrap().bytes(), numbers(4, place)),
+                (&b"src/file.rs"[..], vec![70_000])
+            );
+            let level = Reader::first(inline, 4).unwrap().bytes();
+            assert_eq!(Reader::first(level, 6).unwrap().bytes(), b"INFO");
+            arena.retire();
         }
     }
 

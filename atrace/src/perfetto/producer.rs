@@ -18,6 +18,8 @@ use super::packet::{self, Described, Long};
 pub(crate) use super::packet::{Amount, Type};
 use super::writer::{Event, LOST, POOL, PROCESS_TRACK, Place, Writer, process_track};
 use crate::AtraceTag;
+use crate::args as text;
+use crate::callsite::Site;
 use crate::gate::ASK;
 use crate::sink::first;
 
@@ -222,17 +224,50 @@ pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
 
 #[inline(never)]
 fn slow(writer: &mut Writer, place: &Place, kind: Type, tags: u64, name: &str, now: u64) -> bool {
-    let long = Long { kind, tags, track: None, name: Some(cut(name)), amount: None };
+    let long = Long { name: Some(cut(name)), ..Long::new(kind, tags) };
     writer.any(place, &Event { long, track: None }, now)
 }
+
+/// [`short`] with the name of a callsite.
+#[inline(always)]
+pub(crate) fn named(kind: Type, tags: u64, site: &Site<'_>) -> bool {
+    for_each(tags, u32::MAX, |writer, place, now| {
+        writer.named(place.epoch, kind, tags, now, site.number)
+            || slow_rich(writer, place, &Long { site: Some(*site), ..Long::new(kind, tags) }, now)
+    })
+}
+
+/// [`short`] with a callsite, whose name it has where none is given, and encoded arguments.
+pub(crate) fn rich(kind: Type, tags: u64, site: Option<Site<'_>>, name: Option<&str>, args: &[u8]) -> bool {
+    let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
+    let long = Long { name, site, args, ..Long::new(kind, tags) };
+    for_each(tags, u32::MAX, |writer, place, now| {
+        writer.rich(place.epoch, &long, now) || slow_rich(writer, place, &long, now)
+    })
+}
+
+#[inline(never)]
+fn slow_rich(writer: &mut Writer, place: &Place, long: &Long<'_>, now: u64) -> bool {
+    writer.any(place, &Event { long: *long, track: None }, now)
+}
+
+/// The longest name of an event that has more than that.
+const NAME_MAX: usize = 1024;
 
 /// Writes the end of a slice of the calling thread.
 #[inline(always)]
 pub(crate) fn end(tags: u64) -> bool {
-    const END: Event<'static> =
-        Event { long: Long { kind: Type::End, tags: 0, track: None, name: None, amount: None }, track: None };
     for_each(tags, u32::MAX, |writer, place, now| {
         writer.end(place.epoch, now) || writer.any(place, &END, now)
+    })
+}
+
+const END: Event<'static> = Event { long: Long::new(Type::End, 0), track: None };
+
+/// [`end`] with encoded arguments, which are lost where there is no room for them.
+pub(crate) fn end_with(tags: u64, args: &[u8]) -> bool {
+    for_each(tags, u32::MAX, |writer, place, now| {
+        writer.end_with(place.epoch, now, args) || writer.any(place, &END, now)
     })
 }
 
@@ -252,11 +287,32 @@ pub(crate) enum Row {
 pub(crate) fn on_track(
     kind: Type,
     tags: u64,
-    (row, track): (Row, &str),
+    row: (Row, &str),
     name: Option<&str>,
     amount: Option<Amount>,
     begun: u32,
 ) -> bool {
+    let tags_named = if kind == Type::End { 0 } else { tags };
+    let long = Long { name: name.map(cut), amount, ..Long::new(kind, tags_named) };
+    put_on_track(tags, row, long, begun)
+}
+
+/// [`on_track`] with a callsite, whose name it has where none is given, and encoded arguments.
+pub(crate) fn rich_on_track(
+    kind: Type,
+    tags: u64,
+    row: (Row, &str),
+    (site, name): (Option<Site<'_>>, Option<&str>),
+    args: &[u8],
+    begun: u32,
+) -> bool {
+    let tags_named = if kind == Type::End { 0 } else { tags };
+    let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
+    let row = (row.0, text::cut(row.1, NAME_MAX));
+    put_on_track(tags, row, Long { name, site, args, ..Long::new(kind, tags_named) }, begun)
+}
+
+fn put_on_track(tags: u64, (row, track): (Row, &str), long: Long<'_>, begun: u32) -> bool {
     let (track, parent) = (cut(track), process_track());
     let of = match row {
         Row::Async(cookie) => u64::from(cookie as u32) << 2,
@@ -267,10 +323,8 @@ pub(crate) fn on_track(
     let number = packet::track(packet::hash(parent ^ of.wrapping_mul(0xd6e8_feb8_6659_fd93), track));
     let is_counter = matches!(row, Row::Counter);
     let described = Described { track: number, parent, name: track, is_counter };
-    let tags_named = if kind == Type::End { 0 } else { tags };
-    let long = Long { kind, tags: tags_named, track: Some(number), name: name.map(cut), amount };
     // The end's track was described with its begin.
-    let event = Event { long, track: Some(described) };
+    let event = Event { long: Long { track: Some(number), ..long }, track: Some(described) };
     for_each(tags, begun, |writer, place, now| writer.any(place, &event, now))
 }
 

@@ -19,7 +19,9 @@ use atrace_sys::process;
 
 use super::category;
 use super::debts::Debts;
-use super::packet::{self, Described, LONG_ROOM, Long, TEXT_MAX, Type};
+use super::packet::{self, Described, LEVEL, LEVEL_NUMBER, LEVELS, LONG_ROOM, Long, TEXT_MAX, Type};
+use super::told::Told;
+use crate::callsite::Site;
 
 /// The places of this process' threads and sessions.
 pub(super) static POOL: Pool<Writer> = Pool::new();
@@ -77,7 +79,12 @@ pub(super) struct Writer {
     opened: u64,
     retry: u64,
     counters: [u64; REMEMBERED],
+    /// The callsites that the state tells.
+    told_sites: Told,
 }
+
+/// Among [`Writer::categories`]: the state names the levels.
+const ALL_LEVELS: u32 = 1 << 31;
 
 // SAFETY: numbers, `false`, and a chunk that is none.
 #[expect(unsafe_code, reason = "its memory is a mapping's")]
@@ -118,12 +125,7 @@ impl Writer {
     /// Writes the begin of a slice, or an instant, where nothing stands against it.
     #[inline(always)]
     pub(super) fn short(&mut self, epoch: u32, kind: Type, tags: u64, now: u64, name: &[u8]) -> bool {
-        let is_plain = self.epoch == epoch
-            && self.debts.is_none()
-            // One category, which was named.
-            && tags as u32 & self.categories != 0
-            && tags & (tags - 1) == 0;
-        if !is_plain {
+        if !self.is_plain(epoch, tags) {
             return false;
         }
         let time = now.max(self.last);
@@ -133,6 +135,64 @@ impl Writer {
         self.last = time;
         self.depth += u32::from(kind == Type::Begin);
         true
+    }
+
+    /// [`short`](Self::short) with the name of a callsite that has this number.
+    #[inline(always)]
+    pub(super) fn named(&mut self, epoch: u32, kind: Type, tags: u64, now: u64, number: u32) -> bool {
+        if !self.is_plain(epoch, tags) || !self.told_sites.has(number) {
+            return false;
+        }
+        let time = now.max(self.last);
+        if !packet::named(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, number) {
+            return false;
+        }
+        self.last = time;
+        self.depth += u32::from(kind == Type::Begin);
+        true
+    }
+
+    /// [`short`](Self::short) with more than a name; of a callsite that has a number, if of any.
+    #[inline(always)]
+    pub(super) fn rich(&mut self, epoch: u32, event: &Long<'_>, now: u64) -> bool {
+        let is_told = |site: Site<'_>| {
+            self.told_sites.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
+        };
+        if !self.is_plain(epoch, event.tags) || !event.site.is_none_or(is_told) {
+            return false;
+        }
+        let time = now.max(self.last);
+        if !packet::long(&mut self.chunk, time - self.last, event) {
+            return false;
+        }
+        self.last = time;
+        self.depth += u32::from(event.kind == Type::Begin);
+        true
+    }
+
+    /// Whether nothing stands against an event of the thread's track that is no end: one category, which was named.
+    #[inline(always)]
+    fn is_plain(&self, epoch: u32, tags: u64) -> bool {
+        self.epoch == epoch
+            && self.debts.is_none()
+            && tags as u32 & self.categories != 0
+            && tags & (tags - 1) == 0
+    }
+
+    /// Writes the end of a slice with arguments, where nothing stands against it.
+    #[inline]
+    pub(super) fn end_with(&mut self, epoch: u32, now: u64, args: &[u8]) -> bool {
+        let time = now.max(self.last);
+        let event = Long { args, ..Long::new(Type::End, 0) };
+        let is_written = self.epoch == epoch
+            && self.debts.is_none()
+            && self.depth > 0
+            && packet::long(&mut self.chunk, time - self.last, &event);
+        if is_written {
+            self.last = time;
+            self.depth -= 1;
+        }
+        is_written
     }
 
     /// Writes the end of a slice, where nothing stands against it.
@@ -183,23 +243,19 @@ impl Writer {
 
     /// A session's first event of this thread.
     fn begin(&mut self, epoch: u32) {
-        let Self { chunks, told, .. } = *self;
-        *self = Self {
-            epoch,
-            categories: 0,
-            chunk: Chunk::none(),
-            last: 0,
-            depth: 0,
-            debts: Debts::default(),
-            chunks,
-            chunks_of_state: CHUNKS_A_STATE,
-            has_lost: false,
-            told,
-            clears: 0,
-            opened: 0,
-            retry: 0,
-            counters: [0; REMEMBERED],
-        };
+        self.epoch = epoch;
+        self.categories = 0;
+        self.chunk = Chunk::none();
+        self.last = 0;
+        self.depth = 0;
+        self.debts = Debts::default();
+        self.chunks_of_state = CHUNKS_A_STATE;
+        self.has_lost = false;
+        self.clears = 0;
+        self.opened = 0;
+        self.retry = 0;
+        self.counters = [0; REMEMBERED];
+        self.told_sites.clear();
     }
 
     fn end_slowly(&mut self, place: &Place, now: u64) -> bool {
@@ -233,13 +289,23 @@ impl Writer {
 
     /// Writes an event that is no end of the thread's track, after what is owed.
     fn put(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
-        let name = event.long.name.map_or(0, <[u8]>::len);
         let track = event.track.map_or(0, |track| track.name.len() + LONG_ROOM / 2);
-        let needed = LONG_ROOM + name.min(TEXT_MAX) + track.min(TEXT_MAX) + CATEGORIES_ROOM;
+        let site = event.long.site.filter(|site| site.has_number());
+        // What is told already may have to be told again, in a new chunk.
+        let told = site.map_or(0, |site| packet::site_room(&site) + CATEGORIES_ROOM);
+        let needed = event.long.room() + track.min(TEXT_MAX) + told + CATEGORIES_ROOM;
         if !self.pay(place, now) || !self.has_room(place, needed, now) {
             return false;
         }
         self.name_categories(event.long.tags);
+        if let Some(site) = site {
+            if site.about.is_some() {
+                self.name_levels();
+            }
+            if !self.told_sites.has(site.number) && packet::tell(&mut self.chunk, &site) {
+                self.told_sites.add(site.number);
+            }
+        }
         if let Some(track) = &event.track
             && !self.knows(track)
             && !packet::describe(&mut self.chunk, track)
@@ -288,6 +354,30 @@ impl Writer {
         });
         if writer.finish().is_some_and(|packet| self.chunk.write(&packet[1..])) {
             self.categories |= tags as u32;
+        }
+    }
+
+    /// Names the levels, if the state has not.
+    fn name_levels(&mut self) {
+        if self.categories & ALL_LEVELS != 0 {
+            return;
+        }
+        let mut bytes = [0; CATEGORIES_ROOM];
+        let mut writer = proto::Writer::new(&mut bytes);
+        writer.message(1, |packet| {
+            packet.number(13, NEEDS_STATE).message(12, |interned| {
+                interned.message(3, |name| {
+                    name.number(1, LEVEL_NUMBER.into()).bytes(2, LEVEL.as_bytes());
+                });
+                for (number, level) in (1..).zip(LEVELS) {
+                    interned.message(29, |value| {
+                        value.number(1, number).bytes(2, level.as_bytes());
+                    });
+                }
+            });
+        });
+        if writer.finish().is_some_and(|packet| self.chunk.write(&packet[1..])) {
+            self.categories |= ALL_LEVELS;
         }
     }
 
@@ -392,6 +482,7 @@ impl Writer {
         self.last = now;
         self.categories = 0;
         self.counters = [0; REMEMBERED];
+        self.told_sites.clear();
         self.chunks_of_state = 0;
         self.has_lost = false;
         self.told = self.epoch;

@@ -1,0 +1,486 @@
+//! Typed arguments of events: [`Arg`], and how each way writes them.
+//!
+//! By the marker they are text behind the name. For Perfetto they are encoded on the stack before anything of its memory is
+//! held ([`Encoder`]): what formats a value is the program's code. What has no room is left out, and said so.
+
+#![expect(unsafe_code, reason = "a buffer on the stack is not zeroed before use")]
+
+use std::fmt::{self, Write as _};
+use std::mem::MaybeUninit;
+
+use crate::message::NameWriter;
+use crate::panics::{PANICKED, is_caught};
+
+/// An argument of an event: its name and a value, or a flow.
+///
+/// In Perfetto's memory it has this type; by ATrace it is text behind the event's name, `, name = value`, and a flow is
+/// nothing.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{Arg, AtraceTag, atrace_instant_args};
+///
+/// let args = [Arg::Str("path", "/tmp/image"), Arg::Uint("bytes", 4096)];
+/// atrace_instant_args(AtraceTag::App, "opened", &args);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Arg<'a> {
+    /// Yes or no.
+    Bool(&'a str, bool),
+    /// A signed integer.
+    Int(&'a str, i64),
+    /// An unsigned integer.
+    Uint(&'a str, u64),
+    /// A number with a fraction.
+    Float(&'a str, f64),
+    /// A text.
+    Str(&'a str, &'a str),
+    /// The event is part of a flow: the viewer draws an arrow to it from the event before that has the same number.
+    ///
+    /// The number is the whole trace's: choose one that no other process does.
+    Flow(u64),
+}
+
+/// Appends arguments to a name, as text.
+pub(crate) fn push(writer: &mut NameWriter<'_>, args: &[Arg<'_>]) {
+    for arg in args {
+        let (Arg::Bool(name, _)
+        | Arg::Int(name, _)
+        | Arg::Uint(name, _)
+        | Arg::Float(name, _)
+        | Arg::Str(name, _)) = *arg
+        else {
+            continue;
+        };
+        writer.push_str(", ");
+        writer.push_str(name);
+        writer.push_str(" = ");
+        match *arg {
+            Arg::Bool(_, value) => writer.push_str(if value { "true" } else { "false" }),
+            Arg::Int(_, value) => writer.push_int(value),
+            Arg::Uint(_, value) => writer.push_int(value),
+            Arg::Float(_, value) => writer.push_fmt(format_args!("{value:?}")),
+            Arg::Str(_, value) => {
+                writer.push_str("\"");
+                writer.push_str(value);
+                writer.push_str("\"");
+            }
+            Arg::Flow(_) => {}
+        }
+    }
+}
+
+/// The bytes that all arguments of an event have room in.
+pub(crate) const ARGS_MAX: usize = 2048;
+/// Kept for what says how many arguments were left out.
+const LEFT_OUT_ROOM: usize = 24;
+/// What an argument needs beside its texts.
+const HEAD_ROOM: usize = 32;
+/// The longest text of a value.
+const VALUE_MAX: usize = 1000;
+/// The longest name of an argument.
+pub(crate) const NAME_MAX: usize = 64;
+/// Ends a text that was cut.
+const CUT: &str = "…";
+
+/// How an argument is named in an encoded event.
+#[derive(Clone, Copy, Debug)]
+pub enum Key<'a> {
+    /// By its text.
+    Text(&'a str),
+    /// By the number of its callsite, and its own there.
+    Told(u32, u32),
+}
+
+/// The number of a callsite's argument, as readers are told it.
+#[inline(always)]
+pub(crate) const fn key_number(site: u32, at: u32) -> u32 {
+    site << 5 | at & 31
+}
+
+/// Encodes arguments as fields of Perfetto's `TrackEvent`.
+pub struct Encoder {
+    /// Initialised up to `len`.
+    bytes: [MaybeUninit<u8>; ARGS_MAX],
+    len: usize,
+    /// Where the text of a value ends that is written.
+    limit: usize,
+    left_out: u32,
+    /// It was cut there.
+    is_cut: bool,
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Encoder").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Encoder {
+    /// Without arguments.
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Self { bytes: [MaybeUninit::uninit(); ARGS_MAX], len: 0, limit: 0, left_out: 0, is_cut: false }
+    }
+
+    const fn room(&self) -> usize {
+        ARGS_MAX - LEFT_OUT_ROOM - self.len
+    }
+
+    /// Appends bytes that there is room for.
+    #[inline(always)]
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            // SAFETY: initialised bytes are bytes that may be uninitialised; they are only read.
+            let bytes = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) };
+            place.copy_from_slice(bytes);
+            self.len += bytes.len();
+        }
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value > 0x7f {
+            self.put(&[value as u8 | 0x80]);
+            value >>= 7;
+        }
+        self.put(&[value as u8]);
+    }
+
+    /// Keeps room for a length of two bytes.
+    fn later(&mut self) -> usize {
+        self.put(&[0x80, 0]);
+        self.len
+    }
+
+    /// Writes the length of what was put from `start` on.
+    fn close(&mut self, start: usize) {
+        let len = self.len - start;
+        if let Some([low, high]) = self.bytes.get_mut(start - 2..start) {
+            low.write(len as u8 | 0x80);
+            high.write((len >> 7) as u8);
+        }
+    }
+
+    /// Has `value` write the value of an argument, if there is room.
+    #[inline(always)]
+    fn argument(&mut self, key: Key<'_>, value: impl FnOnce(&mut Self)) {
+        let text = if let Key::Text(name) = key { cut(name, NAME_MAX) } else { "" };
+        if self.room() < HEAD_ROOM + text.len() {
+            self.left_out += 1;
+            return;
+        }
+        self.put(&[0x22]); // debug_annotations
+        let start = self.later();
+        match key {
+            Key::Told(site, at) => {
+                let number = key_number(site, at);
+                self.put(&[0x08, number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8]);
+            }
+            Key::Text(_) => {
+                self.put(&[0x52, text.len() as u8]);
+                self.put(text.as_bytes());
+            }
+        }
+        value(self);
+        self.close(start);
+    }
+
+    /// Adds an argument.
+    #[inline]
+    pub fn bool(&mut self, key: Key<'_>, value: bool) {
+        self.argument(key, |encoder| encoder.put(&[0x10, value.into()]));
+    }
+
+    /// Adds an argument.
+    #[inline]
+    pub fn uint(&mut self, key: Key<'_>, value: u64) {
+        self.argument(key, |encoder| {
+            encoder.put(&[0x18]);
+            encoder.varint(value);
+        });
+    }
+
+    /// Adds an argument.
+    #[inline]
+    pub fn int(&mut self, key: Key<'_>, value: i64) {
+        self.argument(key, |encoder| {
+            encoder.put(&[0x20]);
+            encoder.varint(value.cast_unsigned());
+        });
+    }
+
+    /// Adds an argument.
+    #[inline]
+    pub fn float(&mut self, key: Key<'_>, value: f64) {
+        self.argument(key, |encoder| {
+            encoder.put(&[0x29]);
+            encoder.put(&value.to_le_bytes());
+        });
+    }
+
+    /// Has `write` write a text, the value of an argument.
+    #[inline(always)]
+    fn text(&mut self, key: Key<'_>, write: impl FnOnce(&mut Self)) {
+        self.argument(key, |encoder| {
+            encoder.put(&[0x32]);
+            let start = encoder.later();
+            encoder.limit = start + VALUE_MAX.min(encoder.room());
+            encoder.is_cut = false;
+            write(encoder);
+            encoder.close(start);
+        });
+    }
+
+    /// Adds an argument; cut, the text ends in `…`.
+    #[inline]
+    pub fn str(&mut self, key: Key<'_>, value: &str) {
+        self.text(key, |encoder| _ = encoder.write_str(value));
+    }
+
+    /// Adds an argument that is formatted; one that panics leaves what it wrote and `<panicked>`. Tells whether it did
+    /// not.
+    #[inline]
+    pub fn formatted(&mut self, key: Key<'_>, value: fmt::Arguments<'_>) -> bool {
+        let mut is_whole = true;
+        self.text(key, |encoder| {
+            // An error is the text being cut, or a value that gave up: what came out stays.
+            if is_caught(|| _ = encoder.write_fmt(value)) {
+                is_whole = false;
+                let _ = encoder.write_str(PANICKED);
+            }
+        });
+        is_whole
+    }
+
+    /// Makes the event part of a flow.
+    #[inline]
+    pub fn flow(&mut self, number: u64) {
+        if self.room() >= FLOW_ROOM {
+            self.put(&flow(number));
+        }
+    }
+
+    /// Adds what was encoded before.
+    #[inline]
+    pub fn encoded(&mut self, bytes: &[u8]) {
+        if self.room() >= bytes.len() {
+            self.put(bytes);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// Adds an argument of an event.
+    fn arg(&mut self, arg: &Arg<'_>) {
+        match *arg {
+            Arg::Bool(name, value) => self.bool(Key::Text(name), value),
+            Arg::Int(name, value) => self.int(Key::Text(name), value),
+            Arg::Uint(name, value) => self.uint(Key::Text(name), value),
+            Arg::Float(name, value) => self.float(Key::Text(name), value),
+            Arg::Str(name, value) => self.str(Key::Text(name), value),
+            Arg::Flow(number) => self.flow(number),
+        }
+    }
+
+    /// Adds the arguments of an event.
+    pub(crate) fn args(&mut self, args: &[Arg<'_>]) {
+        args.iter().for_each(|arg| self.arg(arg));
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: what raises `len` has initialised the bytes up to it.
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }
+    }
+
+    /// The fields. Where arguments had no room, one of them is `left_out`, how many.
+    #[inline]
+    pub fn finish(&mut self) -> &[u8] {
+        if self.left_out > 0 {
+            self.say_left_out();
+        }
+        self.bytes()
+    }
+
+    #[cold]
+    fn say_left_out(&mut self) {
+        const NAME: &[u8] = b"left_out";
+        let left_out = std::mem::take(&mut self.left_out).min(0x3fff);
+        self.put(&[0x22, 5 + NAME.len() as u8, 0x52, NAME.len() as u8]);
+        self.put(NAME);
+        self.put(&[0x18, left_out as u8 | 0x80, (left_out >> 7) as u8]);
+    }
+}
+
+/// Appends to a text: what has no room is cut, and `…` says so.
+impl fmt::Write for Encoder {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.is_cut {
+            return Err(fmt::Error);
+        }
+        let part = cut(text, self.limit - CUT.len() - self.len);
+        self.put(part.as_bytes());
+        if part.len() < text.len() {
+            self.put(CUT.as_bytes());
+            self.is_cut = true;
+            return Err(fmt::Error);
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes a flow has.
+pub const FLOW_ROOM: usize = 10;
+
+/// A flow, as a field of an event.
+#[inline(always)]
+pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
+    let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
+    [0xf9, 0x02, a, b, c, d, e, f, g, h]
+}
+
+/// Cuts a text to so many bytes, between characters.
+pub(crate) fn cut(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1; // 0 is a boundary.
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `encode` encodes, as text: each argument's name and value, a flow's number.
+    #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+    fn read(encode: impl FnOnce(&mut Encoder)) -> Vec<(String, String)> {
+        use atrace_sys::perfetto::proto::{Reader, Value};
+
+        let mut encoder = Encoder::new();
+        encode(&mut encoder);
+        let mut fields = Reader::new(encoder.finish());
+        let text = |bytes: &[u8]| str::from_utf8(bytes).unwrap().to_owned();
+        let read: Vec<_> = fields
+            .by_ref()
+            .map(|(field, value)| {
+                if field == 47 {
+                    return ("flow".to_owned(), value.number().to_string());
+                }
+                assert_eq!(field, 4);
+                let mut fields = Reader::new(value.bytes());
+                let name = match fields.next().unwrap() {
+                    (10, name) => text(name.bytes()),
+                    (1, number) => format!("#{}", number.number()),
+                    other => panic!("{other:?}"),
+                };
+                let value = match fields.next().unwrap() {
+                    (2, value) => (value.number() == 1).to_string(),
+                    (3, value) => value.number().to_string(),
+                    (4, value) => value.number().cast_signed().to_string(),
+                    (5, Value::Fixed64(bits)) => format!("{:?}", f64::from_bits(bits)),
+                    (6, value) => text(value.bytes()),
+                    other => panic!("{other:?}"),
+                };
+                assert!(fields.next().is_none() && fields.is_whole());
+                (name, value)
+            })
+            .collect();
+        assert!(fields.is_whole());
+        read
+    }
+
+    #[test]
+    #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+    fn arguments_have_their_types() {
+        let found = read(|encoder| {
+            encoder.args(&[
+                Arg::Bool("yes", true),
+                Arg::Int("int", i64::MIN),
+                Arg::Uint("uint", u64::MAX),
+                Arg::Float("float", -0.5),
+                Arg::Str("str", "text"),
+                Arg::Str("", ""),
+                Arg::Flow(u64::MAX - 1),
+            ]);
+            encoder.int(Key::Told(BEYOND - 1, 31), 1);
+            encoder.uint(Key::Told(FIRST, 0), 1 << 40);
+            assert!(encoder.formatted(Key::Text("debug"), format_args!("{:?}", Some(7))));
+            encoder.encoded(&flow(7));
+        });
+        let expected = [
+            ("yes", "true"),
+            ("int", "-9223372036854775808"),
+            ("uint", "18446744073709551615"),
+            ("float", "-0.5"),
+            ("str", "text"),
+            ("", ""),
+            ("flow", "18446744073709551614"),
+            ("#524287", "1"),
+            ("#1024", "1099511627776"),
+            ("debug", "Some(7)"),
+            ("flow", "7"),
+        ];
+        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+    fn what_has_no_room_is_cut_and_said_so() {
+        let long = "ü".repeat(5000);
+        let name = "n".repeat(200);
+        let found = read(|encoder| {
+            for _ in 0..40 {
+                encoder.str(Key::Text(&name), &long);
+                encoder.int(Key::Text("after"), -1);
+            }
+            encoder.flow(1);
+        });
+        assert_eq!(found[0].0, "n".repeat(NAME_MAX));
+        let cut = found[0].1.strip_suffix(CUT).unwrap();
+        assert!(cut.len() > VALUE_MAX - 8 && cut.chars().all(|c| c == 'ü'));
+        assert_eq!(found[1], ("after".to_owned(), "-1".to_owned()));
+        assert!(found[2].1.ends_with(CUT));
+        let (name, left_out) = found.last().unwrap();
+        let arguments = found.iter().filter(|(name, _)| name != "flow").count() - 1;
+        assert_eq!((name.as_str(), left_out.parse::<usize>().unwrap()), ("left_out", 80 - arguments));
+        // Any lengths.
+        for len in 0..=ARGS_MAX {
+            let found = read(|encoder| {
+                encoder.str(Key::Text("first"), &long[..len & !1]);
+                encoder.str(Key::Text("second"), &long[..len & !1]);
+                encoder.bool(Key::Text("third"), true);
+            });
+            assert!(found.len() >= 2, "{found:?}");
+        }
+    }
+
+    #[test]
+    #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+    fn a_value_that_panics_leaves_what_it_wrote() {
+        struct Panics;
+
+        impl fmt::Debug for Panics {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("half")?;
+                std::panic::resume_unwind(Box::new(()))
+            }
+        }
+
+        let found = read(|encoder| {
+            assert!(!encoder.formatted(Key::Text("value"), format_args!("{Panics:?}")));
+            encoder.bool(Key::Text("after"), false);
+        });
+        let text = |text: &str| text.to_owned();
+        assert_eq!(found, [(text("value"), text("half<panicked>")), (text("after"), text("false"))]);
+    }
+
+    use crate::callsite::{BEYOND, FIRST};
+}

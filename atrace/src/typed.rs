@@ -1,0 +1,177 @@
+//! Events with typed arguments, and names that are sent once: the functions that end in `_args`.
+//!
+//! By ATrace all of it is the name's text. For Perfetto arguments are encoded on the stack, and a [`Name`](crate::Name) goes
+//! as a number.
+
+use crate::args::{self, Arg, Encoder};
+use crate::callsite::{EventName, Number};
+use crate::gate::{self, Glance};
+use crate::message::{Kind, NameWriter};
+use crate::perfetto::producer::{self, Row, Type};
+use crate::way::{self, Way};
+use crate::{AtraceTag, ScopedEvent, Slice};
+
+/// Writes an event if its tag, which was seen at the gate, is enabled; tells which way it was written.
+#[inline(never)]
+fn emit(
+    glance: Glance,
+    tag: AtraceTag,
+    kind: Kind,
+    track: Option<&str>,
+    name: EventName<'_>,
+    args: &[Arg<'_>],
+) -> Option<Way> {
+    let way = way::enabled(glance, tag)?;
+    let is_written = match way {
+        Way::Perfetto => {
+            let (kind, row) = match kind {
+                Kind::TrackBegin(cookie) => (Type::Begin, Row::Named(cookie)),
+                Kind::TrackInstant => (Type::Instant, Row::Instants),
+                Kind::Instant => (Type::Instant, Row::Instants),
+                _ => (Type::Begin, Row::Instants),
+            };
+            written((tag & AtraceTag::ValidMask).bits(), kind, track.map(|track| (row, track)), name, args)
+        }
+        Way::Atrace(sink) => sink.write(
+            kind,
+            track,
+            Some(|writer: &mut NameWriter<'_>| {
+                writer.push_str(name.text);
+                args::push(writer, args);
+            }),
+        ),
+    };
+    is_written.then_some(way)
+}
+
+/// Writes an event into Perfetto's memory.
+fn written(tags: u64, kind: Type, row: Option<(Row, &str)>, name: EventName<'_>, args: &[Arg<'_>]) -> bool {
+    let site = name.site().filter(|site| site.has_number());
+    match (row, &site) {
+        (None, Some(site)) if args.is_empty() => return producer::named(kind, tags, site),
+        (None, None) if args.is_empty() => return producer::short(kind, tags, name.text),
+        _ => {}
+    }
+    with_args(tags, kind, row, (site, site.is_none().then_some(name.text)), args)
+}
+
+/// A call, as its buffer is large.
+#[inline(never)]
+fn with_args(
+    tags: u64,
+    kind: Type,
+    row: Option<(Row, &str)>,
+    (site, name): (Option<crate::callsite::Site<'_>>, Option<&str>),
+    args: &[Arg<'_>],
+) -> bool {
+    let mut encoder = Encoder::new();
+    encoder.args(args);
+    let args = encoder.finish();
+    match row {
+        Some(row) => producer::rich_on_track(kind, tags, row, (site, name), args, u32::MAX),
+        None => producer::rich(kind, tags, site, name, args),
+    }
+}
+
+/// Begins a slice as [`atrace_begin`](crate::atrace_begin), with arguments.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{Arg, AtraceTag, atrace_begin_args, atrace_end};
+///
+/// atrace_begin_args(AtraceTag::App, "decode", &[Arg::Int("block", 7), Arg::Str("codec", "raw")]);
+/// atrace_end(AtraceTag::App);
+/// ```
+#[inline(always)]
+pub fn atrace_begin_args<'a>(tag: AtraceTag, name: impl Into<EventName<'a>>, args: &[Arg<'_>]) {
+    if let Some(glance) = gate::glance(tag) {
+        emit(glance, tag, Kind::Begin, None, name.into(), args);
+    }
+}
+
+/// Marks a moment on the calling thread as [`atrace_instant`](crate::atrace_instant), with arguments.
+#[inline(always)]
+pub fn atrace_instant_args<'a>(tag: AtraceTag, name: impl Into<EventName<'a>>, args: &[Arg<'_>]) {
+    if let Some(glance) = gate::glance(tag) {
+        emit(glance, tag, Kind::Instant, None, name.into(), args);
+    }
+}
+
+/// Begins an async slice on a row as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin), with arguments.
+#[inline(always)]
+pub fn atrace_async_for_track_begin_args<'a>(
+    tag: AtraceTag,
+    track_name: &str,
+    name: impl Into<EventName<'a>>,
+    cookie: i32,
+    args: &[Arg<'_>],
+) {
+    if let Some(glance) = gate::glance(tag) {
+        emit(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), name.into(), args);
+    }
+}
+
+/// Marks a moment on a row as [`atrace_instant_for_track`](crate::atrace_instant_for_track), with arguments.
+#[inline(always)]
+pub fn atrace_instant_for_track_args<'a>(
+    tag: AtraceTag,
+    track_name: &str,
+    name: impl Into<EventName<'a>>,
+    args: &[Arg<'_>],
+) {
+    if let Some(glance) = gate::glance(tag) {
+        emit(glance, tag, Kind::TrackInstant, Some(track_name), name.into(), args);
+    }
+}
+
+/// Begins a slice that ends when the returned guard is dropped, as
+/// [`begin_scoped_event`](crate::begin_scoped_event), with arguments.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{Arg, AtraceTag, begin_scoped_event_args};
+///
+/// let _event = begin_scoped_event_args(AtraceTag::App, "load", &[Arg::Str("path", "/tmp/image")]);
+/// // What happens here is within "load".
+/// ```
+#[inline(always)]
+pub fn begin_scoped_event_args<'a>(
+    tag: AtraceTag,
+    name: impl Into<EventName<'a>>,
+    args: &[Arg<'_>],
+) -> ScopedEvent {
+    let slice = gate::glance(tag).map_or(Slice::none(), |glance| {
+        Slice::written(emit(glance, tag, Kind::Begin, None, name.into(), args), tag)
+    });
+    ScopedEvent::of(slice)
+}
+
+/// Begins a slice with a name that is always the same where this is the number; `name` is asked for while the tag is on.
+#[inline(always)]
+pub fn begin_scoped_event_at(
+    tag: AtraceTag,
+    number: &Number,
+    name: impl FnOnce() -> &'static str,
+) -> ScopedEvent {
+    let slice = gate::glance(tag).map_or(Slice::none(), |glance| begin_at(glance, tag, number, name));
+    ScopedEvent::of(slice)
+}
+
+#[inline(always)]
+fn begin_at(glance: Glance, tag: AtraceTag, number: &Number, name: impl FnOnce() -> &'static str) -> Slice {
+    let Some(way) = way::enabled(glance, tag) else { return Slice::none() };
+    let is_written = match way {
+        Way::Perfetto => by_perfetto(tag, EventName::at(number, name())),
+        Way::Atrace(_) => {
+            way.write(tag, Kind::Begin, None, Some(|writer: &mut NameWriter<'_>| writer.push_str(name())))
+        }
+    };
+    Slice::written(is_written.then_some(way), tag)
+}
+
+#[inline(never)]
+fn by_perfetto(tag: AtraceTag, name: EventName<'_>) -> bool {
+    written((tag & AtraceTag::ValidMask).bits(), Type::Begin, None, name, &[])
+}
