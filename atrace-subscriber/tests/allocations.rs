@@ -1,52 +1,21 @@
 //! Nothing is allocated for spans and events.
 
-#![allow(unsafe_code, reason = "a global allocator is unsafe to write; this one only counts")]
-
 mod common;
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 
 use atrace_subscriber::{AsyncSpans, AtraceFilter, AtraceLayer, AtraceSubscriber};
 use common::{Place, Role, case, on};
+use counting::allocations;
 use tracing::level_filters::LevelFilter;
 use tracing::{Dispatch, Level, enabled, info, info_span};
 use tracing_subscriber::prelude::*;
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is the system's allocator's; the count is a thread-local word without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller promised.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 fn counted(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     work();
-    ALLOCATIONS.get() - before
+    allocations() - before
 }
 
 type Row = (&'static str, fn(&[i32]));

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
-use common::{Place, ROLES, Role, case, off_in_each_role, on, until};
+use common::{Place, ROLES, Role, case, filtered, install_filtered, off_in_each_role, on, settled, until};
 use tracing::callsite::{Callsite, Identifier};
 use tracing::field::FieldSet;
 use tracing::level_filters::LevelFilter;
@@ -19,25 +19,6 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 /// The ways to be free while off: alone; over a registry, the filter for this layer only; for the whole stack, as AOSP's.
-fn filtered() -> Dispatch {
-    match common::role() {
-        Role::Alone => AtraceSubscriber::default().with_filter().into(),
-        Role::Layer => tracing_subscriber::registry()
-            .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
-            .into(),
-        Role::Aosp => tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).into(),
-    }
-}
-
-fn install_filtered() {
-    tracing::dispatcher::set_global_default(filtered()).unwrap();
-}
-
-fn settled(on: bool) -> Duration {
-    until("the caches follow", || {
-        enabled!(Level::TRACE) == on && (LevelFilter::current() == LevelFilter::OFF) != on
-    })
-}
 
 #[test]
 fn switched_again_and_again_events_follow_at_once() {

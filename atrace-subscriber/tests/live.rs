@@ -1,8 +1,7 @@
 //! What is alive, where it was made, and who is inside; while it is looked at from everywhere.
 
-#![allow(unsafe_code, reason = "a global allocator is unsafe to write; this one only counts")]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -12,35 +11,13 @@ use std::time::{Duration, Instant};
 
 use atrace_subscriber::live::{self, Dump, Handle, LiveLayer, Symbols, Walk, return_addresses};
 use atrace_subscriber::{AtraceFilter, AtraceLayer};
+use counting::allocations;
 use tracing::dispatcher::with_default;
 use tracing::field::Empty;
 use tracing::{Dispatch, Instrument as _, Span, info_span, span};
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{Layer, Registry};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is the system's allocator's; the count is a thread-local word without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// A subscriber with this layer, and what dumps it.
 fn with(layer: LiveLayer) -> (Dispatch, Handle) {
@@ -471,9 +448,9 @@ fn no_memory_is_asked_for_again() {
     fn counted(work: impl Fn()) -> u64 {
         // What is set up once: of the registry too.
         (0..200).for_each(|_| work());
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         (0..100).for_each(|_| work());
-        ALLOCATIONS.get() - before
+        allocations() - before
     }
     for layer in [LiveLayer::new(), backtraces().with_walk(Walk::FramePointers)] {
         let is_plain = layer.handle().walk().is_none();

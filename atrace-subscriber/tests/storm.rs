@@ -6,11 +6,9 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use atrace_subscriber::{AsyncSpans, AtraceFilter, AtraceLayer, AtraceSubscriber};
-use common::{Place, ROLES, Role, balanced, case, install, on};
-use tracing::level_filters::LevelFilter;
-use tracing::{Level, enabled, info, info_span};
-use tracing_subscriber::prelude::*;
+use atrace_subscriber::AsyncSpans;
+use common::{Place, ROLES, balanced, case, install, install_filtered, on, settled};
+use tracing::{info, info_span};
 
 const THREADS: usize = 8;
 
@@ -101,17 +99,7 @@ fn slices_are_balanced_while_it_is_switched() {
 #[test]
 fn slices_are_balanced_while_it_is_switched_in_filter_mode() {
     let name = case!({
-        match common::role() {
-            Role::Alone => AtraceSubscriber::default().with_filter().init(),
-            Role::Layer => {
-                tracing_subscriber::registry()
-                    .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
-                    .init();
-            }
-            Role::Aosp => {
-                tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).init()
-            }
-        }
+        install_filtered();
         storm();
     });
     is_balanced(&name);
@@ -202,22 +190,8 @@ fn while_on_everything_is_written_and_while_off_nothing() {
 #[test]
 fn while_on_everything_is_written_and_while_off_nothing_in_filter_mode() {
     let name = case!({
-        match common::role() {
-            Role::Alone => AtraceSubscriber::default().with_filter().init(),
-            Role::Layer => {
-                tracing_subscriber::registry()
-                    .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
-                    .init();
-            }
-            Role::Aosp => {
-                tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).init()
-            }
-        }
-        exactly(|on| {
-            common::until("the caches follow", || {
-                enabled!(Level::INFO) == on && (LevelFilter::current() == LevelFilter::OFF) != on
-            });
-        });
+        install_filtered();
+        exactly(|on| _ = settled(on));
     });
     nothing_is_lost(&name);
 }

@@ -1,6 +1,6 @@
 //! What a tracer must know of its own process: its id as text, its name, its rights, its errno.
 //!
-//! The id is asked for at every event, and glibc's `getpid()` is a system call (160 ns). It is therefore
+//! The id is asked for at every event, and glibc's `getpid()` is a system call. It is therefore
 //! kept, already in decimal, where a forked child finds nothing and asks again: see [`fork`].
 
 use std::ffi::{CStr, OsStr, OsString};

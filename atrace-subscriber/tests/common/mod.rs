@@ -24,6 +24,10 @@ use std::time::{Duration, Instant};
 
 use atrace::control::Control;
 use atrace::tracefs::Instance;
+use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
+use tracing::level_filters::LevelFilter;
+use tracing::{Dispatch, Level, enabled};
+use tracing_subscriber::prelude::*;
 
 const CASE: &str = "SUBSCRIBER_TEST_CASE";
 const ROLE: &str = "SUBSCRIBER_TEST_ROLE";
@@ -273,6 +277,28 @@ pub fn end_of(mut child: Child) -> (bool, String) {
     let said = format!("{:?}\n{}\n{}", status, stdout.join().unwrap(), stderr.join().unwrap());
     assert!(!hung, "the case hung:\n{said}");
     (status.success(), said)
+}
+
+/// The subscriber in filter mode, in the role that the case is to play.
+pub fn filtered() -> Dispatch {
+    match role() {
+        Role::Alone => AtraceSubscriber::default().with_filter().into(),
+        Role::Layer => tracing_subscriber::registry()
+            .with(AtraceLayer::default().with_filter(AtraceFilter::default()))
+            .into(),
+        Role::Aosp => tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).into(),
+    }
+}
+
+pub fn install_filtered() {
+    tracing::dispatcher::set_global_default(filtered()).unwrap();
+}
+
+/// Waits until what `tracing` caches is that tracing is on, or off.
+pub fn settled(on: bool) -> Duration {
+    until("the caches follow", || {
+        enabled!(Level::TRACE) == on && (LevelFilter::current() == LevelFilter::OFF) != on
+    })
 }
 
 /// Waits until it is so.

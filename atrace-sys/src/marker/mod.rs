@@ -42,6 +42,9 @@ use crate::{process, system};
 pub const MARKER_PATHS: [&CStr; 2] =
     [c"/sys/kernel/tracing/trace_marker", c"/sys/kernel/debug/tracing/trace_marker"];
 
+/// The command by which root mounts tracefs where it is looked for first.
+pub const MOUNT_COMMAND: &str = "mount -t tracefs nodev /sys/kernel/tracing";
+
 /// What kind of file a [`Marker`] writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -144,12 +147,11 @@ impl Marker {
                 }
             }
         }
-        let hint = if system::effective_ids().0 == 0 {
-            "mount tracefs with: mount -t tracefs nodev /sys/kernel/tracing"
+        reasons.push_str(&if system::effective_ids().0 == 0 {
+            format!("mount tracefs with: {MOUNT_COMMAND}")
         } else {
-            "only root and its group may write there: run as root"
-        };
-        reasons.push_str(hint);
+            "only root and its group may write there: run as root".to_owned()
+        });
         error(reasons)
     }
 

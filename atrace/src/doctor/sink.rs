@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 
+use atrace_sys::marker::MOUNT_COMMAND;
+
 use super::event::{Buffer, Written};
 use super::published::Published;
 use super::report::{Report, Topic};
@@ -112,7 +114,7 @@ impl Patient {
             report.bad(
                 Topic::Mount,
                 format!("tracefs is not mounted: {reason}"),
-                format!("{}; then {again}", tracefs::MOUNT),
+                format!("{}; then {again}", MOUNT_COMMAND),
             );
         } else if reason.contains("propert") {
             report.bad(Topic::Properties, format!("the property store can't be used: {reason}"), again);
@@ -130,7 +132,7 @@ impl Patient {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                report.bad(Topic::Mount, e.to_string(), tracefs::MOUNT);
+                report.bad(Topic::Mount, e.to_string(), MOUNT_COMMAND);
             }
             Err(_) => {}
         }

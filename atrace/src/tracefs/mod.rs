@@ -36,6 +36,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use atrace_sys::marker::{MARKER_PATHS, MOUNT_COMMAND};
+
 use crate::shown::shown;
 
 pub use self::instance::Instance;
@@ -43,11 +45,13 @@ pub use self::markers::{Marker, Markers};
 pub use self::stats::Stats;
 pub use self::sweep::{Swept, sweep, sweep_where};
 
-/// Where tracefs is mounted, the usual place first.
-const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-
-/// The command that mounts it there.
-pub(crate) const MOUNT: &str = "mount -t tracefs nodev /sys/kernel/tracing";
+/// Where tracefs may be mounted, the usual place first.
+fn mounts() -> impl Iterator<Item = &'static str> {
+    MARKER_PATHS
+        .into_iter()
+        .filter_map(|marker| marker.to_str().ok()?.rsplit_once('/'))
+        .map(|(mount, _)| mount)
+}
 
 /// The option of an instance to get a copy of what is written to the top-level marker (Linux 6.16).
 pub const COPY: &str = "copy_trace_marker";
@@ -60,7 +64,7 @@ pub const COPY: &str = "copy_trace_marker";
 /// message says what to do.
 pub fn root() -> io::Result<PathBuf> {
     let mut denied = None;
-    for mount in MOUNTS {
+    for mount in mounts() {
         match fs::metadata(Path::new(mount).join("instances")) {
             Ok(_) => return Ok(PathBuf::from(mount)),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => denied = denied.or(Some(mount)),
@@ -72,7 +76,10 @@ pub fn root() -> io::Result<PathBuf> {
             ErrorKind::PermissionDenied,
             format!("no permission to use {mount}: run this as root (sudo)"),
         ),
-        None => io::Error::new(ErrorKind::NotFound, format!("tracefs is not mounted: run as root: {MOUNT}")),
+        None => io::Error::new(
+            ErrorKind::NotFound,
+            format!("tracefs is not mounted: run as root: {MOUNT_COMMAND}"),
+        ),
     })
 }
 

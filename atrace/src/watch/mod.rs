@@ -6,9 +6,7 @@
 //! A watch is one thread, started with the first watch and stopped with the last, that sleeps in the kernel
 //! until the properties change. No signal is delivered on it. It is not free for a program that had but one
 //! thread: while threads share their descriptors, the kernel counts references at each system call that names
-//! one. Measured by `cargo bench` (AMD EPYC guest, Linux 6.18), an event that costs 388 ns costs 410 beside a
-//! watch, and 388 beside one that gave up its descriptors: see [`watch_without_descriptors`]. (Programs that
-//! call `write()` themselves lose 65–80 ns a call, or 10.)
+//! one; not beside one that gave up its descriptors, see [`watch_without_descriptors`].
 //!
 //! A forked child has no watch, whatever its parent had, until it asks for one.
 
@@ -55,7 +53,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let _errno = process::ErrnoGuard::new();
-        let present = self.watchers.kind().present.get();
+        let present = self.watchers.thread().present.get();
         if present.is_some_and(|present| std::ptr::eq(present, self.watchers)) {
             self.watchers.remove(self.id);
         }
@@ -119,8 +117,8 @@ pub fn on_watching_thread() -> bool {
 /// Tells the watches of a change that the properties don't show.
 pub(crate) fn tags_may_have_changed() {
     let _errno = process::ErrnoGuard::new();
-    for kind in [&ORDINARY, &DETACHED] {
-        if let Some(watchers) = kind.present.get() {
+    for thread in [&ORDINARY, &DETACHED] {
+        if let Some(watchers) = thread.present.get() {
             watchers.deliver();
         }
     }
@@ -128,23 +126,23 @@ pub(crate) fn tags_may_have_changed() {
 
 /// Perfetto's sessions want other tags than before. On the socket's thread: it calls nobody back.
 fn sessions_changed() {
-    for kind in [&ORDINARY, &DETACHED] {
-        if let Some(watchers) = kind.present.get() {
+    for thread in [&ORDINARY, &DETACHED] {
+        if let Some(watchers) = thread.present.get() {
             watchers.nudge();
         }
     }
 }
 
-/// One thread and those it serves; others in a forked child.
-struct Kind {
+/// One of the two threads that watch, and those it serves; others in a forked child.
+struct WatchThread {
     present: PerProcess<Watchers>,
     detached: bool,
 }
 
-static ORDINARY: Kind = Kind { present: PerProcess::new(), detached: false };
-static DETACHED: Kind = Kind { present: PerProcess::new(), detached: true };
+static ORDINARY: WatchThread = WatchThread { present: PerProcess::new(), detached: false };
+static DETACHED: WatchThread = WatchThread { present: PerProcess::new(), detached: true };
 
-impl Kind {
+impl WatchThread {
     fn add(&self, callback: Callback) -> io::Result<Watch> {
         let _errno = process::ErrnoGuard::new();
         self.present.get_or_make(|| Watchers::new(self.detached)).add(callback)
@@ -181,7 +179,7 @@ impl Watchers {
         Self { detached, is_nudged: AtomicBool::new(false), sleeper, notifier: Notifier(Mutex::new(state)) }
     }
 
-    fn kind(&self) -> &'static Kind {
+    fn thread(&self) -> &'static WatchThread {
         if self.detached { &DETACHED } else { &ORDINARY }
     }
 
