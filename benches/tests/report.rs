@@ -101,7 +101,7 @@ fn row(id: &str, ns: f64) -> Row {
 
 fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
     let mut row = row(id, ns);
-    row.vs.insert(base.to_owned(), Versus { ratio, low: ratio * (1.0 - half), high: ratio * (1.0 + half) });
+    row.vs.insert(base.to_owned(), Versus { ratio, low: ratio * (1.0 - half), high: ratio * (1.0 + half), sure: true });
     row
 }
 
@@ -116,7 +116,7 @@ fn full() -> Ground {
         let mut own = compared(&case.id(Who::Rust).to_string(), rust, &base, rust / cc, 0.01);
         if on {
             let raw = format!("limit/raw_write_{}", case.event);
-            own.vs.insert(raw.clone(), Versus { ratio: 0.8, low: 0.79, high: 0.81 });
+            own.vs.insert(raw.clone(), Versus { ratio: 0.8, low: 0.79, high: 0.81, sure: true });
             rows.push(row(&raw, 500.0));
         }
         let ffi = compared(&case.id(Who::Ffi).to_string(), cc, &base, 1.0, 0.01);
@@ -144,7 +144,8 @@ fn full() -> Ground {
 }
 
 fn above(ns: f64) -> Above {
-    Above { ns, low: ns - 1.0, high: ns + 1.0, allocs: Some(0.0), bytes: None, raw_writes: None }
+    let ns = Interval { median: ns, low: ns - 1.0, high: ns + 1.0, sure: true };
+    Above { allocs: Some(0.0), ..Above::from(ns) }
 }
 
 const PLOTS: [&str; 4] = ["plot-costs", "plot-ladder", "plot-workload-sums", "plot-rounds"];

@@ -87,42 +87,47 @@ pub(crate) fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
     // What a mode adds to a creation, of what another adds.
     let added = |mode: &str| results.difference((CREATION, mode), (CREATION, DEFAULT));
-    let mut compare = |what: &str, of: &str, base: &str, judge: &dyn Fn(f64, f64) -> Verdict, asked: &str| {
+    let mut compare = |what: &str, of: &str, base: &str, judge: &dyn Fn(Interval) -> Verdict, asked: &str| {
         let Some((of, base)) = added(of).zip(added(base)) else { return };
         if of.low <= 0.0 || base.low <= 0.0 {
             bars.push(Judged::new(what, CREATION, "lost in the noise", asked, Verdict::Open));
             return;
         }
-        let ratio = of.median / base.median;
-        let (low, high) = (of.low / base.high, of.high / base.low);
+        let ratio = Interval {
+            median: of.median / base.median,
+            low: of.low / base.high,
+            high: of.high / base.low,
+            sure: of.sure && base.sure,
+        };
         let ns = |of: Interval| format!("{:.1} ns", of.median);
-        let more = format!("{low:.2} – {high:.2}: {} of {}", ns(of), ns(base));
-        bars.push(Judged::new(what, CREATION, format!("{ratio:.2}"), asked, judge(low, high)).more(more));
+        let more = format!("{:.2} – {:.2}: {} of {}", ratio.low, ratio.high, ns(of), ns(base));
+        let measured = format!("{:.2}", ratio.median);
+        bars.push(Judged::new(what, CREATION, measured, asked, judge(ratio)).more(more));
     };
     compare(
         "a lazy backtrace of the bare capture",
         "C_L",
         "bare",
-        &|low, high| Verdict::at_most(1.10, low, high),
+        &|ratio| Verdict::at_most(1.10, ratio),
         "≤ 1.10",
     );
     compare(
         "an eager backtrace, in lazy ones",
         "C",
         "C_L",
-        &|low, high| Verdict::at_least(5.0, low, high),
+        &|ratio| Verdict::at_least(5.0, ratio),
         "≥ 5",
     );
     compare(
         "the same, in lazy ones by frame pointers",
         "C",
         "C_L_fp",
-        &|low, high| Verdict::at_least(50.0, low, high),
+        &|ratio| Verdict::at_least(50.0, ratio),
         "≥ 50",
     );
     // A few nanoseconds: as much as two programs differ by that are laid out differently. So of the whole.
     if let Some(ratio) = results.ratio((CREATION, "C_L_fp"), (CREATION, "bare_fp")) {
-        let verdict = Verdict::at_most(1.10, ratio.low, ratio.high);
+        let verdict = Verdict::at_most(1.10, ratio);
         let what = "a creation with a lazy backtrace by frame pointers, of one with the bare capture";
         let judged = Judged::new(what, CREATION, format!("{:.2}", ratio.median), "≤ 1.10", verdict);
         bars.push(judged.more(format!("{:.2} – {:.2}", ratio.low, ratio.high)));
@@ -135,7 +140,7 @@ pub(crate) fn bars(results: &Results) -> Vec<Judged> {
     ] {
         if let Some(row) = row {
             let us = row.median / 1e3;
-            let verdict = Verdict::at_most(asked, row.low / 1e3, row.high / 1e3);
+            let verdict = Verdict::at_most(asked * 1e3, row.interval());
             let of = format!("in the mode {mode}");
             bars.push(Judged::new(what, of, format!("{us:.1} µs"), format!("≤ {asked} µs"), verdict));
         }

@@ -387,7 +387,7 @@ fn bars(results: &Results) -> Vec<Judged> {
             &id,
             format!("{:.2}", raw.ratio),
             "≤ 1.05",
-            Verdict::at_most(1.05, raw.low, raw.high),
+            Verdict::at_most(1.05, raw),
         );
         let more = format!("{:.2} – {:.2}; {:.0} ns", raw.low, raw.high, above.ns / resumes);
         bars.push(judged.more(more));

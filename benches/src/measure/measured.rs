@@ -77,13 +77,13 @@ impl Measured {
     /// Returns how many times as long as `base` the case `id` takes.
     #[must_use]
     pub fn ratio(&self, id: &str, base: &str) -> Option<Interval> {
-        Interval::of(&sample::ratios(self.samples(id)?, self.samples(base)?))
+        sample::ratio(self.samples(id)?, self.samples(base)?)
     }
 
     /// Returns how many nanoseconds longer than `base` the case `id` takes, at the reference speed.
     #[must_use]
     pub fn difference(&self, id: &str, base: &str) -> Option<Interval> {
-        Interval::of(&sample::differences(self.samples(id)?, self.samples(base)?, self.reference()))
+        sample::difference(self.samples(id)?, self.samples(base)?, self.reference())
     }
 
     /// Returns why there were no more rounds.

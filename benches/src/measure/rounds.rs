@@ -10,7 +10,6 @@ use fastrand::Rng;
 
 use super::config::Config;
 use crate::promise::Verdict;
-use crate::stats::Interval;
 use crate::stats::sample::{self, Sample};
 
 /// Why there were no more rounds.
@@ -38,15 +37,14 @@ impl Comparison {
     /// Whether nothing is to be learnt from more rounds.
     fn is_settled(&self, samples: &[Vec<Sample>], config: &Config) -> bool {
         let (of, base) = (&samples[self.of], &samples[self.base]);
-        let Some(ratio) = Interval::of(&sample::ratios(of, base)) else { return false };
+        let Some(ratio) = sample::ratio(of, base).filter(|ratio| ratio.sure) else { return false };
         match self.at_most {
-            Some(limit) => ratio.sure && Verdict::at_most(limit, ratio.low, ratio.high) != Verdict::Open,
+            Some(limit) => Verdict::at_most(limit, ratio) != Verdict::Open,
             None => {
                 let reference = sample::reference(of.iter().chain(base));
-                let difference = Interval::of(&sample::differences(of, base, reference));
-                ratio.sure
-                    && (ratio.relative() <= config.tight
-                        || difference.is_some_and(|ns| ns.half_width() <= config.tight_ns))
+                let difference = sample::difference(of, base, reference);
+                ratio.relative() <= config.tight
+                    || difference.is_some_and(|ns| ns.half_width() <= config.tight_ns)
             }
         }
     }

@@ -10,7 +10,7 @@ use super::config::Config;
 use super::rounds::{Comparison, run};
 use crate::promise::Verdict;
 use crate::stats::Interval;
-use crate::stats::sample::{Sample, ratios};
+use crate::stats::sample::{Sample, ratio};
 
 /// What disturbs a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,8 +108,7 @@ fn verdicts(machine: Machine, of_limit: f64, runs: u64) -> [u32; 3] {
         // A third of the rounds that a full run may have.
         let config = Config { max_rounds: 1000, ..Config::full() };
         let (samples, _) = run(&config, 2, &compared, slice, elapsed);
-        let ratio = Interval::of(&ratios(&samples[0], &samples[1])).unwrap();
-        let verdict = if ratio.sure { Verdict::at_most(LIMIT, ratio.low, ratio.high) } else { Verdict::Open };
+        let verdict = Verdict::at_most(LIMIT, ratio(&samples[0], &samples[1]).unwrap());
         counted
             [[Verdict::Kept, Verdict::Missed, Verdict::Open].iter().position(|v| *v == verdict).unwrap()] +=
             1;
@@ -154,6 +153,6 @@ fn scaling_would_be_wrong_where_an_operation_is_slowed_less_than_the_chain() {
     }
     let scaled: Vec<f64> = of.iter().zip(&base).map(|(of, base)| of.at(1.0) / base.at(1.0)).collect();
     assert!((Interval::of(&scaled).unwrap().median - 1.7 / 1.4).abs() < 1e-9);
-    let left = Interval::of(&ratios(&of, &base)).unwrap();
+    let left = ratio(&of, &base).unwrap();
     assert_eq!((left.low, left.median, left.high), (1.0, 1.0, 1.0));
 }

@@ -5,7 +5,7 @@
 //!
 //! - **kept**: the whole interval of what was measured is within what was asked for;
 //! - **missed**: the whole interval is outside;
-//! - **open**: a part of it is.
+//! - **open**: a part of it is, or there were fewer than six pairs of slices to know it by.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalogue::promises::{Promise, must_not_allocate};
 use crate::catalogue::{BENCHES, Id};
 use crate::row::{Row, dir, replace};
+use crate::stats::Interval;
 use crate::table::number::{count, ratio};
 
 /// The directory of these files within that of the rows.
@@ -42,25 +43,27 @@ impl Verdict {
 
     /// Judges an interval that should not be above `limit`.
     #[must_use]
-    pub fn at_most(limit: f64, low: f64, high: f64) -> Self {
-        match () {
-            () if high <= limit => Self::Kept,
-            () if low > limit => Self::Missed,
-            () => Self::Open,
+    pub fn at_most(limit: f64, of: impl Into<Interval>) -> Self {
+        match of.into() {
+            Interval { sure: false, .. } => Self::Open,
+            of if of.high <= limit => Self::Kept,
+            of if of.low > limit => Self::Missed,
+            _ => Self::Open,
         }
     }
 
     /// Judges an interval that should not be below `limit`.
     #[must_use]
-    pub fn at_least(limit: f64, low: f64, high: f64) -> Self {
-        Self::at_most(-limit, -high, -low)
+    pub fn at_least(limit: f64, of: impl Into<Interval>) -> Self {
+        let Interval { median, low, high, sure } = of.into();
+        Self::at_most(-limit, Interval { median: -median, low: -high, high: -low, sure })
     }
 
     /// Judges an interval that should be between two limits.
     #[must_use]
-    pub fn within(limits: [f64; 2], low: f64, high: f64) -> Self {
+    pub fn within(limits: [f64; 2], of: Interval) -> Self {
         // Missed is worse than open, and open than kept.
-        Self::at_least(limits[0], low, high).min(Self::at_most(limits[1], low, high))
+        Self::at_least(limits[0], of).min(Self::at_most(limits[1], of))
     }
 
     /// As it is printed.
@@ -142,9 +145,10 @@ impl Judged {
             let [id_text, base] = [id, base].map(Id::to_string);
             let Some(row) = rows.iter().find(|row| row.id == id_text) else { continue };
             let Some(v) = row.versus(&base) else { continue };
-            let verdict = Verdict::at_most(*at_most, v.low, v.high);
+            let verdict = Verdict::at_most(*at_most, *v);
             let judged = Self::new(*name, id.short(), ratio(v.ratio), format!("≤ {at_most:.2}"), verdict);
-            all.push(judged.more(format!("{}–{} of {base}", ratio(v.low), ratio(v.high))));
+            let few = if v.sure { "" } else { ", from fewer than six pairs" };
+            all.push(judged.more(format!("{}–{} of {base}{few}", ratio(v.low), ratio(v.high))));
         }
         let counted = rows.iter().filter(|row| must_not_allocate(&Id::of(&row.id)));
         let counted: Vec<(&Row, f64)> = counted.filter_map(|row| Some((row, row.allocs?))).collect();
@@ -199,22 +203,29 @@ mod tests {
     use super::*;
     use crate::catalogue::promises;
     use crate::row::{Sink, Versus};
-    use crate::stats::Interval;
 
     #[test]
     fn the_interval_decides() {
-        let verdicts = |low, high| [Verdict::at_most(0.2, low, high), Verdict::at_least(0.2, low, high)];
+        let interval = |low, high| Interval { median: low, low, high, sure: true };
+        let verdicts = |low, high| {
+            let of = interval(low, high);
+            [Verdict::at_most(0.2, of), Verdict::at_least(0.2, of)]
+        };
         assert_eq!(verdicts(0.1, 0.2), [Verdict::Kept, Verdict::Open]);
         assert_eq!(verdicts(0.19, 0.21), [Verdict::Open; 2]);
         assert_eq!(verdicts(0.21, 0.22), [Verdict::Missed, Verdict::Kept]);
         assert_eq!(verdicts(0.1, 0.19), [Verdict::Kept, Verdict::Missed]);
+        let unsure = Interval { sure: false, ..interval(0.1, 0.1) };
+        assert_eq!(Verdict::at_most(0.2, unsure), Verdict::Open);
+        assert_eq!(Verdict::at_least(0.2, unsure), Verdict::Open);
+        assert_eq!(Verdict::within([0.0, 0.2], unsure), Verdict::Open);
     }
 
     #[test]
     fn a_ratio_is_judged_though_the_time_is_noisy() {
         let row = |id: &str, [low, ratio, high]: [f64; 3], noisy: bool, allocs: f64| {
             let mut row = Row::new(id, Interval { median: 1.0, low: 1.0, high: 1.0, sure: true }, Sink::Null);
-            row.vs.insert(id.replace("rust", "cc"), Versus { ratio, low, high });
+            row.vs.insert(id.replace("rust", "cc"), Versus { ratio, low, high, sure: true });
             (row.noisy, row.allocs) = (noisy, Some(allocs));
             row
         };
@@ -232,6 +243,10 @@ mod tests {
             ("off_begin/10", "0.19", "≤ 0.20")
         );
         assert_eq!(all[3].of, "all 3 rows");
+        rows[0].vs.values_mut().for_each(|v| v.sure = false);
+        let few = &judged(&rows)[0];
+        assert_eq!(few.verdict, Verdict::Open);
+        assert!(few.more.ends_with("from fewer than six pairs"), "{few:?}");
         rows[0].allocs = Some(1.0);
         let last = judged(&rows).pop().unwrap();
         assert_eq!((&last.of[..], last.verdict), ("rust/tracing_off_begin/10", Verdict::Missed));

@@ -191,6 +191,10 @@ impl Against {
                 continue;
             };
             compared = true;
+            if !(a.sure && b.sure) {
+                self.noisy.push(format!("{name}: the ratio to {base}"));
+                continue;
+            }
             // How much of today's time has been added.
             let added = now.median * (1.0 - a.ratio / b.ratio);
             let change = Change {
@@ -209,6 +213,10 @@ impl Against {
                 self.missing.push(format!("{name}: what it is above {base}"));
                 continue;
             };
+            if !(a.sure && b.sure) {
+                self.noisy.push(format!("{name}: what it is above {base}"));
+                continue;
+            }
             let without = (then.median - a.ns).abs();
             let room = (self.max * a.ns.abs()).max(ZERO_NS).max(ZERO_PART * without);
             let worse = b.low / drift > a.high + room;
@@ -509,7 +517,7 @@ mod tests {
         let by_ratio = |median: f64| {
             let mut all = nothing_yet(0.05);
             let of = |ratio| {
-                let vs = Versus { ratio, low: ratio, high: ratio };
+                let vs = Versus { ratio, low: ratio, high: ratio, sure: true };
                 Row { vs: [("limit/base".to_owned(), vs)].into(), ..one(median) }
             };
             all.row("x", &of(1.0), &of(2.0), 1.0, false);

@@ -108,7 +108,7 @@ mod tests {
         let nested = dir.path().join("a/b");
         let mut rows = vec![row("rust/x", 627.25, 1.5), row("cc/x", 1.0, 0.5)];
         rows[0].allocs = Some(1.5);
-        rows[0].vs_process.insert("cc/x".into(), Versus { ratio: 3.0, low: 2.5, high: 4.0 });
+        rows[0].vs_process.insert("cc/x".into(), Versus { ratio: 3.0, low: 2.5, high: 4.0, sure: true });
         let path = write_to(&nested, "main", &rows).unwrap();
         assert_eq!(path, nested.join("main.json"));
         assert_eq!(read(&path).unwrap(), rows);

@@ -55,11 +55,20 @@ pub struct Versus {
     /// Its upper bound.
     #[serde(serialize_with = "tidy")]
     pub high: f64,
+    /// Whether there were slices enough for bounds of 95 %; only where not, it stands in the file.
+    #[serde(default = "yes", skip_serializing_if = "is_so")]
+    pub sure: bool,
 }
 
 impl From<Interval> for Versus {
-    fn from(i: Interval) -> Self {
-        Self { ratio: i.median, low: i.low, high: i.high }
+    fn from(Interval { median: ratio, low, high, sure }: Interval) -> Self {
+        Self { ratio, low, high, sure }
+    }
+}
+
+impl From<Versus> for Interval {
+    fn from(Versus { ratio: median, low, high, sure }: Versus) -> Self {
+        Self { median, low, high, sure }
     }
 }
 
@@ -75,6 +84,9 @@ pub struct Above {
     /// Its upper bound.
     #[serde(serialize_with = "tidy")]
     pub high: f64,
+    /// Whether there were slices enough for bounds of 95 %; only where not, it stands in the file.
+    #[serde(default = "yes", skip_serializing_if = "is_so")]
+    pub sure: bool,
     /// How many more allocations, where both were counted.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
     pub allocs: Option<f64>,
@@ -87,8 +99,16 @@ pub struct Above {
 }
 
 impl From<Interval> for Above {
-    fn from(i: Interval) -> Self {
-        Self { ns: i.median, low: i.low, high: i.high, allocs: None, bytes: None, raw_writes: None }
+    fn from(Interval { median: ns, low, high, sure }: Interval) -> Self {
+        Self { ns, low, high, sure, allocs: None, bytes: None, raw_writes: None }
+    }
+}
+
+impl Above {
+    /// Returns the nanoseconds with their interval.
+    #[must_use]
+    pub fn interval(&self) -> Interval {
+        Interval { median: self.ns, low: self.low, high: self.high, sure: self.sure }
     }
 }
 
@@ -118,6 +138,9 @@ pub struct Row {
     pub sink: Sink,
     /// Whether the interval is too wide to mean anything: the row counts as missing.
     pub noisy: bool,
+    /// Whether there were slices enough for bounds of 95 %; only where not, it stands in the file.
+    #[serde(default = "yes", skip_serializing_if = "is_so")]
+    pub sure: bool,
     /// Ratios to other rows, from interleaved rounds in one process.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vs: BTreeMap<String, Versus>,
@@ -183,6 +206,7 @@ impl Row {
             bytes: None,
             sink,
             noisy: ns.is_noisy(),
+            sure: ns.sure,
             vs: BTreeMap::new(),
             vs_process: BTreeMap::new(),
             rounds: None,
@@ -190,6 +214,12 @@ impl Row {
             above: BTreeMap::new(),
             counts: BTreeMap::new(),
         }
+    }
+
+    /// Returns the median with its interval.
+    #[must_use]
+    pub fn interval(&self) -> Interval {
+        Interval { median: self.median, low: self.low, high: self.high, sure: self.sure }
     }
 
     /// Returns how many times as long it takes as another, from interleaved rounds or alternating processes.
@@ -212,6 +242,15 @@ impl Row {
         self.bytes = counted.map(|c| c.bytes);
         self
     }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+const fn is_so(yes: &bool) -> bool {
+    *yes
 }
 
 /// Five digits are more than any interval is wide, and a whole number has no point.
@@ -260,7 +299,7 @@ mod tests {
         row.low = 0.870_000_000_01;
         row.high = 0.9;
         (row.allocs, row.bytes) = (Some(0.0), Some(0.0));
-        let versus = Versus { ratio: 0.15, low: 0.14, high: 0.16 };
+        let versus = Versus { ratio: 0.15, low: 0.14, high: 0.16, sure: true };
         row.vs.insert("cc/tracing_off_begin/10".into(), versus);
         assert_eq!(
             serde_json::to_string(&row).unwrap(),
@@ -271,18 +310,20 @@ mod tests {
     #[test]
     fn a_workloads_row_has_more() {
         let mut row = row("rust/x/on", 1000.0, 1.0);
-        let raw_writes = Some(Versus { ratio: 1.05, low: 1.0, high: 1.1 });
-        let above =
-            Above { ns: 800.0, low: 790.0, high: 810.000_001, allocs: Some(0.0), bytes: None, raw_writes };
+        let raw_writes = Some(Versus { ratio: 1.05, low: 1.0, high: 1.1, sure: false });
+        let ns = Interval { median: 800.0, low: 790.0, high: 810.000_001, sure: true };
+        let above = Above { allocs: Some(0.0), raw_writes, ..Above::from(ns) };
         row.above.insert("nosub".into(), above);
         row.counts.insert("polls".into(), 3.0);
         let json = serde_json::to_string(&row).unwrap();
         let expected = concat!(
             r#""noisy":false,"above":{"nosub":{"ns":800,"low":790,"high":810,"allocs":0,"#,
-            r#""raw_writes":{"ratio":1.05,"low":1,"high":1.1}}},"counts":{"polls":3}}"#
+            r#""raw_writes":{"ratio":1.05,"low":1,"high":1.1,"sure":false}}},"counts":{"polls":3}}"#
         );
         assert!(json.ends_with(expected), "{json}");
-        assert_eq!(serde_json::from_str::<Row>(&json).unwrap().counts, row.counts);
+        let read: Row = serde_json::from_str(&json).unwrap();
+        assert_eq!((read.counts, read.above["nosub"].sure), (row.counts, true));
+        assert!(!read.above["nosub"].raw_writes.unwrap().sure);
     }
 
     #[test]

@@ -27,19 +27,23 @@ impl Sample {
         f64::midpoint(self.chain[0], self.chain[1])
     }
 
-    /// Tells whether the processor was equally fast during both, from before to after.
-    #[must_use]
-    pub fn is_as_fast_as(&self, other: &Self) -> bool {
-        let all = [self.chain, other.chain].concat();
-        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
-        all.iter().all(|&chain| chain <= least * (1.0 + SAME_SPEED))
-    }
-
     /// What the operation would have taken where the chain takes `reference` nanoseconds.
     #[must_use]
     pub fn at(&self, reference: f64) -> f64 {
         self.ns * reference / self.chain()
     }
+
+    fn scaled_to(&self, reference: f64) -> Self {
+        Self { ns: self.at(reference), chain: [reference; 2] }
+    }
+}
+
+/// Tells whether the processor was equally fast during all of them, from before to after.
+#[must_use]
+pub fn equally_fast(all: &[Sample]) -> bool {
+    let chains = || all.iter().flat_map(|sample| sample.chain);
+    let least = chains().fold(f64::INFINITY, f64::min);
+    chains().all(|chain| chain <= least * (1.0 + SAME_SPEED))
 }
 
 /// Returns how long the chain takes at the reference speed: what a tenth of the slices were at least as fast as. One that
@@ -61,21 +65,44 @@ pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
     Some([*all.get(cut)?, *all.get(all.len() - 1 - cut)?])
 }
 
-/// Returns the ratios of slices that ran side by side, without those that the processor was not equally fast in.
+/// Returns how many times as long slices took than others that ran side by side; see [`compare`].
 #[must_use]
-pub fn ratios(of: &[Sample], base: &[Sample]) -> Vec<f64> {
-    pairs(of, base).map(|(of, base)| of.ns / base.ns).collect()
+pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
+    compare_pairs(of, base, 1.0, |[of, base]| of.ns / base.ns)
 }
 
-/// Returns the differences of slices that ran side by side, at the reference speed, without those that the processor was
-/// not equally fast in.
+/// Returns how much longer slices took than others that ran side by side, at the reference speed; see [`compare`].
 #[must_use]
-pub fn differences(of: &[Sample], base: &[Sample], reference: f64) -> Vec<f64> {
-    pairs(of, base).map(|(of, base)| of.at(reference) - base.at(reference)).collect()
+pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
+    compare_pairs(of, base, reference, |[of, base]| of.at(reference) - base.at(reference))
 }
 
-fn pairs<'a>(of: &'a [Sample], base: &'a [Sample]) -> impl Iterator<Item = (&'a Sample, &'a Sample)> {
-    of.iter().zip(base).filter(|(of, base)| of.is_as_fast_as(base))
+fn compare_pairs(
+    of: &[Sample],
+    base: &[Sample],
+    reference: f64,
+    f: impl Fn([Sample; 2]) -> f64,
+) -> Option<Interval> {
+    let pairs: Vec<_> = of.iter().zip(base).map(|(of, base)| [*of, *base]).collect();
+    compare(&[pairs], reference, f, |clusters| Interval::of(&clusters[0]))
+}
+
+/// Returns the interval of `f` of slices that ran side by side and during which the processor was equally fast. Where that
+/// were too few to be sure, it is that of all, as if each had run at the reference speed, and not [sure](Interval::sure).
+pub(crate) fn compare<const N: usize>(
+    clusters: &[Vec<[Sample; N]>],
+    reference: f64,
+    f: impl Fn([Sample; N]) -> f64,
+    interval: impl Fn(&[Vec<f64>]) -> Option<Interval>,
+) -> Option<Interval> {
+    let of = |f: &dyn Fn(&[Sample; N]) -> Option<f64>| {
+        let each = clusters.iter().map(|cluster| cluster.iter().filter_map(f).collect());
+        interval(&each.collect::<Vec<Vec<f64>>>())
+    };
+    of(&|slices| equally_fast(slices).then(|| f(*slices))).filter(|interval| interval.sure).or_else(|| {
+        let all = of(&|slices| Some(f(slices.map(|slice| slice.scaled_to(reference)))));
+        all.map(|interval| Interval { sure: false, ..interval })
+    })
 }
 
 /// Returns the median at the reference speed.
@@ -96,13 +123,25 @@ mod tests {
     fn slices_are_compared_that_ran_equally_fast() {
         let (fast, slow) = (sample(10.0, 100.0, 101.0), sample(34.0, 170.0, 171.0));
         let between = sample(15.0, 100.0, 170.0);
-        assert!(fast.is_as_fast_as(&fast) && slow.is_as_fast_as(&slow) && !fast.is_as_fast_as(&slow));
+        assert!(equally_fast(&[fast, fast]) && equally_fast(&[slow, slow]) && !equally_fast(&[fast, slow]));
         // One that changed while it ran is as fast as none, not even itself.
-        assert!(!between.is_as_fast_as(&between));
-        let (of, base) = ([fast, slow, fast, between], [fast, slow, slow, between]);
-        assert_eq!(ratios(&of, &base), [1.0, 1.0]);
-        assert_eq!(differences(&of, &base, 100.0), [0.0, 0.0]);
-        assert_eq!(ratios(&[sample(20.0, 100.0, 100.0)], &[fast]), [2.0]);
+        assert!(!equally_fast(&[between]));
+        let same = Interval { median: 1.0, low: 1.0, high: 1.0, sure: true };
+        let (of, base) = ([fast, slow, fast, between].repeat(3), [fast, slow, slow, between].repeat(3));
+        assert_eq!(ratio(&of, &base), Some(same));
+        let no_more = Interval { median: 0.0, low: 0.0, high: 0.0, sure: true };
+        assert_eq!(difference(&of, &base, 100.0), Some(no_more));
+    }
+
+    #[test]
+    fn where_too_few_ran_equally_fast_all_are_compared_and_nothing_is_sure() {
+        let (fast, slow) = (sample(20.0, 100.0, 100.0), sample(17.0, 170.0, 170.0));
+        let few = ratio(&[fast; 9], &[slow; 9]).unwrap();
+        assert!(!few.sure && (few.median - 2.0).abs() < 1e-9, "{few:?}");
+        let more = difference(&[fast; 9], &[slow; 9], 100.0).unwrap();
+        assert!(!more.sure && (more.median - 10.0).abs() < 1e-9, "{more:?}");
+        assert!(!ratio(&[fast; 5], &[fast; 5]).unwrap().sure && ratio(&[fast; 6], &[fast; 6]).unwrap().sure);
+        assert_eq!(ratio(&[], &[]), None);
     }
 
     #[test]

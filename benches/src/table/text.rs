@@ -59,7 +59,7 @@ mod tests {
             let ns = Interval { median, low: median - half, high: median + half, sure: true };
             Row::new(id, ns, Sink::Tracefs)
         };
-        let vs = |ratio: f64| Versus { ratio, low: ratio * 0.98, high: ratio * 1.02 };
+        let vs = |ratio: f64| Versus { ratio, low: ratio * 0.98, high: ratio * 1.02, sure: true };
         let mut off = row("rust/tracing_off_begin/10", 0.884, 0.01);
         off.allocs = Some(0.0);
         off.vs.insert("cc/tracing_off_begin/10".into(), vs(0.15));

@@ -4,6 +4,7 @@ use super::results::Results;
 use crate::catalogue::Id;
 use crate::promise::{Judged, Verdict};
 use crate::row::Row;
+use crate::stats::Interval;
 
 /// A difference of zero may be this many nanoseconds…
 const ZERO_NS: f64 = 2.0;
@@ -28,7 +29,8 @@ fn zero_above_of(row: &Row, base: &str, things: f64) -> Option<Judged> {
     let above = row.above.get(base)?;
     let allowed = allowed(row.median - above.ns, things) / things;
     let [ns, low, high] = [above.ns, above.low, above.high].map(|ns| ns / things);
-    let verdict = Verdict::within([-allowed, allowed], low, high);
+    let verdict =
+        Verdict::within([-allowed, allowed], Interval { median: ns, low, high, sure: above.sure });
     let more = format!("{low:+.2} – {high:+.2}");
     let (promise, of) = named(row, "takes as long as", base);
     Some(Judged::new(promise, of, format!("{ns:+.2} ns"), format!("0 ± {allowed:.2} ns"), verdict).more(more))
@@ -76,15 +78,14 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
 mod tests {
     use super::*;
     use crate::row::{Above, Sink};
-    use crate::stats::Interval;
 
     #[test]
     fn a_wide_interval_leaves_it_open() {
         let ns = Interval { median: 100.0, low: 100.0, high: 100.0, sure: true };
         let bar = |low: f64, high: f64| {
             let mut row = Row::new("a/filtered", ns, Sink::Null);
-            let above = Above { ns: 0.0, low, high, allocs: None, bytes: None, raw_writes: None };
-            row.above.insert("nosub".into(), above);
+            let above = Interval { median: 0.0, low, high, sure: true };
+            row.above.insert("nosub".into(), Above::from(above));
             zero_above(&row, "nosub").unwrap().verdict
         };
         assert_eq!(bar(-1.0, 2.0), Verdict::Kept);

@@ -5,7 +5,6 @@ mod rows;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use self::rows::pairs;
 use super::bars;
 use super::case::{Case, Done};
 use super::exchange::Slice;
@@ -14,7 +13,7 @@ use crate::catalogue::Id;
 use crate::instruments::alloc::Counts;
 use crate::row::{Row, Sink};
 use crate::stats::Interval;
-use crate::stats::sample::Sample;
+use crate::stats::sample::{Sample, equally_fast};
 
 /// What a case is, without how it runs.
 #[derive(Debug)]
@@ -178,10 +177,10 @@ impl Results {
         if mode == twin {
             return None;
         }
-        let (own, base) = (self.rounds.get(&key(mode))?, self.rounds.get(&key(twin))?);
-        let all: Vec<f64> = base.iter().flatten().map(|(_, sample)| sample.ns).collect();
-        let pairs = own.iter().zip(base).flat_map(|(own, base)| pairs(own, base));
-        let differences: Vec<f64> = pairs.map(|(_, own, base)| (own.ns - base.ns).abs()).collect();
+        let pairs: Vec<_> = self.together([&key(mode), &key(twin)])?.concat();
+        let all: Vec<f64> = pairs.iter().map(|[_, base]| base.ns).collect();
+        let pairs = pairs.iter().filter(|pair| equally_fast(&pair[..]));
+        let differences: Vec<f64> = pairs.map(|[own, base]| (own.ns - base.ns).abs()).collect();
         // Of a normal distribution the median distance from the middle, which is 0 if the promise is kept.
         let spread = median(&differences)? / 0.6745;
         Some(spread / bars::allowed(median(&all)?, self.things_of(case)))
@@ -252,7 +251,7 @@ impl Results {
     /// When the two cases have no turns together: [`Case::beside`] gives them some.
     #[must_use]
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
-        let (of, base) = self.together(of, base)?;
+        let (of, base) = self.beside(of, base)?;
         self.above(&of, &base)
     }
 
@@ -263,12 +262,12 @@ impl Results {
     /// As that.
     #[must_use]
     pub fn ratio(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
-        let (of, base) = self.together(of, base)?;
+        let (of, base) = self.beside(of, base)?;
         self.times(&of, &base)
     }
 
     /// The keys of two that share turns.
-    fn together(&self, of: (&str, &str), base: (&str, &str)) -> Option<(Key, Key)> {
+    fn beside(&self, of: (&str, &str), base: (&str, &str)) -> Option<(Key, Key)> {
         let (of, base) = (self.key(of)?, self.key(base)?);
         let beside = |case: usize| self.cases[case].beside.as_deref().ok_or(case);
         assert_eq!(beside(of.0), beside(base.0), "cases that are compared have turns together");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Info, Key, RawWrites, Results, What, median};
+use super::{Info, Key, RawWrites, Results, Rounds, What, median};
 use crate::row::{Above, Row, Versus};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample};
@@ -78,9 +78,6 @@ impl Results {
             let Some(ns) = self.above(key, &base_key) else { continue };
             let more = self.allocated_more(*case, *mode, place).filter(|_| *what == What::Total);
             let above = Above {
-                ns: ns.median,
-                low: ns.low,
-                high: ns.high,
                 allocs: more.map(|more| more.0),
                 bytes: more.map(|more| more.1),
                 // What may be less than nothing is no number of times as long as something.
@@ -88,6 +85,7 @@ impl Results {
                     .of_raw_writes(key, &base_key)
                     .filter(|times| times.low >= 0.0)
                     .map(Versus::from),
+                ..Above::from(ns)
             };
             row.above.insert(base.to_owned(), above);
             if let Some(ratio) = self.times(key, &base_key) {
@@ -116,47 +114,40 @@ impl Results {
         if key.2 != What::Total || self.names.raw_writes != RawWrites::OfWhatIsAdded {
             return None;
         }
-        let raw = self.rounds.get(&(key.0, key.1, What::Raw))?;
-        self.generations(key, base, |generation, round, own, base| {
-            let (_, raw) = raw.get(generation)?.iter().find(|raw| raw.0 == round)?;
-            raw.is_as_fast_as(&own).then_some((own.ns - base.ns) / raw.ns)
-        })
+        let raw = (key.0, key.1, What::Raw);
+        self.generations([key, base, &raw], |[own, base, raw]| (own.ns - base.ns) / raw.ns)
     }
 
     /// How many nanoseconds longer, at the reference speed.
     pub(super) fn above(&self, key: &Key, base: &Key) -> Option<Interval> {
-        self.generations(key, base, |_, _, own, base| Some(own.at(self.reference) - base.at(self.reference)))
+        self.generations([key, base], |[own, base]| own.at(self.reference) - base.at(self.reference))
     }
 
     /// How many times as long.
     pub(super) fn times(&self, key: &Key, base: &Key) -> Option<Interval> {
-        self.generations(key, base, |_, _, own, base| Some(own.ns / base.ns))
+        self.generations([key, base], |[own, base]| own.ns / base.ns)
     }
 
-    /// The median of `f(generation, turn, own, base)` in the turns in which there are both, and the processor was equally
-    /// fast.
-    fn generations(
+    /// What `f` says of the slices of the turns in which there are all of these keys', the generations being clusters.
+    fn generations<const N: usize>(
         &self,
-        key: &Key,
-        base: &Key,
-        f: impl Fn(usize, usize, Sample, Sample) -> Option<f64>,
+        keys: [&Key; N],
+        f: impl Fn([Sample; N]) -> f64,
     ) -> Option<Interval> {
-        let (own, base) = (self.rounds.get(key)?, self.rounds.get(base)?);
-        let mut all = Vec::new();
-        for (generation, (own, base)) in own.iter().zip(base).enumerate() {
-            let both = pairs(own, base).filter_map(|(turn, own, base)| f(generation, turn, own, base));
-            all.push(both.collect::<Vec<f64>>());
-        }
-        Interval::of_clusters(&all)
+        sample::compare(&self.together(keys)?, self.reference, f, Interval::of_clusters)
     }
-}
 
-/// The turns in which there are both, and the processor was equally fast.
-pub(super) fn pairs<'a>(
-    own: &'a [(usize, Sample)],
-    base: &[(usize, Sample)],
-) -> impl Iterator<Item = (usize, Sample, Sample)> + use<'a> {
-    let base: BTreeMap<usize, Sample> = base.iter().copied().collect();
-    let both = own.iter().filter_map(move |&(turn, own)| Some((turn, own, *base.get(&turn)?)));
-    both.filter(|(_, own, base)| own.is_as_fast_as(base))
+    /// Of every generation, the turns in which there are slices of all of these keys.
+    pub(super) fn together<const N: usize>(&self, keys: [&Key; N]) -> Option<Vec<Vec<[Sample; N]>>> {
+        let all: Vec<&Rounds> = keys.into_iter().map(|key| self.rounds.get(key)).collect::<Option<_>>()?;
+        let of_generation = |generation: usize| {
+            let mut turns = BTreeMap::<usize, Vec<Sample>>::new();
+            for &(turn, sample) in all.iter().filter_map(|rounds| rounds.get(generation)).flatten() {
+                turns.entry(turn).or_default().push(sample);
+            }
+            // Those with fewer are no array of so many.
+            turns.into_values().filter_map(|slices| slices.try_into().ok()).collect()
+        };
+        Some((0..self.generations).map(of_generation).collect())
+    }
 }
