@@ -18,6 +18,7 @@ use atrace_benches::measure::instructions;
 use atrace_benches::measure::measured::own_costs;
 use atrace_benches::measure::workload::{self, Done, Mode, Names, RawWrites, Results, Tracing, Workload};
 use atrace_benches::promise::Judged;
+use atrace_benches::subjects::subject::Subject;
 use atrace_benches::subjects::{cases, subscribers};
 use atrace_benches::table::of_rows;
 use criterion::Criterion;
@@ -51,7 +52,7 @@ impl Workload for Subscribers {
     }
 
     fn modes() -> Vec<Mode> {
-        let mode = |subject: subscribers::Subject| {
+        let mode = |subject: Subject| {
             let mode = Mode::new(subject.name, subject.install).above(subject.compared_to).apart();
             let mode = if subject.allocates_exactly() { mode } else { mode.inexact() };
             if subject.on { mode.on() } else { mode }

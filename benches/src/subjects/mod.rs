@@ -4,4 +4,5 @@
 pub mod cases;
 pub mod events;
 mod peers;
+pub mod subject;
 pub mod subscribers;

@@ -7,7 +7,7 @@
 //! leave work to it: a row's time is the caller's share alone, while its allocations are the whole
 //! process', without those of C++.
 
-use super::subscribers::Subject;
+use super::subject::Subject;
 
 /// Returns the peers that the features ask for.
 pub(crate) fn all() -> Vec<Subject> {
@@ -41,12 +41,12 @@ mod tracing_perfetto {
     use tracing_perfetto::PerfettoLayer;
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use crate::subjects::subscribers::{self, Subject};
+    use crate::subjects::subject::{self, Subject};
 
     pub(super) fn modes() -> Vec<Subject> {
-        vec![subscribers::peer("peer-tracing-perfetto", "peer-tracing-perfetto", || {
+        vec![subject::peer("peer-tracing-perfetto", "peer-tracing-perfetto", || {
             let layer = PerfettoLayer::new(Mutex::new(super::null())).with_debug_annotations(true);
-            subscribers::install(tracing_subscriber::registry().with(layer));
+            subject::install(tracing_subscriber::registry().with(layer));
         })]
     }
 }
@@ -59,14 +59,14 @@ mod tracing_chrome {
     use tracing_chrome::ChromeLayerBuilder;
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use crate::subjects::subscribers::{self, Subject};
+    use crate::subjects::subject::{self, Subject};
 
     pub(super) fn modes() -> Vec<Subject> {
-        vec![subscribers::peer("peer-tracing-chrome", "peer-tracing-chrome", || {
+        vec![subject::peer("peer-tracing-chrome", "peer-tracing-chrome", || {
             let (layer, guard) = ChromeLayerBuilder::new().writer(super::null()).include_args(true).build();
             // It would wait for the thread to be done, and there is nobody to read what it writes.
             std::mem::forget(guard);
-            subscribers::install(tracing_subscriber::registry().with(layer));
+            subject::install(tracing_subscriber::registry().with(layer));
         })]
     }
 }
@@ -79,11 +79,11 @@ mod tracing_tracy {
     use tracing_subscriber::layer::SubscriberExt as _;
     use tracing_tracy::TracyLayer;
 
-    use crate::subjects::subscribers::{self, Subject};
+    use crate::subjects::subject::{self, Subject};
 
     pub(super) fn modes() -> Vec<Subject> {
-        vec![subscribers::peer("peer-tracing-tracy", "peer-tracing-tracy", || {
-            subscribers::install(tracing_subscriber::registry().with(TracyLayer::default()));
+        vec![subject::peer("peer-tracing-tracy", "peer-tracing-tracy", || {
+            subject::install(tracing_subscriber::registry().with(TracyLayer::default()));
         })]
     }
 }
@@ -101,7 +101,7 @@ mod fastrace {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use crate::subjects::cases;
-    use crate::subjects::subscribers::{self, Subject};
+    use crate::subjects::subject::{self, Subject};
 
     /// How many operations a request is made of.
     const REQUEST: u64 = 100;
@@ -118,9 +118,9 @@ mod fastrace {
         let install = || {
             fastrace::set_reporter(Discard, Config::default());
             cases::run_within(requests);
-            subscribers::install(tracing_subscriber::registry().with(FastraceCompatLayer::new()));
+            subject::install(tracing_subscriber::registry().with(FastraceCompatLayer::new()));
         };
-        vec![subscribers::peer("peer-fastrace-tracing", "peer-fastrace-tracing", install)]
+        vec![subject::peer("peer-fastrace-tracing", "peer-fastrace-tracing", install)]
     }
 
     /// Runs the operations in requests. It records an event only within a span, and keeps it until that span
@@ -148,10 +148,10 @@ mod perfetto_sdk {
     use tracing_perfetto_sdk::PerfettoLayer;
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use crate::subjects::subscribers::{self, Subject};
+    use crate::subjects::subject::{self, Subject};
 
     pub(super) fn modes() -> Vec<Subject> {
-        let on = subscribers::peer("peer-tracing-perfetto-sdk", "peer-tracing-perfetto-sdk", || {
+        let on = subject::peer("peer-tracing-perfetto-sdk", "peer-tracing-perfetto-sdk", || {
             off();
             let mut session = TracingSession::in_process().expect("a session in this process");
             session.setup(&config());
@@ -164,7 +164,7 @@ mod perfetto_sdk {
 
     fn off() {
         tracing_perfetto_sdk::init_in_process();
-        subscribers::install(tracing_subscriber::registry().with(PerfettoLayer::new()));
+        subject::install(tracing_subscriber::registry().with(PerfettoLayer::new()));
     }
 
     /// A `TraceConfig` of one buffer of 32 MiB, and of track events in the layer's category. By the fields'

@@ -1,21 +1,10 @@
 //! What is promised of all workloads: that `filtered` takes as long as `nosub`, and that `on` allocates what `nosub` does.
 
-use super::results::Results;
+use super::results::{Results, allowed};
 use crate::catalogue::Id;
 use crate::promise::{Judged, Verdict};
 use crate::row::Row;
 use crate::stats::Interval;
-
-/// A difference of zero may be this many nanoseconds…
-const ZERO_NS: f64 = 2.0;
-/// …or this part of what it is a difference to, whichever is more.
-const ZERO_RATIO: f64 = 0.01;
-
-/// How many nanoseconds a difference of zero may be, to an operation that takes so long and
-/// has so many things that it is about.
-pub(super) fn allowed(ns: f64, things: f64) -> f64 {
-    (ZERO_NS * things).max(ZERO_RATIO * ns)
-}
 
 /// Makes the promise that a row takes as long as `base` (`nosub`, `DEFAULT`): the difference is at most 2 ns or 1 %,
 /// whichever is more. `None` where the row was not compared to that.
@@ -29,8 +18,7 @@ fn zero_above_of(row: &Row, base: &str, things: f64) -> Option<Judged> {
     let above = row.above.get(base)?;
     let allowed = allowed(row.median - above.ns, things) / things;
     let [ns, low, high] = [above.ns, above.low, above.high].map(|ns| ns / things);
-    let verdict =
-        Verdict::within([-allowed, allowed], Interval { median: ns, low, high, sure: above.sure });
+    let verdict = Verdict::within([-allowed, allowed], Interval { median: ns, low, high, sure: above.sure });
     let more = format!("{low:+.2} – {high:+.2}");
     let (promise, of) = named(row, "takes as long as", base);
     Some(Judged::new(promise, of, format!("{ns:+.2} ns"), format!("0 ± {allowed:.2} ns"), verdict).more(more))

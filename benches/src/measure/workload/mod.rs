@@ -23,6 +23,7 @@ mod exchange;
 mod instrument;
 mod mode;
 mod plan;
+mod process;
 mod results;
 mod tables;
 mod turns;

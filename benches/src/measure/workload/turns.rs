@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use super::exchange::Process;
 use super::mode::Mode;
 use super::plan::{self, Pace, Plan, Turn, Twins};
+use super::process::Process;
 use super::results::{Info, Results};
 use super::{Company, Workload};
 use crate::harness::progress;

@@ -5,7 +5,6 @@ mod rows;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::bars;
 use super::case::{Case, Done};
 use super::exchange::Slice;
 use super::mode::Mode;
@@ -183,7 +182,7 @@ impl Results {
         let differences: Vec<f64> = pairs.map(|[own, base]| (own.ns - base.ns).abs()).collect();
         // Of a normal distribution the median distance from the middle, which is 0 if the promise is kept.
         let spread = median(&differences)? / 0.6745;
-        Some(spread / bars::allowed(median(&all)?, self.things_of(case)))
+        Some(spread / allowed(median(&all)?, self.things_of(case)))
     }
 
     /// Returns the parts that a case reported.
@@ -414,6 +413,17 @@ impl Results {
         rounds.resize(self.generations, Vec::new());
         rounds[self.generations - 1].push((turn, sample));
     }
+}
+
+/// A difference of zero may be this many nanoseconds…
+const ZERO_NS: f64 = 2.0;
+/// …or this part of what it is a difference to, whichever is more.
+const ZERO_RATIO: f64 = 0.01;
+
+/// How many nanoseconds a difference of zero may be, to an operation that takes so long and
+/// has so many things that it is about.
+pub(super) fn allowed(ns: f64, things: f64) -> f64 {
+    (ZERO_NS * things).max(ZERO_RATIO * ns)
 }
 
 fn median(samples: &[f64]) -> Option<f64> {
