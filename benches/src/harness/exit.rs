@@ -5,20 +5,25 @@ use std::process::ExitCode;
 use super::terminal::fail;
 use crate::row::Row;
 
-/// Returns how a bench with these rows ends: it fails, and says so, when every one is noisy.
+/// Returns how a bench with these rows ends: it fails, and says so, when nothing is known. A noisy row may well be known beside
+/// others.
 #[must_use]
 pub fn exit_code(rows: &[Row]) -> ExitCode {
-    if rows.iter().any(|row| !row.noisy) {
+    let compares = |row: &Row| {
+        row.vs.values().chain(row.vs_process.values()).any(|v| v.sure) || row.above.values().any(|a| a.sure)
+    };
+    if rows.iter().any(|row| !row.noisy || compares(row)) {
         return ExitCode::SUCCESS;
     }
-    let why = if rows.is_empty() { "no row was measured" } else { "every row is noisy" };
+    let why =
+        if rows.is_empty() { "no row was measured" } else { "every row is noisy and compared with nothing" };
     fail(1, format_args!("{why}: nothing can be said about this machine"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Sink;
+    use crate::row::{Sink, Versus};
     use crate::stats::Interval;
 
     fn row(id: &str, median: f64, half: f64) -> Row {
@@ -27,13 +32,18 @@ mod tests {
     }
 
     #[test]
-    fn a_run_fails_only_when_every_row_is_noisy() {
+    fn a_run_fails_only_when_nothing_is_known() {
         let (good, bad) = (row("a", 100.0, 1.0), row("b", 100.0, 50.0));
         // `ExitCode` can't be compared.
         let code = |rows: &[Row]| format!("{:?}", exit_code(rows));
         let (ok, failed) = (format!("{:?}", ExitCode::SUCCESS), format!("{:?}", ExitCode::FAILURE));
         assert_eq!(code(&[good.clone(), bad.clone()]), ok);
-        assert_eq!(code(&[bad]), failed);
+        assert_eq!(code(std::slice::from_ref(&bad)), failed);
+        for (sure, ends) in [(true, &ok), (false, &failed)] {
+            let mut beside = bad.clone();
+            beside.vs.insert("c".into(), Versus { ratio: 2.0, low: 1.9, high: 2.1, sure });
+            assert_eq!(code(&[beside]), *ends);
+        }
         assert_eq!(code(&[]), failed);
     }
 }

@@ -44,7 +44,6 @@ impl Prepared {
         if asked.is_none_or(|sink| sink == Sink::Tracefs) {
             match instance() {
                 Ok(instance) => {
-                    say(format_args!("sink: tracefs, {}", instance.path().display()));
                     let marker = instance.marker_path();
                     let state =
                         std::fs::read_to_string(instance.path().join("tracing_on")).unwrap_or_default();
