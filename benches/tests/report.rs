@@ -101,7 +101,10 @@ fn row(id: &str, ns: f64) -> Row {
 
 fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
     let mut row = row(id, ns);
-    row.vs.insert(base.to_owned(), Versus { ratio, low: ratio * (1.0 - half), high: ratio * (1.0 + half), sure: true });
+    row.vs.insert(
+        base.to_owned(),
+        Versus { ratio, low: ratio * (1.0 - half), high: ratio * (1.0 + half), sure: true },
+    );
     row
 }
 

@@ -21,10 +21,11 @@ use std::process::ExitCode;
 
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::workload::{self, Case, Results, Tracing, Workload, Wrong};
+use atrace_benches::table::Table;
 use cc_bench::coroutines::NOTHING;
 
 mod gate;
-mod table;
+mod tables;
 mod tasks;
 
 #[global_allocator]
@@ -169,7 +170,7 @@ impl Workload for Coroutines {
         80
     }
 
-    fn report(results: &Results) -> String {
-        table::report(results)
+    fn tables(results: &Results) -> Vec<Table> {
+        tables::of(results)
     }
 }

@@ -26,6 +26,7 @@ use std::time::Instant;
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::workload::{self, Case, Done, Mode, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::Judged;
+use atrace_benches::table::Table;
 use atrace_subscriber::live;
 use tokio::runtime::{Builder, Runtime};
 use tracing::info_span;
@@ -221,7 +222,7 @@ impl Workload for Live {
         62
     }
 
-    fn report(results: &Results) -> String {
+    fn tables(results: &Results) -> Vec<Table> {
         report::tables(results)
     }
 

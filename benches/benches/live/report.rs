@@ -1,11 +1,10 @@
 //! The original's table, with its labels, and what was promised.
 
-use std::fmt::Write as _;
-
 use atrace_benches::measure::workload::{Results, zero_above};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
+use atrace_benches::table::{Cell, Table};
 
 use super::modes::{BY_POINTERS, DEFAULT, NULL, ORIGINAL};
 
@@ -33,54 +32,50 @@ modes: none is the original's NO_PROBES, DEFAULT its probes alone; C: traces of 
     (SANITIZE_ST), L: symbols when asked (LAZY_CREATION_ST); _fp: by frame pointers. registry: tracing's store of spans alone.
 There, a dump of eager traces took longer than one of lazy ones. Here it is the other way around: what C looked up when a span
     was made is only handed out, and with L a fetch looks it up.
-LotOfDelaysOnDump in none: a dump of nothing, beside a task at work.
-";
+LotOfDelaysOnDump in none: a dump of nothing, beside a task at work.";
 
-pub(crate) fn tables(results: &Results) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{:28} {:>7} {:9} {:4} {:>6} {:>22} {:>5} {:>9} {:>10}",
-        "Benchmark (95 %)",
+pub(crate) fn tables(results: &Results) -> Vec<Table> {
+    let columns = [
+        "Benchmark",
         "fetched",
         "options",
         "Mode",
         "Cnt",
-        "Score ± Error",
+        "Score ± Error (95 %)",
         "Units",
         "allocs/op",
-        "B/op"
-    );
+        "B/op",
+    ];
+    let mut table = Table::new("", columns).with_note(LEGEND);
     for (benchmark, case, fetched) in BENCHMARKS {
         for mode in ORIGINAL.iter().chain(&["registry"]).chain(&BY_POINTERS).chain(&["bare"]) {
             if let Some(row) = results.row(case, mode) {
-                line(&mut text, benchmark, fetched, mode, row);
+                table.push(line(benchmark, fetched, mode, row));
             }
         }
-        let _ = writeln!(text, "{:-<109}", "");
     }
-    text.push_str(LEGEND);
     if !results.modes().iter().any(|mode| BY_POINTERS.contains(&mode.name())) {
-        text.push_str(
-            "C_L_fp, C_S_L_fp and bare_fp are missing: this program has no frame pointers. With them:\n    \
-             RUSTFLAGS=\"-C force-frame-pointers=yes\" cargo bench --bench live\n",
+        table.note.push_str(
+            "\nC_L_fp, C_S_L_fp and bare_fp are missing: this program has no frame pointers. With them:\n    \
+             RUSTFLAGS=\"-C force-frame-pointers=yes\" cargo bench --bench live",
         );
     }
-    text
+    vec![table]
 }
 
-fn line(text: &mut String, benchmark: &str, fetched: &str, mode: &str, row: &Row) {
-    let score = format!("{:.1} ± {:.1}", row.median, (row.high - row.low) / 2.0);
-    let n = row.rounds.as_ref().map_or(0, |rounds| rounds.n);
-    let count = |n: Option<f64>| n.map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"));
-    let _ = writeln!(
-        text,
-        "{benchmark:28} {fetched:>7} {mode:9} {:4} {n:>6} {score:>22} {:>5} {:>9} {:>10}",
-        "avgt",
-        "ns/op",
+fn line(benchmark: &str, fetched: &str, mode: &str, row: &Row) -> [Cell; 9] {
+    let count = |n| Cell::number(n, 1).or_not_measured();
+    [
+        Cell::name(benchmark),
+        Cell::text(fetched),
+        Cell::text(mode),
+        Cell::text("avgt"),
+        Cell::count(row.rounds.as_ref().map(|rounds| rounds.n as f64)).or_not_measured(),
+        Cell::Number(format!("{:.1} ± {:.1}", row.median, row.interval().half_width())),
+        Cell::text("ns/op"),
         count(row.allocs),
-        count(row.bytes)
-    );
+        count(row.bytes),
+    ]
 }
 
 pub(crate) fn bars(results: &Results) -> Vec<Judged> {
@@ -111,13 +106,7 @@ pub(crate) fn bars(results: &Results) -> Vec<Judged> {
         &|ratio| Verdict::at_most(1.10, ratio),
         "≤ 1.10",
     );
-    compare(
-        "an eager backtrace, in lazy ones",
-        "C",
-        "C_L",
-        &|ratio| Verdict::at_least(5.0, ratio),
-        "≥ 5",
-    );
+    compare("an eager backtrace, in lazy ones", "C", "C_L", &|ratio| Verdict::at_least(5.0, ratio), "≥ 5");
     compare(
         "the same, in lazy ones by frame pointers",
         "C",

@@ -20,7 +20,7 @@ use atrace_benches::measure::workload::{self, Done, Mode, Names, RawWrites, Resu
 use atrace_benches::promise::Judged;
 use atrace_benches::subjects::subject::Subject;
 use atrace_benches::subjects::{cases, subscribers};
-use atrace_benches::table::of_rows;
+use atrace_benches::table::{Table, of_rows};
 use criterion::Criterion;
 
 #[global_allocator]
@@ -75,8 +75,8 @@ impl Workload for Subscribers {
         60
     }
 
-    fn report(results: &Results) -> String {
-        format!("{}\n\n{}", of_rows(Self::NAME, results.rows()), own_costs(results.rows()))
+    fn tables(results: &Results) -> Vec<Table> {
+        vec![of_rows(Self::NAME, results.rows()), own_costs(results.rows())]
     }
 
     fn bars(results: &Results) -> Vec<Judged> {

@@ -19,7 +19,6 @@
 //!
 //! An instrumented future enters its span for each poll and once more when it is dropped.
 
-use std::fmt::Write as _;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -31,6 +30,7 @@ use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::workload::{self, Case, Done, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
+use atrace_benches::table::{Cell, Table};
 use tokio::sync::Semaphore;
 use tracing::info_span;
 
@@ -74,8 +74,8 @@ impl Workload for Suspension {
         cases
     }
 
-    fn report(results: &Results) -> String {
-        report(results)
+    fn tables(results: &Results) -> Vec<Table> {
+        tables(results)
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
@@ -292,27 +292,53 @@ fn units_id(capacity: usize) -> String {
     format!("rust/channel_sink_no_allocations/{}", capacity_name(capacity))
 }
 
-/// The tables of the original, as it is without instrumentation.
-fn report(results: &Results) -> String {
-    let mut text = format!(
-        "{:54}{:>10}{:>9} {:5}{:>11}{:>13}{:>10}\n",
-        "without instrumentation", "score", "± 95 %", "", "allocs/op", "B/op", "polls/op"
-    );
+/// The tables of the original, as it is without instrumentation, and what spans add.
+fn tables(results: &Results) -> Vec<Table> {
+    let mut all = vec![originals(results)];
+    let mut add = |capacity, spans, id: String| {
+        let columns = ["", "mode", "ms/op (95 %)", "allocs/op", "B/op", "polls/op"];
+        if all.len() == 1 {
+            all.push(Table::new("by the spans that a task is within", columns));
+        }
+        for mode in ["none", "nosub", "filtered", "off", "on"] {
+            let Some(row) = results.row(&id, mode) else { continue };
+            all[1].push([
+                Cell::name(format!("{}, {}", capacity_name(capacity), spans)),
+                Cell::text(mode),
+                score(row, 1, 1e6),
+                per_op(row.allocs, 1),
+                per_op(row.bytes, 1),
+                per_op(row.counts.get("polls").copied(), 1),
+            ]);
+        }
+    };
+    for capacity in CAPACITIES {
+        for spans in SPANS {
+            let name = format!("{spans} span{}", if spans == 1 { "" } else { "s" });
+            add(capacity, name, pipeline_id(capacity, spans));
+        }
+        add(capacity, "units, 1 span".to_owned(), units_id(capacity));
+    }
+    all
+}
+
+fn originals(results: &Results) -> Table {
+    let columns =
+        ["Benchmark", "Mode", "Cnt", "Score (95 %)", "Units", "alloc MB/s", "allocs/op", "B/op", "polls/op"];
+    let mut table = Table::new("without instrumentation", columns);
     let mut line = |name: String, row: Option<&Row>, times: u64, unit: &str, divisor: f64| {
         let Some(row) = row else { return };
-        let scale = times as f64 / divisor;
-        let error = (row.high - row.low) / 2.0 * scale;
-        let per =
-            |count: Option<f64>| count.map_or_else(|| "-".to_owned(), |c| format!("{:.0}", c * times as f64));
-        let polls = row.counts.get("polls").copied();
-        let _ = writeln!(
-            text,
-            "{name:54}{:>10.3}{error:>9.3} {unit:5}{:>11}{:>13}{:>10}",
-            row.median * scale,
-            per(row.allocs),
-            per(row.bytes),
-            per(polls),
-        );
+        table.push([
+            Cell::name(name),
+            Cell::text(if unit == "s/op" { "ss" } else { "avgt" }),
+            Cell::count(row.rounds.as_ref().map(|rounds| rounds.n as f64)).or_not_measured(),
+            score(row, times, divisor),
+            Cell::text(unit),
+            Cell::number(row.bytes.map(|bytes| bytes / row.median * 1e3), 1).or_not_measured(),
+            per_op(row.allocs, times),
+            per_op(row.bytes, times),
+            per_op(row.counts.get("polls").copied(), times),
+        ]);
     };
     for handler in [Boxed::NAME, Inline::NAME] {
         let name = format!("SequentialSemaphoreAsMutex, {ACQUIRES} acquires, {handler}");
@@ -326,33 +352,24 @@ fn report(results: &Results) -> String {
         let name = format!("ChannelSinkNoAllocations, {UNITS} units, capacity {}", capacity_name(capacity));
         line(name, results.row(&units_id(capacity), "none"), 1, "ms/op", 1e6);
     }
-    let _ = writeln!(
-        text,
-        "\n{:30}{:>10}{:>14}{:>14}{:>14}{:>14}",
-        "channel sink by mode, ms/op", "polls/op", "nosub", "filtered", "off", "on"
-    );
-    for capacity in CAPACITIES {
-        for spans in SPANS {
-            let row = |mode| results.row(&pipeline_id(capacity, spans), mode);
-            let Some(polls) = row("nosub").and_then(|row| row.counts.get("polls")) else { continue };
-            let _ = write!(text, "{:30}{polls:>10.0}", format!("{}, {spans} spans", capacity_name(capacity)));
-            for mode in ["nosub", "filtered", "off", "on"] {
-                let cell = row(mode).map_or_else(|| "-".to_owned(), |row| format!("{:.3}", row.median / 1e6));
-                let _ = write!(text, "{cell:>14}");
-            }
-            text.push('\n');
-        }
-    }
-    if let Some(more) =
-        results.difference((&semaphore_id(Boxed::NAME), "none"), (&semaphore_id(Inline::NAME), "none"))
-    {
-        let _ = writeln!(
-            text,
-            "\na boxed handler takes {:+.1} ns ({:.1} – {:.1}) an acquire",
+    let [boxed, inline] = [Boxed::NAME, Inline::NAME].map(semaphore_id);
+    match results.difference((&boxed, "none"), (&inline, "none")) {
+        Some(more) => table.with_note(format!(
+            "A boxed handler takes {:+.1} ns ({:.1} to {:.1}) an acquire.",
             more.median, more.low, more.high
-        );
+        )),
+        None => table,
     }
-    text
+}
+
+/// What so many operations take, and how sure that is.
+fn score(row: &Row, times: u64, divisor: f64) -> Cell {
+    let [score, error] = [row.median, row.interval().half_width()].map(|ns| ns * times as f64 / divisor);
+    Cell::Number(format!("{score:.3} ± {error:.3}"))
+}
+
+fn per_op(count: Option<f64>, times: u64) -> Cell {
+    Cell::number(count.map(|count| count * times as f64), 0).or_not_measured()
 }
 
 /// What the original found, to the byte; and what a poll may cost.

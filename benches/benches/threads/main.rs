@@ -17,7 +17,7 @@
 //! The runtime is `tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io()`. A nanosecond is one that a
 //! client waits: what both together take, by the number of operations.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::process::{Command, ExitCode};
@@ -30,7 +30,9 @@ use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::profile::{Sampler, Started, State};
 use atrace_benches::measure::workload::{self, Bare, Case, Company, Results, Tracing, Workload};
 use atrace_benches::promise::{Judged, Verdict};
+use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
+use atrace_benches::table::{Cell, Table, Value};
 
 mod clients;
 mod http;
@@ -116,8 +118,8 @@ impl Setup {
     }
 
     /// What begins its lines of the tables.
-    fn columns(self) -> String {
-        format!("{:10} {:12}", self.job, self.kind)
+    fn cells(self) -> [Cell; 2] {
+        [Cell::text(self.job.to_string()), Cell::text(self.kind.to_string())]
     }
 
     /// How long slices are: short, as what is compared is to run at the same time; but an operation of each client, or
@@ -175,8 +177,8 @@ impl Workload for Threads {
         45
     }
 
-    fn report(results: &Results) -> String {
-        report(results)
+    fn tables(results: &Results) -> Vec<Table> {
+        tables(results)
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
@@ -264,104 +266,115 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     Ok(())
 }
 
-/// The original's tables, of the program without instrumentation.
-fn report(results: &Results) -> String {
-    let mut text = String::new();
-    let measured: Vec<_> =
-        Setup::all().filter_map(|setup| Some((setup, results.row(&setup.id(), "none")?))).collect();
-    let _ = writeln!(
-        text,
-        "without instrumentation, {CLIENTS} clients\n(taskType) (threadType) Mode  {:>6} {:>12} {:>12} Units",
-        "Cnt", "Score", "± 95 %"
-    );
-    let mut line = |setup: Setup, mode: &str, n: usize, score: Interval, unit: &str| {
-        let digits = if score.median < 100.0 { 3 } else { 1 };
-        let _ = writeln!(
-            text,
-            "{} {mode:5} {n:>6} {:>12.digits$} {:>12.digits$} {unit}",
-            setup.columns(),
-            score.median,
-            score.half_width()
-        );
-    };
-    for (setup, row) in &measured {
-        let n = row.rounds.as_ref().map_or(0, |rounds| rounds.n);
-        if let Some(throughput) = results.counted(&setup.id(), "none", count::THROUGHPUT) {
-            line(*setup, "thrpt", n, throughput, "ops/s");
-        }
-    }
-    for (setup, row) in &measured {
-        let n = row.rounds.as_ref().map_or(0, |rounds| rounds.n);
-        let us = Interval { median: row.median / 1e3, low: row.low / 1e3, high: row.high / 1e3, sure: true };
-        line(*setup, "avgt", n, us, "us/op");
-    }
-    let _ = writeln!(
-        text,
-        "\nprofilers: {:12} {:>8} {:>9} {:>8} {:>9} {:>8} {:>7} {:>9} {:>13}",
-        "", "alloc", "alloc", "freed", "peak", "minor", "threads", "threads", "polls"
-    );
-    let _ = writeln!(
-        text,
-        "(taskType) (threadType) {:>7} {:>9} {:>8} {:>9} {:>8} {:>7} {:>9} {:>13}",
-        "MB/s", "B/op (n)", "B/op", "live B", "flts/op", "alive", "started", "a task"
-    );
-    for (setup, row) in &measured {
-        let get = |name: &str| row.counts.get(name).copied();
-        let cell = |value: Option<f64>, digits: usize| {
-            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+/// The original's tables, of the program without instrumentation, and what tracing adds.
+fn tables(results: &Results) -> Vec<Table> {
+    let row = |setup: Setup| Some((setup, results.row(&setup.id(), "none")?));
+    let measured: Vec<(Setup, &Row)> = Setup::all().filter_map(row).collect();
+    vec![scores(results, &measured), profilers(&measured), states(&measured), traced(results, &measured)]
+}
+
+/// A table whose lines begin with the names of a setup.
+fn table_of(title: &str, columns: &[&str]) -> Table {
+    Table::new(title, ["(taskType)", "(threadType)"].into_iter().chain(columns.iter().copied()))
+}
+
+fn scores(results: &Results, measured: &[(Setup, &Row)]) -> Table {
+    let title = format!("without instrumentation, {CLIENTS} clients");
+    let mut table = table_of(&title, &["Mode", "Cnt", "Score ± 95 %", "Units"]);
+    let mut line = |setup: Setup, mode: &str, row: &Row, score: Option<Interval>, unit: &str| {
+        let text = |score: Interval| {
+            let digits = if score.median < 100.0 { 3 } else { 1 };
+            Cell::Number(format!("{:.digits$} ± {:.digits$}", score.median, score.half_width()))
         };
+        let n = Cell::count(row.rounds.as_ref().map(|rounds| rounds.n as f64));
+        let score = score.map_or(Cell::Empty, text).or_not_measured();
+        let more = [Cell::text(mode), n.or_not_measured(), score, Cell::text(unit)];
+        table.push(setup.cells().into_iter().chain(more));
+    };
+    for (setup, row) in measured {
+        let throughput = results.counted(&setup.id(), "none", count::THROUGHPUT);
+        line(*setup, "thrpt", row, throughput, "ops/s");
+    }
+    for (setup, row) in measured {
+        let us =
+            Interval { median: row.median / 1e3, low: row.low / 1e3, high: row.high / 1e3, sure: row.sure };
+        line(*setup, "avgt", row, Some(us), "us/op");
+    }
+    table
+}
+
+fn profilers(measured: &[(Setup, &Row)]) -> Table {
+    let columns = [
+        "alloc MB/s",
+        "alloc B/op (n)",
+        "freed B/op",
+        "peak live B",
+        "minor flts/op",
+        "threads alive",
+        "threads started",
+        "polls a task",
+    ];
+    let mut table = table_of("profilers", &columns).with_note(
+        "There is no collector here, so gc.count and gc.time have no counterpart: what is freed is freed at once.",
+    );
+    for (setup, row) in measured {
+        let get = |name: &str| row.counts.get(name).copied();
+        let number = |value: Option<f64>, places: usize| Cell::number(value, places).or_not_measured();
         let rate = row.bytes.zip(get(count::THROUGHPUT)).map(|(bytes, rate)| bytes * rate / 1e6);
-        let per_op =
-            row.bytes.zip(row.allocs).map_or_else(|| "-".to_owned(), |(b, n)| format!("{b:.0} ({n:.0})"));
-        let _ = writeln!(
-            text,
-            "{} {:>7} {:>9} {:>8} {:>9} {:>8} {:>7} {:>9} {:>13}",
-            setup.columns(),
-            cell(rate, 3),
-            per_op,
-            cell(get(count::FREED), 0),
-            cell(get(count::PEAK), 0),
-            cell(get(count::FAULTS), 2),
-            cell(get(count::ALIVE), 1),
-            format!("{}/{}", cell(get(count::PROFILED_STARTED), 0), cell(get(count::PROFILED), 0)),
-            cell(get(count::POLLS).filter(|_| setup.kind == Kind::Task), 2),
-        );
+        let counted = row.bytes.zip(row.allocs).map(|(b, n)| Cell::Number(format!("{b:.0} ({n:.0})")));
+        let started = get(count::PROFILED_STARTED).zip(get(count::PROFILED));
+        let started = started.map(|(started, ops)| Cell::Number(format!("{started:.0} in {ops:.0} ops")));
+        let polls = match setup.kind {
+            Kind::Kernel => Cell::none("a thread is not polled"),
+            Kind::Task => number(get(count::POLLS), 2),
+        };
+        let more = [
+            number(rate, 3),
+            counted.unwrap_or_else(Cell::not_measured),
+            number(get(count::FREED), 0),
+            number(get(count::PEAK), 0),
+            number(get(count::FAULTS), 2),
+            number(get(count::ALIVE), 1),
+            started.unwrap_or_else(Cell::not_measured),
+            polls,
+        ];
+        table.push(setup.cells().into_iter().chain(more));
     }
-    let _ = write!(text, "\nstates of threads       {:12}", "");
-    for state in State::ALL {
-        let _ = write!(text, "{:>10}", format!("{state:?}").to_uppercase());
-    }
-    text.push('\n');
-    for (setup, row) in &measured {
+    table
+}
+
+fn states(measured: &[(Setup, &Row)]) -> Table {
+    let names = State::ALL.map(|state| format!("{state:?}").to_uppercase());
+    let columns: Vec<&str> = ["thread"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let mut table = table_of("states of threads, by the original's names", &columns);
+    for (setup, row) in measured {
         for role in roles::ALL {
-            let part = |state| row.counts.get(&state_name(role, state));
+            let part = |state| row.counts.get(&state_name(role, state)).copied();
             if part(State::Running).is_none() {
                 continue;
             }
-            let _ = write!(text, "{} {role:12}", setup.columns());
-            for state in State::ALL {
-                let _ = write!(text, "{:>9.1}%", part(state).copied().unwrap_or(0.0) * 100.0);
-            }
-            text.push('\n');
+            let part = |state| Cell::Number(format!("{:.1}%", part(state).unwrap_or(0.0) * 100.0));
+            let more = [Cell::text(role)].into_iter().chain(State::ALL.map(part));
+            table.push(setup.cells().into_iter().chain(more));
         }
     }
-    let _ = writeln!(
-        text,
-        "\ntracing on              {:>12} {:>14} {:>24}",
-        "messages/op", "above nosub", "of writing them only"
-    );
-    for (setup, _) in &measured {
+    table
+}
+
+fn traced(results: &Results, measured: &[(Setup, &Row)]) -> Table {
+    let columns = ["messages/op", "ns above nosub", "of writing them only (95 %)"];
+    let mut table = table_of("tracing on", &columns);
+    for (setup, _) in measured {
         let Some(on) = results.row(&setup.id(), "on") else { continue };
-        let (Some(above), Some(messages)) = (on.above.get("nosub"), on.counts.get(count::MESSAGES)) else {
-            continue;
-        };
-        let raw = above.raw_writes.map_or_else(
-            || "-".to_owned(),
-            |raw| format!("{:.2} ({:.2}–{:.2})", raw.ratio, raw.low, raw.high),
-        );
-        let _ = writeln!(text, "{} {messages:>12.2} {:>11.0} ns {raw:>24}", setup.columns(), above.ns);
+        let Some(above) = on.above.get("nosub") else { continue };
+        let more = [
+            Cell::number(on.counts.get(count::MESSAGES).copied(), 2).or_not_measured(),
+            Cell::Value(Value::of(above)),
+            Cell::ratio(above.raw_writes.as_ref()).or("it may be less than nothing, so it is no multiple"),
+        ];
+        table.push(setup.cells().into_iter().chain(more));
     }
-    text
+    table
 }
 
 /// What the original never said: that its threads were threads.

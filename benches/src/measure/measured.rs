@@ -1,12 +1,13 @@
 //! What was measured: the rounds of every case, and what can be said about them.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::time::Duration;
 
 use super::rounds::Stopped;
 use crate::row::{Above, Row, Sink, Versus};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample};
+use crate::table::{Cell, Table, Value};
 
 /// A case that is compared to another.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,18 +22,16 @@ pub(crate) struct Asked {
 
 /// Says for each of these rows that writes what it takes above the inlined system call with the same bytes: its own cost.
 #[must_use]
-pub fn own_costs(rows: &[Row]) -> String {
-    let mut text = String::new();
+pub fn own_costs(rows: &[Row]) -> Table {
+    let mut table =
+        Table::new("own cost: above the inlined system call with the same bytes", ["case", "ns (95 %)"]);
     for row in rows {
         let inlined = row.above.iter().find(|(base, _)| base.starts_with("limit/inline_write"));
-        if let Some((_, Above { ns, low, high, .. })) = inlined {
-            let _ = writeln!(text, "{:40} {ns:>8.1} ({low:.1} – {high:.1})", row.id);
+        if let Some((_, above)) = inlined {
+            table.push([Cell::name(&row.id), Cell::Value(Value::of(above))]);
         }
     }
-    if text.is_empty() {
-        return text;
-    }
-    format!("own cost, ns above the inlined system call with the same bytes (95 %):\n{text}")
+    table
 }
 
 /// The rounds of cases that ran beside each other.

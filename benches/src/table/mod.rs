@@ -48,6 +48,8 @@ pub enum Cell {
     Text(String),
     /// The name of a case.
     Name(String),
+    /// A number as it is to be read.
+    Number(String),
     /// Something measured.
     Value(Value),
     /// How many times as long; the interval is missing where none was published.
@@ -113,6 +115,16 @@ impl Table {
             }
         }
         self
+    }
+
+    /// Returns what is wrong with the form of the table: a line that has not a cell for each column, or a cell that says
+    /// neither a number nor why there is none.
+    #[must_use]
+    pub fn hole(&self) -> Option<String> {
+        let line =
+            self.rows.iter().find(|row| row.len() != self.columns.len() || row.contains(&Cell::Empty))?;
+        let cells: Vec<String> = line.iter().map(Cell::to_string).collect();
+        Some(format!("the table \"{}\" has a hole: {}", self.title, cells.join(" | ")))
     }
 
     /// Returns why cells have no number, each reason once; their marks are `a`, `b`, … in this order.
@@ -215,6 +227,12 @@ impl Cell {
         Self::Text(text.into())
     }
 
+    /// Makes a cell of a number with so many decimal places, empty where there is none.
+    #[must_use]
+    pub fn number(number: Option<f64>, places: usize) -> Self {
+        number.map_or(Self::Empty, |number| Self::Number(format!("{number:.places$}")))
+    }
+
     /// Makes a cell of the name of a case.
     #[must_use]
     pub fn name(name: impl Into<String>) -> Self {
@@ -235,7 +253,7 @@ impl fmt::Display for Cell {
         match self {
             Self::Empty => Ok(()),
             Self::None(_) => f.write_str("–"),
-            Self::Text(text) | Self::Name(text) => f.write_str(text),
+            Self::Text(text) | Self::Name(text) | Self::Number(text) => f.write_str(text),
             Self::List(all) => {
                 let each: Vec<String> = all.iter().map(|(of, cell)| format!("{cell} {of}")).collect();
                 f.write_str(&each.join("; "))
@@ -287,5 +305,20 @@ mod tests {
         assert_eq!(table.below(), ["No column \"x\": not measured in this run."]);
         assert_eq!((&table.columns[..], table.rows[0].len()), (&["case".to_owned(), "y".to_owned()][..], 2));
         assert_eq!(Cell::Empty.or("no").to_string(), "–");
+    }
+
+    #[test]
+    fn a_hole_is_found() {
+        let with = |cells: &[Cell]| {
+            let mut table = Table::new("t", ["case", "x"]);
+            table.push(cells.iter().cloned());
+            table.hole()
+        };
+        let name = Cell::name("a");
+        assert_eq!(with(&[name.clone(), Cell::number(Some(1.25), 1)]), None);
+        assert_eq!(with(&[name.clone(), Cell::number(None, 1).or_not_measured()]), None);
+        let hole = Some("the table \"t\" has a hole: a | ".to_owned());
+        assert_eq!(with(&[name.clone(), Cell::number(None, 1)]), hole);
+        assert!(with(&[name]).is_some());
     }
 }

@@ -49,6 +49,7 @@ use crate::harness::terminal::{complain, fail, say};
 use crate::harness::{self, Session, supervise};
 use crate::instruments::clock::timer_floor;
 use crate::promise::Judged;
+use crate::table::Table;
 
 /// A program whose tracing is measured.
 ///
@@ -62,6 +63,7 @@ use crate::promise::Judged;
 ///
 /// use atrace_benches::instruments::alloc::Counting;
 /// use atrace_benches::measure::workload::{self, Case, Done, Results, Tracing, Workload};
+/// use atrace_benches::table::{Cell, Table};
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: Counting = Counting;
@@ -86,9 +88,10 @@ use crate::promise::Judged;
 ///         vec![sum.counted_over(1000)]
 ///     }
 ///
-///     fn report(results: &Results) -> String {
-///         let row = results.row("rust/sum", "none").expect("it was measured");
-///         format!("an addition takes {:.2} ns", row.median)
+///     fn tables(results: &Results) -> Vec<Table> {
+///         let mut table = Table::new("additions", ["case", "ns"]);
+///         table.push([Cell::name("sum"), Cell::value(results.row("rust/sum", "none"))]);
+///         vec![table]
 ///     }
 /// }
 ///
@@ -143,11 +146,11 @@ pub trait Workload {
         45
     }
 
-    /// Makes the workload's own table, with labels from its configuration. Rows may be missing: filters, or
-    /// noise.
-    fn report(results: &Results) -> String {
+    /// Makes the workload's own tables, with labels from its configuration. Rows may be missing, where a filter leaves them
+    /// out. A cell without a number that doesn't say why fails the bench.
+    fn tables(results: &Results) -> Vec<Table> {
         let _ = results;
-        String::new()
+        Vec::new()
     }
 
     /// What was promised of this workload beyond what all promise.
@@ -258,7 +261,11 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let mut text = format!("\n{}: ", W::NAME);
     let (processes, seconds) = (results.modes().len(), started.elapsed().as_secs_f64());
     // Also of a test, which it is a part of.
-    let tables = format!("{}\n\n{}", W::report(&results).trim_end(), tables::overhead(&results));
+    let tables: Vec<Table> = W::tables(&results).into_iter().chain([tables::overhead(&results)]).collect();
+    if let Some(hole) = tables.iter().find_map(Table::hole) {
+        return Err(io::Error::other(hole));
+    }
+    let tables = tables.iter().map(Table::to_string).collect::<Vec<_>>().join("\n");
     if plan.once {
         let _ =
             write!(text, "each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s");
