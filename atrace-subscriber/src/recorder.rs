@@ -59,12 +59,13 @@ impl Recorder {
     /// Keeps what is needed of a new span: None if that is nothing.
     #[inline]
     pub(crate) fn new_span(&self, attributes: &Attributes<'_>) -> Option<Span> {
-        let metadata = attributes.metadata();
-        if self.may_keep(metadata) && (self.fields_while_off || self.may_be_enabled()) {
-            self.keep(metadata, attributes)
-        } else {
-            None
-        }
+        if self.may_keep_now(attributes.metadata()) { self.keep(attributes) } else { None }
+    }
+
+    /// Tells whether something may have to be kept of a span of this callsite that is made now.
+    #[inline(always)]
+    pub(crate) fn may_keep_now(&self, metadata: &Metadata<'_>) -> bool {
+        self.may_keep(metadata) && (self.fields_while_off || self.may_be_enabled())
     }
 
     /// Tells whether something may have to be kept of spans of this callsite.
@@ -73,8 +74,10 @@ impl Recorder {
         !metadata.fields().is_empty() || self.may_be_async
     }
 
+    /// Keeps what is needed of a new span of which something may have to be kept: None if that is nothing.
     #[inline(never)]
-    fn keep(&self, metadata: &'static Metadata<'static>, attributes: &Attributes<'_>) -> Option<Span> {
+    pub(crate) fn keep(&self, attributes: &Attributes<'_>) -> Option<Span> {
+        let metadata = attributes.metadata();
         if !self.fields_while_off && !self.is_enabled() {
             return None;
         }

@@ -92,9 +92,10 @@ impl AtraceSubscriber {
 
     options!();
 
+    /// Apart, as it is much code beside what a span costs while off.
     #[inline(never)]
-    fn new_span_or_callsite(&self, attributes: &Attributes<'_>) -> Id {
-        let span = self.recorder.new_span(attributes);
+    fn keep_or_number(&self, attributes: &Attributes<'_>, may_keep: bool) -> Id {
+        let span = if may_keep { self.recorder.keep(attributes) } else { None };
         let span = span.or_else(|| Callsite::of(attributes.metadata()).map(Span::plain));
         // An id can't be 0. This one belongs to no span.
         Id::from_u64(span.map_or(u64::MAX >> 1, Span::number))
@@ -141,12 +142,11 @@ impl Subscriber for AtraceSubscriber {
     #[inline]
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let metadata = attributes.metadata();
-        if !self.recorder.may_keep(metadata)
-            && let Some(callsite) = Callsite::known(metadata)
-        {
+        let may_keep = self.recorder.may_keep_now(metadata);
+        if !may_keep && let Some(callsite) = Callsite::known(metadata) {
             return Id::from_u64(Span::plain(callsite).number());
         }
-        self.new_span_or_callsite(attributes)
+        self.keep_or_number(attributes, may_keep)
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
