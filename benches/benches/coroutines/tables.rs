@@ -91,7 +91,11 @@ fn line(results: &Results, runner: Runner, place: Place) -> Option<Vec<Cell>> {
         switch.map_or(Cell::Empty, |switch| part(switch.median, 1.0)).or_not_measured(),
         destroyed,
         Cell::Number(format!("{:.0}", 1e9 / total.median)),
-        created(Cell::count(count("resumes").map(|resumes| resumes * tasks as f64))),
+        unless(
+            count("resumes").is_none(),
+            "nobody counts how often a loop, a thread of C++ or a task of tokio is resumed",
+            Cell::count(count("resumes").map(|resumes| resumes * tasks as f64)),
+        ),
         allocs,
         unless(!has_frame, "a loop and a thread have no frame", Cell::number(count("frame_bytes"), 0)),
     ])

@@ -22,8 +22,8 @@ struct Batch {
     resume: Duration,
     destruction: Duration,
     sum: f64,
-    /// How often tasks were resumed.
-    resumes: u64,
+    /// How often tasks were resumed, where that is counted.
+    resumes: Option<u64>,
     /// The bytes of a task.
     frame: Option<f64>,
     /// How often C++ took a frame from the heap.
@@ -78,9 +78,10 @@ fn batches(
         for _ in 0..n / batch {
             let done = run(place.number(), batch)?;
             place.check(done.sum, batch)?;
-            if done.resumes != batch {
-                return Err(format!("{} of {batch} tasks ran", done.resumes));
+            if let Some(resumes) = done.resumes.filter(|&resumes| resumes != batch) {
+                return Err(format!("{resumes} of {batch} tasks ran"));
             }
+            total.resumes = done.resumes.map(|resumes| resumes + total.resumes.unwrap_or(0));
             total.creation += done.creation;
             total.resume += done.resume;
             total.destruction += done.destruction;
@@ -88,7 +89,10 @@ fn batches(
             total.news = done.news.map(|news| news + total.news.unwrap_or(0));
         }
         let took = total.creation + total.resume + total.destruction;
-        let mut done = Done::new().took(took).messages(messages(n)).count("resumes", n);
+        let mut done = Done::new().took(took).messages(messages(n));
+        if let Some(resumes) = total.resumes {
+            done = done.count("resumes", resumes);
+        }
         // Of a yield they are one for a whole batch.
         let whole = if runner.is_one_for_all() { n / batch } else { n };
         if runner.is_created() {
@@ -118,7 +122,7 @@ fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> Result<cc::Batch, 
             resume: nanos(done.resume),
             destruction: nanos(done.destruction),
             sum: done.sum,
-            resumes: if of_coroutines { done.resumes } else { tasks },
+            resumes: of_coroutines.then_some(done.resumes),
             // Of one that the compiler has elided, nobody knows how large it would be.
             frame: (done.news > 0).then(|| done.frame_bytes as f64 / done.news as f64),
             news: of_coroutines.then_some(done.news),
@@ -155,7 +159,7 @@ fn compute(number: u32) -> f64 {
 }
 
 fn sequential<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
-    let mut batch = Batch { resumes: tasks, ..Batch::default() };
+    let mut batch = Batch::default();
     batch.sum = timed(&mut batch.resume, || {
         let task = |_| {
             let span = T::span(|| info_span!("task"));
@@ -186,7 +190,7 @@ fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
             gate.open();
             threads.drain(..).map(|thread| thread.join().expect("no task panics")).sum::<f64>()
         });
-        batch.resumes = gate.close();
+        batch.resumes = Some(gate.close());
         created.map_err(not_started)?;
         Ok(batch)
     }
@@ -204,7 +208,7 @@ fn futures<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     let mut all: Vec<Task> = Vec::new();
     move |number, tasks| {
         let mut context = Context::from_waker(Waker::noop());
-        let mut batch = Batch::default();
+        let (mut batch, mut resumes) = (Batch::default(), 0);
         timed(&mut batch.creation, || {
             for _ in 0..tasks {
                 let (task, frame) = boxed(T::spanned(async move { compute(number) }, || info_span!("task")));
@@ -216,10 +220,11 @@ fn futures<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
             for task in &mut all {
                 if let Poll::Ready(number) = task.as_mut().poll(&mut context) {
                     batch.sum += number;
-                    batch.resumes += 1;
+                    resumes += 1;
                 }
             }
         });
+        batch.resumes = Some(resumes);
         timed(&mut batch.destruction, || all.clear());
         Ok(batch)
     }
@@ -233,7 +238,7 @@ fn yield_once() -> impl Future<Output = ()> + Send {
 
 fn yielding<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
     let mut context = Context::from_waker(Waker::noop());
-    let mut batch = Batch::default();
+    let (mut batch, mut resumes) = (Batch::default(), 0);
     let numbers = async move {
         let mut sum = 0.0;
         for _ in 0..tasks {
@@ -247,11 +252,12 @@ fn yielding<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
     batch.sum = timed(&mut batch.resume, || {
         loop {
             match task.as_mut().poll(&mut context) {
-                Poll::Pending => batch.resumes += 1,
+                Poll::Pending => resumes += 1,
                 Poll::Ready(sum) => break sum,
             }
         }
     });
+    batch.resumes = Some(resumes);
     timed(&mut batch.destruction, || drop(task));
     Ok(batch)
 }
@@ -267,7 +273,7 @@ fn tokio<T: Tracing>(one_core: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wr
     move |number, tasks| {
         // When it first runs: its workers are not to be in the way of other cases before.
         let runtime = runtime.get_or_insert_with(|| builder.build().expect("a runtime without drivers"));
-        let mut batch = Batch { resumes: tasks, ..Batch::default() };
+        let mut batch = Batch::default();
         timed(&mut batch.creation, || {
             for _ in 0..tasks {
                 let task = T::spanned(async move { compute(number) }, || info_span!("task"));
