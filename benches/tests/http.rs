@@ -1,29 +1,35 @@
 //! The HTTP server of the bench `threads` answers its client, leaves no connections behind, and ends with its starter.
+//!
+//! No libtest: this binary starts itself as the server.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-// A bench has no libtest of its own.
-#[path = "../benches/threads/http.rs"]
-mod http;
+use atrace_benches::subjects::http::{Exchange, Server, get, serve};
 
-use http::{Exchange, Server, get, serve};
+/// Set in the process that is the server.
+const SERVER: &str = "ATRACE_BENCHES_TEST_SERVER";
 
-#[test]
-#[ignore = "what the others start, no test"]
-fn the_server() {
-    serve().unwrap();
+fn main() {
+    if std::env::var_os(SERVER).is_some() {
+        return serve().unwrap();
+    }
+    answers_after_the_delay_and_leaves_no_connection();
+    another_question_closes_the_connection();
+    ends_when_its_starter_does_and_is_killed_when_dropped();
+    the_right_answer_in_any_pieces_is_taken_and_no_other();
+    the_longest_question_fits();
+    println!("http: the server answers its client, and ends");
 }
 
 fn command() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--nocapture", "--exact", "the_server"]);
+    command.env(SERVER, "1");
     command
 }
 
-#[test]
 fn answers_after_the_delay_and_leaves_no_connection() {
     let server = Server::start(&mut command()).unwrap();
     for (delay, number) in [(0, 0), (0, 9), (5, 10), (20, u64::MAX)] {
@@ -38,7 +44,6 @@ fn answers_after_the_delay_and_leaves_no_connection() {
     assert!(!left.lines().any(|line| line.contains(&port) && line.contains(" 06 ")), "{left}");
 }
 
-#[test]
 fn another_question_closes_the_connection() {
     let server = Server::start(&mut command()).unwrap();
     let mut stream = TcpStream::connect(server.address()).unwrap();
@@ -46,7 +51,6 @@ fn another_question_closes_the_connection() {
     assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
 }
 
-#[test]
 fn ends_when_its_starter_does_and_is_killed_when_dropped() {
     let mut server = command().stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     drop(server.stdin.take());
@@ -69,7 +73,6 @@ fn received(answer: &[u8], piece: usize) -> std::io::Result<bool> {
     Ok(complete)
 }
 
-#[test]
 fn the_right_answer_in_any_pieces_is_taken_and_no_other() {
     const RIGHT: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\n42\n";
     for piece in 1..=RIGHT.len() {
@@ -83,7 +86,6 @@ fn the_right_answer_in_any_pieces_is_taken_and_no_other() {
     assert_eq!(Exchange::new(0, 1).received(0).unwrap_err().kind(), ErrorKind::UnexpectedEof);
 }
 
-#[test]
 fn the_longest_question_fits() {
     let exchange = Exchange::new(u32::MAX, u64::MAX);
     assert!(exchange.question().ends_with(b"/18446744073709551615 HTTP/1.1\r\nHost: localhost\r\n\r\n"));

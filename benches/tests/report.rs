@@ -202,7 +202,7 @@ fn every_table_has_its_form_and_every_cell_a_number_or_a_reason() {
     ground.file("overhead/environment/atrace.json", r#"{"cpu": "A", "kernel": "6.1"}"#);
     ground.file(
         "overhead/promises/atrace.json",
-        r#"[{"promise": "off, of C++", "of": "off_end", "measured": "0.13", "more": "0.12–0.14", "asked": "≤ 0.20", "verdict": "kept", "exact": false}]"#,
+        r#"[{"promise": "off, of C++", "of": "off_end", "measured": "0.13", "more": "0.12–0.14", "limit": "≤ 0.20", "verdict": "kept", "exact": false}]"#,
     );
     let ran = ground.expect("", 0, &[]);
     let report: serde_json::Value = serde_json::from_str(&ran.json).unwrap();

@@ -15,7 +15,7 @@ use atrace::tracefs::Instance;
 use atrace_benches::harness::args::Args;
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::chain;
-use atrace_benches::measure::workload::{self, Case, Company, Done, Mode, Results, Tracing, Workload};
+use atrace_benches::measure::workload::{self, Case, Done, Fixture, Mode, Results, Tracing, Workload};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row;
 use atrace_benches::stats::sample::SAME_SPEED;
@@ -46,10 +46,10 @@ static SLOWER: AtomicBool = AtomicBool::new(false);
 /// Work of which everything is known.
 struct Known;
 
-/// Tells the modes that there is company.
-const COMPANY: &str = "ATRACE_BENCHES_TEST_COMPANY";
+/// Tells the modes that there is fixture.
+const FIXTURE: &str = "ATRACE_BENCHES_TEST_FIXTURE";
 
-/// In the bench, while the company is there.
+/// In the bench, while the fixture is there.
 static ATTENDED: AtomicBool = AtomicBool::new(false);
 
 /// What leaves when it is dropped.
@@ -107,7 +107,7 @@ impl Workload for Known {
                 chain::run::<2>(n)
             };
             runs += 1;
-            if std::env::var(COMPANY).as_deref() != Ok("a guest") {
+            if std::env::var(FIXTURE).as_deref() != Ok("a guest") {
                 return Err("nobody is there".to_owned());
             }
             if result && runs > 2 {
@@ -148,9 +148,9 @@ impl Workload for Known {
         30
     }
 
-    fn company() -> io::Result<Company> {
+    fn fixture() -> io::Result<Fixture> {
         ATTENDED.store(true, Relaxed);
-        Ok(Company::of(Guest).with_env(COMPANY, "a guest"))
+        Ok(Fixture::of(Guest).with_env(FIXTURE, "a guest"))
     }
 
     fn profile(results: &mut Results, args: &Args) -> io::Result<()> {

@@ -257,9 +257,38 @@ fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
                 }
             });
         });
+        copies(paired);
         paired.compare("rust/tracing_off_begin/10", "limit/load_and_test");
         paired.compare("rust/tracing_off_begin/1000", "rust/tracing_off_begin/10");
     })
+}
+
+/// What the vectors of atrace's `message/copy.rs` gain: a text is copied and looked at with them, and by the plain loop.
+fn copies(paired: &mut Paired<'_>) {
+    let name = text(1000);
+    paired.case("rust/text_of_1000", move |n| {
+        let copy = |_| {
+            let text = |text: &str, ()| _ = black_box(text);
+            atrace::__with_text(|writer| writer.push_str(black_box(&name)), text);
+        };
+        (0..n).for_each(copy);
+    });
+    let (name, mut to) = (text(1000), [0; 1024]);
+    paired.case("limit/plain_copy_of_1000", move |n| {
+        (0..n).for_each(|_| _ = black_box(plain_copy(black_box(name.as_bytes()), black_box(&mut to))));
+    });
+    paired.compare("rust/text_of_1000", "limit/plain_copy_of_1000");
+}
+
+/// Copies a text, and tells whether it has a byte that may not stand in a message.
+#[inline(never)]
+fn plain_copy(from: &[u8], to: &mut [u8]) -> bool {
+    let mut found = false;
+    for (&from, to) in from.iter().zip(to) {
+        *to = from;
+        found |= (from < 0x20) | (from == 0x7f) | (from == b'<');
+    }
+    found
 }
 
 /// The file that the marker is, opened for the raw writes.

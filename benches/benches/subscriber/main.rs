@@ -10,7 +10,7 @@
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use atrace_benches::catalogue::{self, Case, Id, What, Who, promises};
+use atrace_benches::catalogue::{self, Id, TracingCase, What, Who, promises};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
@@ -41,14 +41,14 @@ impl Workload for Subscribers {
     const BEGINS_ALONE: bool = true;
 
     fn cases<T: Tracing>() -> Vec<workload::Case> {
-        let case = |case: Case| {
+        let case = |case: TracingCase| {
             let run = move |n| {
                 cases::run(case, n);
                 Ok(Done::new().messages(case.messages() * n))
             };
             workload::Case::new(case.name(), run).counted_over(2000)
         };
-        Case::ALL.map(case).into()
+        TracingCase::ALL.map(case).into()
     }
 
     fn modes() -> Vec<Mode> {
@@ -86,7 +86,7 @@ impl Workload for Subscribers {
     fn profile(results: &mut Results, args: &Args) -> std::io::Result<()> {
         let counted = instructions::of_this_commit();
         for (case, mode) in
-            Case::ALL.iter().flat_map(|case| subscribers::all().into_iter().map(move |m| (case, m)))
+            TracingCase::ALL.iter().flat_map(|case| subscribers::all().into_iter().map(move |m| (case, m)))
         {
             if let Some(n) = counted.get(&mode.id(*case).to_string()) {
                 results.gauge(case.name(), mode.name, "instructions", *n);
@@ -99,8 +99,8 @@ impl Workload for Subscribers {
     }
 }
 
-fn case_of(name: &str) -> Case {
-    Case::ALL.into_iter().find(|case| case.name() == name).expect("cases are those of the catalogue")
+fn case_of(name: &str) -> TracingCase {
+    TracingCase::ALL.into_iter().find(|case| case.name() == name).expect("cases are those of the catalogue")
 }
 
 /// The id of the row of a case in a mode.
@@ -137,7 +137,7 @@ fn with_criterion(session: &Session) -> ExitCode {
         .measurement_time(Duration::from_millis(300))
         .sample_size(40)
         .without_plots();
-    for case in Case::ALL {
+    for case in TracingCase::ALL {
         criterion.bench_function(&row(case.name(), name).in_criterion(), |bencher| {
             bencher.iter_custom(|n| {
                 let start = Instant::now();

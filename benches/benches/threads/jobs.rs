@@ -13,7 +13,7 @@ use p256::{PublicKey, SecretKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tracing::{Span, info, info_span};
 
-use super::http::{self, Exchange};
+use atrace_benches::subjects::http::{self, Exchange};
 
 pub(crate) trait Work: Copy + Send + 'static {
     type Output: Send + 'static;

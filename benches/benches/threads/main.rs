@@ -27,20 +27,19 @@ use std::time::{Duration, Instant};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{child, supervise};
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::instruments::profile::{Sampler, Started, State};
-use atrace_benches::measure::workload::{self, Bare, Case, Company, Results, Tracing, Workload};
+use atrace_benches::instruments::profile::{Sampler, Started, ThreadState};
+use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Results, Tracing, Workload};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
+use atrace_benches::subjects::http::{self, Server};
 use atrace_benches::table::{Cell, Table, Value};
 
 mod clients;
-mod http;
 mod jobs;
 mod operations;
 
 use self::clients::{CLIENTS, roles};
-use self::http::Server;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -156,12 +155,12 @@ impl Workload for Threads {
         Setup::all().map(case).collect()
     }
 
-    fn company() -> io::Result<Company> {
+    fn fixture() -> io::Result<Fixture> {
         let mut command = Command::new(std::env::current_exe()?);
         let server = Server::start(child::adopt(command.args(["--mode", SERVER])))?;
         let address = server.address();
         OWN.get_or_init(|| address);
-        Ok(Company::of(server).with_env(ADDRESS, address.to_string()))
+        Ok(Fixture::of(server).with_env(ADDRESS, address.to_string()))
     }
 
     fn profile(results: &mut Results, args: &Args) -> io::Result<()> {
@@ -214,7 +213,7 @@ mod count {
     pub(super) const PROFILED_STARTED: &str = "profiled_threads_started";
 }
 
-fn state_name(role: &str, state: State) -> String {
+fn state_name(role: &str, state: ThreadState) -> String {
     format!("{role}_{state:?}").to_lowercase()
 }
 
@@ -259,7 +258,7 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     gauge(count::ALIVE, alive);
     gauge(count::ALIVE_MOST, samples.most as f64);
     for role in samples.roles() {
-        for state in State::ALL {
+        for state in ThreadState::ALL {
             gauge(&state_name(role, state), samples.part(role, state).unwrap_or(0.0));
         }
     }
@@ -344,17 +343,17 @@ fn profilers(measured: &[(Setup, &Row)]) -> Table {
 }
 
 fn states(measured: &[(Setup, &Row)]) -> Table {
-    let names = State::ALL.map(|state| format!("{state:?}").to_uppercase());
+    let names = ThreadState::ALL.map(|state| format!("{state:?}").to_uppercase());
     let columns: Vec<&str> = ["thread"].into_iter().chain(names.iter().map(String::as_str)).collect();
     let mut table = table_of("states of threads, by the original's names", &columns);
     for (setup, row) in measured {
         for role in roles::ALL {
             let part = |state| row.counts.get(&state_name(role, state)).copied();
-            if part(State::Running).is_none() {
+            if part(ThreadState::Running).is_none() {
                 continue;
             }
             let part = |state| Cell::Number(format!("{:.1}%", part(state).unwrap_or(0.0) * 100.0));
-            let more = [Cell::text(role)].into_iter().chain(State::ALL.map(part));
+            let more = [Cell::text(role)].into_iter().chain(ThreadState::ALL.map(part));
             table.push(setup.cells().into_iter().chain(more));
         }
     }

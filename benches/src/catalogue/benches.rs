@@ -1,6 +1,6 @@
 //! The benches, how to run each, and the rows that each leaves at least: so that what is missing can be named.
 
-use super::case::Case;
+use super::case::TracingCase;
 use super::event::EVENTS;
 use super::id::{Id, State, What, Who};
 use super::published;
@@ -69,8 +69,8 @@ impl Bench {
             SUBSCRIBER => {
                 let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
                 let raw = |case| Id { who: Who::Limit, what: What::RawWriteOf("on".to_owned(), case) };
-                let kinds = counted.flat_map(|subscriber| Case::ALL.map(|case| subscriber.id(case)));
-                kinds.chain(Case::ALL.map(raw)).collect()
+                let kinds = counted.flat_map(|subscriber| TracingCase::ALL.map(|case| subscriber.id(case)));
+                kinds.chain(TracingCase::ALL.map(raw)).collect()
             }
             INSTRUCTIONS => {
                 let twelve = published::TRACING.iter().map(|case| case.id());

@@ -2,7 +2,7 @@
 
 /// What a program does with `tracing`: the bodies of the original benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Case {
+pub enum TracingCase {
     /// An event without fields.
     Event,
     /// An event with four.
@@ -13,7 +13,7 @@ pub enum Case {
     SpanArgs,
 }
 
-impl Case {
+impl TracingCase {
     /// All, in the order of the tables.
     pub const ALL: [Self; 4] = [Self::Event, Self::EventArgs, Self::Span, Self::SpanArgs];
 

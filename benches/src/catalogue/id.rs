@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use super::case::Case;
+use super::case::TracingCase;
 use super::event::Event;
 
 /// Whose work a row measures.
@@ -78,7 +78,7 @@ pub enum What {
     /// The begin of a slice whose name has so many characters: `on_name/300`.
     Name(State, usize),
     /// What `tracing` does under a kind of subscriber: `filtered_span`. The kind is empty for a peer in its own state.
-    Tracing(String, Case),
+    Tracing(String, TracingCase),
     /// A begin in a process beside a watch of this kind, or alone: `on_begin_watched/10`.
     Watched(String),
     /// A `write(2)` of the bytes of an event: `raw_write_end`.
@@ -86,7 +86,7 @@ pub enum What {
     /// A `write(2)` of the bytes of a begin with such a name: `raw_write_name/300`.
     RawWriteOfName(usize),
     /// The `write(2)`s of what a case of `tracing` writes in a mode: `raw_write_of_on_span`.
-    RawWriteOf(String, Case),
+    RawWriteOf(String, TracingCase),
     /// Anything else, such as the row of a workload.
     Other(String),
 }
@@ -260,9 +260,10 @@ impl What {
             return Some(Self::RawWrite(event));
         }
         // The longest name first, as one ends with another.
-        let (kind, case) = [Case::EventArgs, Case::SpanArgs, Case::Event, Case::Span]
-            .into_iter()
-            .find_map(|case| Some((text.strip_suffix(case.name())?, case)))?;
+        let (kind, case) =
+            [TracingCase::EventArgs, TracingCase::SpanArgs, TracingCase::Event, TracingCase::Span]
+                .into_iter()
+                .find_map(|case| Some((text.strip_suffix(case.name())?, case)))?;
         let kind = if kind.is_empty() { kind } else { kind.strip_suffix('_')? };
         Some(match kind.strip_prefix("raw_write_of_") {
             Some(mode) => Self::RawWriteOf(mode.to_owned(), case),
@@ -329,11 +330,14 @@ mod tests {
             ("rust/on_name/1000", What::Name(State::On, 1000)),
             ("limit/raw_write_begin/10", What::RawWrite(begin)),
             ("limit/raw_write_name/3", What::RawWriteOfName(3)),
-            ("limit/raw_write_of_layer_on_span_args", What::RawWriteOf("layer_on".into(), Case::SpanArgs)),
-            ("rust/tracing_on_event", What::Tracing("tracing_on".into(), Case::Event)),
-            ("limit/noop_always_event_args", What::Tracing("noop_always".into(), Case::EventArgs)),
-            ("peer-fastrace/span", What::Tracing(String::new(), Case::Span)),
-            ("peer-fastrace/off_span", What::Tracing("off".into(), Case::Span)),
+            (
+                "limit/raw_write_of_layer_on_span_args",
+                What::RawWriteOf("layer_on".into(), TracingCase::SpanArgs),
+            ),
+            ("rust/tracing_on_event", What::Tracing("tracing_on".into(), TracingCase::Event)),
+            ("limit/noop_always_event_args", What::Tracing("noop_always".into(), TracingCase::EventArgs)),
+            ("peer-fastrace/span", What::Tracing(String::new(), TracingCase::Span)),
+            ("peer-fastrace/off_span", What::Tracing("off".into(), TracingCase::Span)),
             ("rust/on_begin_watched/10", What::Watched("watched".into())),
             ("limit/empty_loop", What::Other("empty_loop".into())),
             ("rust/task/on", What::Other("task/on".into())),

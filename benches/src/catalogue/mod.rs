@@ -4,7 +4,7 @@
 //! | list | of what |
 //! |---|---|
 //! | [`EVENTS`] | the kinds of event, in Rust and C++ |
-//! | [`Case`], [`SUBSCRIBERS`] | what a program does with `tracing`, and the kinds of subscriber it does it under |
+//! | [`TracingCase`], [`SUBSCRIBERS`] | what a program does with `tracing`, and the kinds of subscriber it does it under |
 //! | [`BENCHES`] | the benches, how to run each, and the rows that each leaves |
 //! | [`promises`] | what is promised of ratios |
 //! | [`published`] | the numbers of the original benchmarks |
@@ -20,7 +20,7 @@ pub mod published;
 mod subscriber;
 
 pub use self::benches::{ATRACE, BENCHES, Bench, INSTRUCTIONS, SUBSCRIBER};
-pub use self::case::Case;
+pub use self::case::TracingCase;
 pub use self::event::{EVENTS, Event};
 pub use self::id::{Id, State, What, Who};
 pub use self::subscriber::{SUBSCRIBERS, Subscriber};

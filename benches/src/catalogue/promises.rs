@@ -1,9 +1,10 @@
-//! What is promised of ratios: an operation takes at most so many times as long as another.
+//! What is promised of ratios: an operation takes at most so many times as long as another. And of instructions, which say
+//! what is off, and what is this library's own, on the busiest machine.
 //!
-//! What is promised of all workloads is in `measure/workload/bars.rs`, of one in its bench, of instructions in
-//! `benches/bounds.toml`. What came of a promise is a [`Judged`](crate::promise::Judged), whichever it was.
+//! What is promised of all workloads is in `measure/workload/bars.rs`, of one in its bench. That no operation takes more
+//! instructions than before is `benches/bounds.toml`'s. What came of a promise is a [`Judged`](crate::promise::Judged), whichever it was.
 
-use super::case::Case;
+use super::case::TracingCase;
 use super::event::Event;
 use super::id::{Id, State, What, Who};
 
@@ -51,10 +52,10 @@ pub fn of_events() -> Vec<Promise> {
 pub fn of_subscribers() -> Vec<Promise> {
     let row = |who, kind: &str, case| Id { who, what: What::Tracing(kind.to_owned(), case) };
     let raw = |mode: &str, case| Id { who: Who::Limit, what: What::RawWriteOf(mode.to_owned(), case) };
-    let [event, event_args, span, span_args] = Case::ALL;
+    let [event, event_args, span, span_args] = TracingCase::ALL;
     let mut all = Vec::new();
     let mut promise = |name, id, base, at_most| all.push(Promise { name, id, base, at_most });
-    for case in Case::ALL {
+    for case in TracingCase::ALL {
         let base = row(Who::Limit, "no_subscriber", case);
         promise("filtered, of no subscriber", row(Who::Rust, "filtered", case), base, 1.15);
     }
@@ -69,18 +70,40 @@ pub fn of_subscribers() -> Vec<Promise> {
         let (id, base) = (row(Who::Rust, "layer_on", case), raw("layer_on", case));
         promise("a layer on, of the raw writes", id, base, at_most);
     }
-    for case in Case::ALL {
+    for case in TracingCase::ALL {
         let (id, base) = (row(Who::Rust, "on_filtered", case), row(Who::Rust, "tracing_on", case));
         promise("filtered and on, of on", id, base, 1.03);
     }
     all
 }
 
+/// Returns how many instructions operations take at most, with the loop around them.
+#[must_use]
+pub fn of_instructions() -> Vec<(Id, f64)> {
+    use State::{Off, On};
+    let event = |state, name: &'static str| {
+        Id::event(Who::Rust, state, Event::named(name).expect("the catalogue has it"))
+    };
+    let tracing = |kind: &str, case| Id { who: Who::Rust, what: What::Tracing(kind.to_owned(), case) };
+    vec![
+        (event(Off, "begin/10"), 13.0),
+        (event(On, "begin/10"), 122.0),
+        (event(On, "begin/1000"), 418.0),
+        (event(On, "end"), 70.0),
+        (tracing("tracing_off", TracingCase::Event), 98.0),
+        (tracing("tracing_off", TracingCase::Span), 200.0),
+        (tracing("tracing_on", TracingCase::Event), 460.0),
+        (tracing("tracing_on", TracingCase::EventArgs), 2200.0),
+        (tracing("tracing_on", TracingCase::Span), 410.0),
+        (tracing("tracing_on", TracingCase::SpanArgs), 2700.0),
+    ]
+}
+
 /// Tells whether an operation is promised not to allocate: everything of this workspace's, but a layer's span while on.
 #[must_use]
 pub fn must_not_allocate(id: &Id) -> bool {
     let is_span_of_layer = matches!(&id.what,
-        What::Tracing(kind, Case::Span | Case::SpanArgs) if kind == "layer_on");
+        What::Tracing(kind, TracingCase::Span | TracingCase::SpanArgs) if kind == "layer_on");
     id.who == Who::Rust && !is_span_of_layer
 }
 

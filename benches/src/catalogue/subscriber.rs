@@ -1,6 +1,6 @@
 //! The kinds of subscriber that a program has.
 
-use super::case::Case;
+use super::case::TracingCase;
 use super::id::{Id, State, What, Who};
 
 /// A kind of subscriber, in one state of tracing.
@@ -35,7 +35,7 @@ const fn own(
 }
 
 /// Every kind of subscriber, the baselines first; without those of other projects, which depend on Cargo's features.
-pub static SUBSCRIBERS: [Subscriber; 12] = [
+pub static SUBSCRIBERS: [Subscriber; 13] = [
     limit("no_subscriber", "no_subscriber", true),
     limit("level_off", "level_off", false),
     limit("noop", "noop_always", true),
@@ -45,6 +45,7 @@ pub static SUBSCRIBERS: [Subscriber; 12] = [
     own("filtered", "filtered", State::Off, &["no_subscriber"], true),
     own("on", "tracing_on", State::On, &[], true),
     own("on_filtered", "on_filtered", State::On, &["on"], false),
+    own("on_without_fields", "on_without_fields", State::On, &["on"], false),
     own("layer_off", "layer_off", State::Off, &["registry"], true),
     own("layer_filtered", "layer_filtered", State::Off, &["no_subscriber", "registry"], true),
     own("layer_on", "layer_on", State::On, &[], true),
@@ -59,7 +60,7 @@ impl Subscriber {
 
     /// Returns the id of the row of a case.
     #[must_use]
-    pub fn id(&self, case: Case) -> Id {
+    pub fn id(&self, case: TracingCase) -> Id {
         let who = if self.is_own { Who::Rust } else { Who::Limit };
         Id { who, what: What::Tracing(self.kind.to_owned(), case) }
     }

@@ -16,7 +16,7 @@ use rustix::thread::gettid;
 
 /// What a thread is found doing. The kernel knows more states; the others are for moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum ThreadState {
     /// On a CPU, or waiting for one (`R`).
     Running,
     /// Waiting for something, with or without a time limit (`S`, `I`).
@@ -29,7 +29,7 @@ pub enum State {
     Other,
 }
 
-impl State {
+impl ThreadState {
     /// All of them, in order.
     pub const ALL: [Self; 5] = [Self::Running, Self::Sleeping, Self::Blocked, Self::Ending, Self::Other];
 
@@ -106,7 +106,7 @@ pub struct Samples {
     /// See `most`.
     pub fewest: u64,
     /// How often a thread of a role was found in a state.
-    pub states: BTreeMap<(&'static str, State), u64>,
+    pub states: BTreeMap<(&'static str, ThreadState), u64>,
 }
 
 impl Samples {
@@ -120,8 +120,8 @@ impl Samples {
     /// Returns the part of a role's samples that were in this state; `None` if there was no sample of the role.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 samples")]
-    pub fn part(&self, role: &str, state: State) -> Option<f64> {
-        let of = |state: Option<State>| -> u64 {
+    pub fn part(&self, role: &str, state: ThreadState) -> Option<f64> {
+        let of = |state: Option<ThreadState>| -> u64 {
             let all =
                 self.states.iter().filter(|((r, s), _)| *r == role && state.is_none_or(|state| state == *s));
             all.map(|(_, n)| n).sum()
@@ -200,7 +200,7 @@ fn look(samples: &mut Samples, role: &impl Fn(i32) -> &'static str, stat: &mut S
         let read =
             std::fs::File::open(task.path().join("stat")).and_then(|mut file| file.read_to_string(stat));
         let Some(letter) = read.ok().and_then(|_| fields(stat)?.next()?.chars().next()) else { continue };
-        *samples.states.entry((role(tid), State::of(letter))).or_default() += 1;
+        *samples.states.entry((role(tid), ThreadState::of(letter))).or_default() += 1;
         alive += 1;
     }
     samples.looks += 1;
@@ -224,7 +224,10 @@ mod tests {
         assert_eq!(fields(stat).unwrap().next(), Some("S"));
         assert_eq!(fields(stat).unwrap().nth(7), Some("77"));
         assert!(fields("1234 a").is_none());
-        assert_eq!(["R", "S", "D", "Z", "t"].map(|s| State::of(s.chars().next().unwrap())), State::ALL);
+        assert_eq!(
+            ["R", "S", "D", "Z", "t"].map(|s| ThreadState::of(s.chars().next().unwrap())),
+            ThreadState::ALL
+        );
     }
 
     #[test]
@@ -300,10 +303,10 @@ mod tests {
             samples.unwrap()
         });
         assert!(samples.looks >= 5, "{samples:?}");
-        assert_eq!(samples.part("busy", State::Running), Some(1.0), "{samples:?}");
+        assert_eq!(samples.part("busy", ThreadState::Running), Some(1.0), "{samples:?}");
         // It may be on its way to sleep at the first.
-        assert!(samples.part("idle", State::Sleeping).unwrap() > 0.5, "{samples:?}");
-        assert!(samples.part("nobody", State::Running).is_none());
+        assert!(samples.part("idle", ThreadState::Sleeping).unwrap() > 0.5, "{samples:?}");
+        assert!(samples.part("nobody", ThreadState::Running).is_none());
         let roles: Vec<_> = samples.roles().collect();
         assert_eq!(roles, ["busy", "idle", "other"]);
         let of =

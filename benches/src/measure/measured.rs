@@ -11,7 +11,7 @@ use crate::table::{Cell, Table, Value};
 
 /// A case that is compared to another.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct Compared {
     pub(crate) id: String,
     pub(crate) base: String,
     /// The highest ratio that is promised.
@@ -40,7 +40,7 @@ pub struct Measured {
     pub(crate) ids: Vec<String>,
     /// For every case, its slices; those of a round are at the same place.
     pub(crate) samples: Vec<Vec<Sample>>,
-    pub(crate) comparisons: Vec<Asked>,
+    pub(crate) comparisons: Vec<Compared>,
     pub(crate) stopped: Stopped,
     pub(crate) took: Duration,
     pub(crate) floor: Duration,
@@ -104,7 +104,7 @@ impl Measured {
     pub fn row(&self, id: &str, sink: Sink) -> Option<Row> {
         let mut row = Row::new(id, self.ns(id)?, sink).with_rounds(&self.rounds(id)?);
         row.speeds = sample::range(self.samples(id)?, self.reference());
-        for Asked { base, above, .. } in self.comparisons.iter().filter(|asked| asked.id == id) {
+        for Compared { base, above, .. } in self.comparisons.iter().filter(|asked| asked.id == id) {
             if let Some(ratio) = self.ratio(id, base) {
                 row.vs.insert(base.clone(), Versus::from(ratio));
             }
@@ -143,7 +143,12 @@ mod tests {
         let measured = Measured {
             ids: vec!["rust/a".into(), "cc/a".into()],
             samples: [1.0, 4.0].map(|ns| vec![Sample::of(ns); 20]).into(),
-            comparisons: vec![Asked { id: "rust/a".into(), base: "cc/a".into(), at_most: None, above: true }],
+            comparisons: vec![Compared {
+                id: "rust/a".into(),
+                base: "cc/a".into(),
+                at_most: None,
+                above: true,
+            }],
             stopped: Stopped::Tight,
             took: Duration::from_millis(1234),
             floor: Duration::from_nanos(20),

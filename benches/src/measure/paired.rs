@@ -6,8 +6,7 @@
 //! the median over hundreds of rounds then says how the cases differ, and its interval how sure
 //! that is. What disturbs one round, or all of them alike, cancels.
 //!
-//! Slices are long beside the timer and short beside the scheduler's time slice, so that other
-//! programs on the same CPU hit few of them.
+//! Slices are long beside the timer and short beside the scheduler's time slice.
 //!
 //! ```
 //! use std::hint::black_box;
@@ -20,10 +19,8 @@
 //! paired.compare("rust/add", "limit/empty_loop");
 //! let measured = paired.run();
 //! assert!(measured.ns("rust/add").is_some());
-//! // None where too few slices of both ran at the same speed, as in so short a run.
-//! if let Some(ratio) = measured.ratio("rust/add", "limit/empty_loop") {
-//!     println!("{ratio:?}");
-//! }
+//! // So short a run can't be sure of it.
+//! assert!(measured.ratio("rust/add", "limit/empty_loop").is_none_or(|ratio| !ratio.sure));
 //! ```
 
 use std::fmt;
@@ -37,7 +34,7 @@ use crate::instruments::chain;
 use crate::instruments::clock::timer_floor;
 use crate::instruments::cpu::Pin;
 pub use crate::measure::config::Config;
-use crate::measure::measured::{Asked, Measured};
+use crate::measure::measured::{Compared, Measured};
 use crate::measure::rounds::{self, Comparison};
 use crate::stats::sample::Sample;
 
@@ -110,7 +107,7 @@ impl fmt::Debug for Case<'_> {
 pub struct Paired<'a> {
     config: Config,
     cases: Vec<Case<'a>>,
-    comparisons: Vec<Asked>,
+    comparisons: Vec<Compared>,
 }
 
 impl<'a> Paired<'a> {
@@ -139,7 +136,7 @@ impl<'a> Paired<'a> {
     /// known well enough; the rows have them under `vs`.
     pub fn compare(&mut self, id: impl Into<String>, base: impl Into<String>) {
         let (id, base) = (id.into(), base.into());
-        self.comparisons.push(Asked { id, base, at_most: None, above: false });
+        self.comparisons.push(Compared { id, base, at_most: None, above: false });
     }
 
     /// Asks for the ratio, and for the difference in nanoseconds, which the rows have under `above`.
@@ -181,7 +178,7 @@ impl<'a> Paired<'a> {
         let place = |id: &String| {
             self.cases.iter().position(|c| c.id == *id).unwrap_or_else(|| panic!("no case is called {id:?}"))
         };
-        let comparison = |Asked { id, base, at_most, .. }: &Asked| Comparison {
+        let comparison = |Compared { id, base, at_most, .. }: &Compared| Comparison {
             of: place(id),
             base: place(base),
             at_most: *at_most,

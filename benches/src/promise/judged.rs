@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::promises::{Promise, must_not_allocate};
-use crate::catalogue::{BENCHES, Id};
+use crate::catalogue::promises::{Promise, must_not_allocate, of_instructions};
+use crate::catalogue::{BENCHES, INSTRUCTIONS, Id};
 use crate::row::{Row, dir, replace};
 use crate::stats::Interval;
 use crate::table::number::{count, ratio};
@@ -89,7 +89,7 @@ pub struct Judged {
     /// More about that, such as its interval.
     pub more: String,
     /// What was asked for, such as `≤ 0.20`.
-    pub asked: String,
+    pub limit: String,
     /// What came of it.
     pub verdict: Verdict,
     /// Whether it is about something that is counted: it holds in a test, too, and breaking it fails the bench.
@@ -102,7 +102,7 @@ impl Judged {
         promise: impl Into<String>,
         of: impl Into<String>,
         measured: impl Into<String>,
-        asked: impl Into<String>,
+        limit: impl Into<String>,
         verdict: Verdict,
     ) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Judged {
             of: of.into(),
             measured: measured.into(),
             more: String::new(),
-            asked: asked.into(),
+            limit: limit.into(),
             verdict,
             exact: false,
         }
@@ -149,6 +149,23 @@ impl Judged {
             let judged = Self::new(*name, id.short(), ratio(v.ratio), format!("≤ {at_most:.2}"), verdict);
             let few = if v.sure { "" } else { ", from fewer than six pairs" };
             all.push(judged.more(format!("{}–{} of {base}{few}", ratio(v.low), ratio(v.high))));
+        }
+        for (id, at_most) in of_instructions() {
+            let id_text = id.to_string();
+            let counted =
+                rows.iter().find(|row| row.id == id_text).and_then(|row| row.counts.get(INSTRUCTIONS));
+            // A count is of a thousand operations, and what is done once for all of them.
+            let judged = |n: f64| {
+                let limit = format!("≤ {at_most}");
+                Self::new(
+                    INSTRUCTIONS,
+                    id.short(),
+                    count(n.round()),
+                    limit,
+                    Verdict::kept_if(n.round() <= at_most),
+                )
+            };
+            all.extend(counted.map(|n| judged(*n)));
         }
         let counted = rows.iter().filter(|row| must_not_allocate(&Id::of(&row.id)));
         let counted: Vec<(&Row, f64)> = counted.filter_map(|row| Some((row, row.allocs?))).collect();
@@ -239,10 +256,17 @@ mod tests {
         let verdicts: Vec<Verdict> = all.iter().map(|judged| judged.verdict).collect();
         assert_eq!(verdicts, [Verdict::Kept, Verdict::Missed, Verdict::Open, Verdict::Kept]);
         assert_eq!(
-            (&all[0].of[..], &all[0].measured[..], &all[0].asked[..]),
+            (&all[0].of[..], &all[0].measured[..], &all[0].limit[..]),
             ("off_begin/10", "0.19", "≤ 0.20")
         );
         assert_eq!(all[3].of, "all 3 rows");
+        rows[0].counts.insert(INSTRUCTIONS.to_owned(), 13.07);
+        let instructions =
+            |rows: &[Row]| judged(rows).into_iter().find(|judged| judged.promise == INSTRUCTIONS);
+        assert_eq!(instructions(&rows).unwrap().verdict, Verdict::Kept);
+        rows[0].counts.insert(INSTRUCTIONS.to_owned(), 14.07);
+        assert_eq!(instructions(&rows).unwrap().verdict, Verdict::Missed);
+        rows[0].counts.clear();
         rows[0].vs.values_mut().for_each(|v| v.sure = false);
         let few = &judged(&rows)[0];
         assert_eq!(few.verdict, Verdict::Open);

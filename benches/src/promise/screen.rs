@@ -9,7 +9,7 @@ use super::judged::{Judged, Verdict, read};
 const LINES: usize = 40;
 /// The most characters of a line.
 const WIDTH: usize = 120;
-/// How many numbers of a group are shown that say what was asked for.
+/// How many numbers of a group are shown that say what was promised.
 const SHOWN: usize = 4;
 
 /// What the benches have promised, on one screen.
@@ -79,17 +79,17 @@ fn line(bench: &str, promise: &str, group: &[&Judged]) -> String {
         [missed, 0] => format!("{missed} MISSED"),
         [missed, open] => format!("{missed} MISSED, {open} open"),
     };
-    let same = group.iter().all(|judged| judged.asked == group[0].asked);
-    let asked = if same { format!(" {}", group[0].asked) } else { String::new() };
+    let same = group.iter().all(|judged| judged.limit == group[0].limit);
+    let limit = if same { format!(" {}", group[0].limit) } else { String::new() };
     let number = |judged: &&Judged| {
-        let asked = if same { String::new() } else { format!(" {}", judged.asked) };
+        let limit = if same { String::new() } else { format!(" {}", judged.limit) };
         let verdict = match judged.verdict {
             Verdict::Kept => "",
             other => &format!(" {}", other.name()),
         };
         match group.len() {
             1 => format!("{} {}{verdict}", judged.measured, judged.of),
-            _ => format!("{} {}{asked}{verdict}", judged.of, judged.measured),
+            _ => format!("{} {}{limit}{verdict}", judged.of, judged.measured),
         }
     };
     let shown: Vec<String> = group.iter().take(SHOWN).map(number).collect();
@@ -97,7 +97,7 @@ fn line(bench: &str, promise: &str, group: &[&Judged]) -> String {
         0 => String::new(),
         more => format!("; {more} more"),
     };
-    format!("{verdict:16} {bench}: {promise}{asked}: {}{more}", shown.join(", "))
+    format!("{verdict:16} {bench}: {promise}{limit}: {}{more}", shown.join(", "))
 }
 
 impl fmt::Display for Screen {

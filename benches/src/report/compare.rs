@@ -1,4 +1,23 @@
 //! Results that were kept, and what has become of them.
+//!
+//! `--save NAME` keeps the rows; `--compare NAME --max-regression 5%` holds those of today against them and fails where one
+//! is worse *for sure*, which is never said of a difference that the intervals explain:
+//!
+//! - **Ratios** are compared first, since what the machine did in between is in both halves of one. It has become worse
+//!   when the lower bound of today's, divided by the upper bound of the saved one, is above 1 + the maximum.
+//! - A row that is compared to nothing, and is not itself what others are compared to (`limit/`, `cc/`, peers), is compared by
+//!   its **time**, each divided by how much faster or slower the machine has become: the median, over the bench's `limit/`
+//!   and `cc/` rows, of today's time by the saved one. The bounds are used in the same way.
+//! - What tracing adds to a **workload** has become worse when the lower bound of today's, divided by how the machine has
+//!   changed, is above the upper bound of the saved one by more than the maximum of that, 2 ns and 1 % of the workload.
+//! - Of ratios and times the median must have grown by more than half a nanosecond: below is where the linker put the code.
+//! - **Instructions** have neither intervals nor such a floor. **Allocations** may not grow by a hundredth of one.
+//! - A row that is **missing** today, and was not noisy then, fails. What is **noisy**, or was compared by fewer than six pairs,
+//!   is named and not judged. When nothing at all could be judged, that fails.
+//! - The rows of one device are compared with those of the same device.
+//!
+//! An interval is over the rounds of one process: what differs from process to process it does not know of. So a failure
+//! is worth a second run of the bench. With `--save` too, a failed comparison saves nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;

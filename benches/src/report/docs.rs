@@ -61,6 +61,9 @@ const SECTIONS: [&str; 9] = [
     "reading",
 ];
 
+/// Where the instructions go of what takes more than was asked for: of callgrind, by hand.
+const PROFILES: &str = include_str!("profiles.md");
+
 /// What stands before and after the lines in the README.
 const BEGIN: &str = "<!-- costs ";
 const END: &str = "<!-- /costs -->";
@@ -120,6 +123,7 @@ fn page(report: &Report, lines: &str) -> String {
     for section in report.sections.iter().filter(|section| is_told(&section.id)) {
         let _ = markdown::write_section(&mut out, section, false);
     }
+    out.push_str(PROFILES);
     out
 }
 

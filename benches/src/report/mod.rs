@@ -4,34 +4,6 @@
 //! Criterion's data, and writes `report.md`, `report.html` and `report.json` to `target/report`, with the main plot
 //! as a picture of its own (`costs.svg`). What is missing, cut short or makes no sense is named in the report and
 //! left out of it. `--docs` writes `docs/costs.md` and the lines of the README instead.
-//!
-//! # When something has become worse
-//!
-//! `--save NAME` keeps the rows; `--compare NAME --max-regression 5%` holds those of today against them and fails
-//! where one is worse *for sure*, which is never said of a difference that the intervals explain:
-//!
-//! - What is compared is a row's **ratios** (`vs`, `vs_process`), since what the machine did in between is in both
-//!   halves of a ratio. A ratio has become worse when the lower bound of today's, divided by the upper bound of
-//!   the saved one, is above 1 + the maximum.
-//! - A row that is compared to nothing, and is not itself what others are compared to (`limit/`, `cc/`, peers), is
-//!   compared by its **time**, each divided by how much faster or slower the machine has become: the median, over
-//!   the bench's `limit/` and `cc/` rows, of today's time by the saved one. The bounds are used in the same way.
-//! - What tracing adds to a **workload** (`above`) has become worse when the lower bound of today's, divided by how
-//!   the machine has changed, is above the upper bound of the saved one by more than the maximum of that, 2 ns and
-//!   1 % of the workload. The workload's own time is nobody's fault here.
-//! - Of ratios and times the median must have grown by more than half a nanosecond of today's time: what is below is a
-//!   matter of where the linker put the code.
-//! - **Instructions** have no intervals and no such floor: they have become worse when they are more than
-//!   1 + the maximum times the saved ones.
-//! - **Allocations** may not grow at all (by more than a hundredth of one per operation).
-//! - A row that is **missing** today, and was not noisy then, fails.
-//! - That a row is **noisy**, today or then, makes its time uncertain, not its ratios: where it would be judged by its
-//!   time, it is named instead. When nothing at all could be judged, that fails.
-//! - The rows of one device are compared with those of the same device.
-//!
-//! An interval is over the rounds of one process: what differs from process to process (how the linker and the
-//! loader placed things; the return guard of `atrace-sys`) it does not know of. So a failure is worth a second run
-//! of the bench. With `--save` too, a failed comparison saves nothing.
 
 mod args;
 mod compare;

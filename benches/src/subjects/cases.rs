@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::sync::{LazyLock, OnceLock};
 
-use crate::catalogue::Case;
+use crate::catalogue::TracingCase;
 
 /// What is shown by `Debug`; made once, as only what `tracing` allocates is counted.
 static VECTOR: LazyLock<Vec<i32>> = LazyLock::new(|| vec![1, 2, 3, 4]);
@@ -20,32 +20,32 @@ pub fn run_within(around: Around) {
 
 /// Runs the operation of a case so many times.
 #[inline(always)]
-pub fn run(case: Case, n: u64) {
+pub fn run(case: TracingCase, n: u64) {
     match AROUND.get() {
         Some(around) => around(body(case), n),
         None => body(case)(n),
     }
 }
 
-fn body(case: Case) -> fn(u64) {
+fn body(case: TracingCase) -> fn(u64) {
     match case {
-        Case::Event => |n| {
+        TracingCase::Event => |n| {
             for _ in 0..n {
                 tracing::info!("bench info event");
             }
         },
-        Case::EventArgs => |n| {
+        TracingCase::EventArgs => |n| {
             let vector = black_box(&*VECTOR);
             for _ in 0..n {
                 tracing::info!(arg = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last", "bench info event");
             }
         },
-        Case::Span => |n| {
+        TracingCase::Span => |n| {
             for _ in 0..n {
                 let _entered = tracing::info_span!("bench info span").entered();
             }
         },
-        Case::SpanArgs => |n| {
+        TracingCase::SpanArgs => |n| {
             let vector = black_box(&*VECTOR);
             for _ in 0..n {
                 let _entered =

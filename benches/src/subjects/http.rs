@@ -4,7 +4,7 @@
 //! the answer is to *this* question. It knows its one client: anything else that it is asked closes the connection.
 //!
 //! - The server ends when its stdin does, which is when whoever started it ends. When it is
-//!   [adopted](atrace_benches::harness::child::adopt), the kernel also kills it then.
+//!   [adopted](crate::harness::child::adopt), the kernel also kills it then.
 //! - A connection carries one question. The client [resets](reset) it after the answer: at ten thousand a second, closing
 //!   would leave all ports waiting for stragglers (`TIME_WAIT`) in three seconds.
 //! - The server never closes first after an answer: an early end of the stream would wake an asynchronous client once
@@ -27,14 +27,19 @@ const READY: &str = "atrace-benches http: ";
 const WORKERS: usize = 4;
 
 /// A server in a process of its own, which ends when this is dropped.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct Server {
     child: Child,
     address: SocketAddr,
 }
 
 impl Server {
     /// Starts a server: `command` has to be a program that calls [`serve`].
-    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// When it can't be started, or ends.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut said = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
         let mut line = String::new();
@@ -49,7 +54,9 @@ impl Server {
         Err(io::Error::other(format!("the HTTP server ended with {}", child.wait()?)))
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// Returns where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
@@ -63,7 +70,11 @@ impl Drop for Server {
 }
 
 /// Is the server: listens on a port of the loopback device, says on stdout which, and serves until stdin ends.
-pub(crate) fn serve() -> io::Result<()> {
+///
+/// # Errors
+///
+/// What the system answered.
+pub fn serve() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     for _ in 0..WORKERS {
@@ -142,7 +153,8 @@ fn answer(number: u64) -> Text {
 ///
 /// Write the [question](Self::question), then read into the [room](Self::room) and say how much that was, until the
 /// answer is complete.
-pub(crate) struct Exchange {
+#[derive(Debug)]
+pub struct Exchange {
     question: Text,
     expected: Text,
     answer: [u8; 128],
@@ -151,24 +163,29 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     /// Begins to ask for `number`, to be answered after `delay` milliseconds.
-    pub(crate) fn new(delay: u32, number: u64) -> Self {
+    #[must_use]
+    pub fn new(delay: u32, number: u64) -> Self {
         let question = text(format_args!("GET /{delay}/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         Self { question, expected: answer(number), answer: [0; 128], filled: 0 }
     }
 
     /// What is to be sent.
-    pub(crate) fn question(&self) -> &[u8] {
+    #[must_use]
+    pub fn question(&self) -> &[u8] {
         written(&self.question)
     }
 
     /// Where to read the next part of the answer to.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
+    pub fn room(&mut self) -> &mut [u8] {
         &mut self.answer[self.filled..]
     }
 
-    /// Takes the next `read` bytes that were read, and tells whether the answer is complete; fails when it is another
-    /// than it should be.
-    pub(crate) fn received(&mut self, read: usize) -> io::Result<bool> {
+    /// Takes the next `read` bytes that were read, and tells whether the answer is complete.
+    ///
+    /// # Errors
+    ///
+    /// When it is another than it should be.
+    pub fn received(&mut self, read: usize) -> io::Result<bool> {
         if read == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended too early"));
         }
@@ -183,12 +200,20 @@ impl Exchange {
 }
 
 /// Closes a connection, when it is dropped, without leaving anything of it behind. What was not delivered is lost.
-pub(crate) fn reset(stream: impl AsFd) -> io::Result<()> {
+///
+/// # Errors
+///
+/// What the system answered.
+pub fn reset(stream: impl AsFd) -> io::Result<()> {
     Ok(set_socket_linger(stream, Some(Duration::ZERO))?)
 }
 
 /// Asks one question on a connection of its own, and waits for the right answer.
-pub(crate) fn get(address: SocketAddr, delay: u32, number: u64) -> io::Result<()> {
+///
+/// # Errors
+///
+/// When there is none, or another.
+pub fn get(address: SocketAddr, delay: u32, number: u64) -> io::Result<()> {
     let mut exchange = Exchange::new(delay, number);
     let mut stream = TcpStream::connect(address)?;
     reset(&stream)?;

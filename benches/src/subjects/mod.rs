@@ -1,8 +1,9 @@
-//! What is measured: every kind of event, in Rust and in C++; and what a program does with `tracing`, under every kind of
-//! subscriber.
+//! What is measured: every kind of event, in Rust and in C++; what a program does with `tracing`, under every kind of
+//! subscriber; and the server that programs ask.
 
 pub mod cases;
 pub mod events;
+pub mod http;
 mod peers;
 pub mod subject;
 pub mod subscribers;

@@ -2,7 +2,7 @@
 
 use tracing::Subscriber;
 
-use crate::catalogue::{self, Case, Id, What, Who};
+use crate::catalogue::{self, Id, TracingCase, What, Who};
 
 /// One kind of subscriber, in one state of tracing, that can be installed.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ pub struct Subject {
 impl Subject {
     /// Returns the id of the row of a case.
     #[must_use]
-    pub fn id(&self, case: Case) -> Id {
+    pub fn id(&self, case: TracingCase) -> Id {
         match (self.peer, catalogue::Subscriber::of_mode(self.name)) {
             (None, Some(own)) => own.id(case),
             (peer, _) => {

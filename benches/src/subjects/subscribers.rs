@@ -71,6 +71,7 @@ fn installer(mode: &str) -> fn() {
         "registry" => || install(registry()),
         "off" | "on" => || install(AtraceSubscriber::default()),
         "off_keeping_fields" => || install(AtraceSubscriber::default().with_fields_while_off()),
+        "on_without_fields" => || install(AtraceSubscriber::default().without_fields()),
         "filtered" | "on_filtered" => || install(AtraceSubscriber::default().with_filter()),
         "layer_off" | "layer_on" => || install(registry().with(AtraceLayer::default())),
         "layer_filtered" => || {
@@ -84,12 +85,12 @@ fn installer(mode: &str) -> fn() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::Case;
+    use crate::catalogue::TracingCase;
 
     #[test]
     fn every_subscriber_of_the_catalogue_can_be_installed() {
         for (mode, subscriber) in all().iter().zip(&SUBSCRIBERS) {
-            assert_eq!(mode.id(Case::Span), subscriber.id(Case::Span));
+            assert_eq!(mode.id(TracingCase::Span), subscriber.id(TracingCase::Span));
             assert!(mode.compared_to.iter().all(|base| all().iter().any(|other| other.name == *base)));
         }
     }

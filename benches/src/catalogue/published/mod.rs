@@ -6,7 +6,7 @@
 
 pub mod lines;
 
-use super::case::Case;
+use super::case::TracingCase;
 use super::event::Event;
 use super::id::{Id, State, What, Who};
 
@@ -52,7 +52,7 @@ pub struct OfTracing {
     /// The [kind of subscriber](super::SUBSCRIBERS).
     pub kind: &'static str,
     /// What was done.
-    pub case: Case,
+    pub case: TracingCase,
     /// What was published.
     pub rust: Published,
 }
@@ -85,18 +85,18 @@ pub const EVENTS: [OfEvent; 6] = [
 
 /// The subscriber's benchmark.
 pub const TRACING: [OfTracing; 12] = [
-    OfTracing { kind: "tracing_off", case: Case::Event, rust: times(47.444, 47.945, 48.585) },
-    OfTracing { kind: "filtered", case: Case::Event, rust: times(26.852, 26.942, 27.040) },
-    OfTracing { kind: "tracing_off", case: Case::EventArgs, rust: times(80.597, 80.997, 81.475) },
-    OfTracing { kind: "filtered", case: Case::EventArgs, rust: times(26.680, 26.782, 26.887) },
-    OfTracing { kind: "tracing_off", case: Case::Span, rust: times(316.48, 317.72, 319.12) },
-    OfTracing { kind: "filtered", case: Case::Span, rust: times(27.900, 27.959, 28.018) },
-    OfTracing { kind: "tracing_off", case: Case::SpanArgs, rust: times(364.92, 367.57, 370.95) },
-    OfTracing { kind: "filtered", case: Case::SpanArgs, rust: times(27.625, 27.919, 28.207) },
-    OfTracing { kind: "tracing_on", case: Case::Event, rust: times(1463.9, 1480.5, 1495.4) },
-    OfTracing { kind: "tracing_on", case: Case::EventArgs, rust: times(2008.8, 2019.7, 2031.4) },
-    OfTracing { kind: "tracing_on", case: Case::Span, rust: times(2790.7, 2799.6, 2810.3) },
-    OfTracing { kind: "tracing_on", case: Case::SpanArgs, rust: times(3684.6, 3699.2, 3716.8) },
+    OfTracing { kind: "tracing_off", case: TracingCase::Event, rust: times(47.444, 47.945, 48.585) },
+    OfTracing { kind: "filtered", case: TracingCase::Event, rust: times(26.852, 26.942, 27.040) },
+    OfTracing { kind: "tracing_off", case: TracingCase::EventArgs, rust: times(80.597, 80.997, 81.475) },
+    OfTracing { kind: "filtered", case: TracingCase::EventArgs, rust: times(26.680, 26.782, 26.887) },
+    OfTracing { kind: "tracing_off", case: TracingCase::Span, rust: times(316.48, 317.72, 319.12) },
+    OfTracing { kind: "filtered", case: TracingCase::Span, rust: times(27.900, 27.959, 28.018) },
+    OfTracing { kind: "tracing_off", case: TracingCase::SpanArgs, rust: times(364.92, 367.57, 370.95) },
+    OfTracing { kind: "filtered", case: TracingCase::SpanArgs, rust: times(27.625, 27.919, 28.207) },
+    OfTracing { kind: "tracing_on", case: TracingCase::Event, rust: times(1463.9, 1480.5, 1495.4) },
+    OfTracing { kind: "tracing_on", case: TracingCase::EventArgs, rust: times(2008.8, 2019.7, 2031.4) },
+    OfTracing { kind: "tracing_on", case: TracingCase::Span, rust: times(2790.7, 2799.6, 2810.3) },
+    OfTracing { kind: "tracing_on", case: TracingCase::SpanArgs, rust: times(3684.6, 3699.2, 3716.8) },
 ];
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use clap::Parser as _;
 
 use self::args::Args;
 use self::bounds::Bounds;
-use crate::catalogue::{Case, EVENTS, INSTRUCTIONS, Id, SUBSCRIBERS, State, Who};
+use crate::catalogue::{EVENTS, INSTRUCTIONS, Id, SUBSCRIBERS, State, TracingCase, Who};
 use crate::harness::terminal::{fail, say};
 use crate::row::environment;
 use crate::row::{self, Row, Sink};
@@ -95,8 +95,8 @@ impl Counted {
             Self::Cc => Who::Cc,
             Self::Tracing => {
                 let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
-                let each =
-                    counted.flat_map(|subscriber| Case::ALL.map(|case| subscriber.id(case).to_string()));
+                let each = counted
+                    .flat_map(|subscriber| TracingCase::ALL.map(|case| subscriber.id(case).to_string()));
                 return each.collect();
             }
         };
@@ -204,8 +204,8 @@ fn table(rows: &[Row]) -> String {
     }
     let _ = writeln!(text, "\n{:36} {:>9} {:>9} {:>9} {:>9}", "", "event", "4 fields", "span", "4 fields");
     for subscriber in SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted) {
-        let each = Case::ALL.map(|case| of(&subscriber.id(case)));
-        let who = subscriber.id(Case::Event).who;
+        let each = TracingCase::ALL.map(|case| of(&subscriber.id(case)));
+        let who = subscriber.id(TracingCase::Event).who;
         let kind = format!("{who}/{}", subscriber.kind);
         let _ = writeln!(text, "{kind:36} {:>9} {:>9} {:>9} {:>9}", each[0], each[1], each[2], each[3]);
     }

@@ -13,11 +13,11 @@ pub fn zero_above(row: &Row, base: &str) -> Option<Judged> {
     zero_above_of(row, base, 1.0)
 }
 
-/// The same for one of `things` that an operation has ([`Results::things`]).
-fn zero_above_of(row: &Row, base: &str, things: f64) -> Option<Judged> {
+/// The same for one of `units` that an operation has ([`Results::units`]).
+fn zero_above_of(row: &Row, base: &str, units: f64) -> Option<Judged> {
     let above = row.above.get(base)?;
-    let allowed = allowed(row.median - above.ns, things) / things;
-    let [ns, low, high] = [above.ns, above.low, above.high].map(|ns| ns / things);
+    let allowed = allowed(row.median - above.ns, units) / units;
+    let [ns, low, high] = [above.ns, above.low, above.high].map(|ns| ns / units);
     let verdict = Verdict::within([-allowed, allowed], Interval { median: ns, low, high, sure: above.sure });
     let more = format!("{low:+.2} – {high:+.2}");
     let (promise, of) = named(row, "takes as long as", base);
@@ -49,7 +49,7 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
     for case in results.traced_cases() {
         let row = results.row(case, "filtered");
-        bars.extend(row.and_then(|row| zero_above_of(row, "nosub", results.things(case))));
+        bars.extend(row.and_then(|row| zero_above_of(row, "nosub", results.units(case))));
     }
     for case in results.traced_cases() {
         // Whether there are times to compare or not: what is counted does not hang on the processor's speed.

@@ -118,12 +118,12 @@ pub trait Workload {
     /// # Errors
     ///
     /// Whatever it takes: the bench ends with that.
-    fn company() -> io::Result<Company> {
-        Ok(Company::default())
+    fn fixture() -> io::Result<Fixture> {
+        Ok(Fixture::default())
     }
 
     /// Looks at the workload otherwise than by its time, such as at its threads: in the bench's own process, when all rounds
-    /// are over and while the [company](Self::company) is there. What it finds goes [into the rows](Results::gauge).
+    /// are over and while the [fixture](Self::fixture) is there. What it finds goes [into the rows](Results::gauge).
     ///
     /// # Errors
     ///
@@ -162,18 +162,18 @@ pub trait Workload {
 
 /// What is there beside the modes while they are measured, and the environment variables that tell them of it.
 #[derive(Default)]
-pub struct Company {
+pub struct Fixture {
     env: Vec<(OsString, OsString)>,
     _kept: Option<Box<dyn Any>>,
 }
 
-impl fmt::Debug for Company {
+impl fmt::Debug for Fixture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Company").field("env", &self.env).finish_non_exhaustive()
+        f.debug_struct("Fixture").field("env", &self.env).finish_non_exhaustive()
     }
 }
 
-impl Company {
+impl Fixture {
     /// Keeps something until the modes have ended.
     #[must_use]
     pub fn of(kept: impl Any) -> Self {
@@ -224,8 +224,8 @@ pub fn measure<W: Workload>(session: &Session) -> io::Result<Results> {
     if results.is_empty() {
         return Ok(results);
     }
-    let company = W::company()?;
-    turns::measure::<W>(&Plan::of(session.args(), W::seconds()), &company, &mut results)?;
+    let fixture = W::fixture()?;
+    turns::measure::<W>(&Plan::of(session.args(), W::seconds()), &fixture, &mut results)?;
     results.finish();
     Ok(results)
 }
@@ -252,10 +252,10 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let started = Instant::now();
     let plan = Plan::of(session.args(), W::seconds());
     let output = Output::begin(W::NAME, session.args())?;
-    let company = W::company()?;
-    let turns::Extent { generations, rounds, turns } = turns::measure::<W>(&plan, &company, &mut results)?;
+    let fixture = W::fixture()?;
+    let turns::Extent { generations, rounds, turns } = turns::measure::<W>(&plan, &fixture, &mut results)?;
     output.aside(|| W::profile(&mut results, session.args()))?;
-    drop(company);
+    drop(fixture);
     results.finish();
 
     let mut text = format!("\n{}: ", W::NAME);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::Company;
+use super::Fixture;
 use super::exchange::{Counted, REPLY, Reply, Request, Slice};
 use super::mode::Mode;
 use super::results::{Info, Results};
@@ -48,14 +48,14 @@ impl Drop for Process {
 impl Process {
     /// Starts it and waits until it is ready, under a name of its own: switching tracing on for one must not
     /// for the others.
-    pub(super) fn start(bench: &str, mode: &Mode, generation: usize, company: &Company) -> io::Result<Self> {
+    pub(super) fn start(bench: &str, mode: &Mode, generation: usize, fixture: &Fixture) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg0(format!("{bench}-{}-{}-{generation}", mode.name(), std::process::id()))
             .args(["--mode", mode.name()])
             .args(std::env::args_os().skip(1))
             .envs(ALLOCATOR)
-            .envs(company.env())
+            .envs(fixture.env())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = child::adopt(&mut command).spawn()?;

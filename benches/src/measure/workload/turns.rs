@@ -9,7 +9,7 @@ use super::mode::Mode;
 use super::plan::{self, Pace, Plan, Turn, Twins};
 use super::process::Process;
 use super::results::{Info, Results};
-use super::{Company, Workload};
+use super::{Fixture, Workload};
 use crate::harness::progress;
 
 /// How much was measured.
@@ -27,7 +27,7 @@ const ROUNDS: f64 = 0.2;
 /// Runs all generations.
 pub(super) fn measure<W: Workload>(
     plan: &Plan,
-    company: &Company,
+    fixture: &Fixture,
     results: &mut Results,
 ) -> io::Result<Extent> {
     let started = Instant::now();
@@ -38,7 +38,7 @@ pub(super) fn measure<W: Workload>(
     let mut turn = 0;
     let mut generations = plan.generations[1];
     while extent.generations < generations {
-        let mut processes = start::<W>(results.modes(), extent.generations, company, &mut random)?;
+        let mut processes = start::<W>(results.modes(), extent.generations, fixture, &mut random)?;
         if extent.generations == 0 {
             found = first(plan, results, &mut processes)?;
         }
@@ -85,14 +85,14 @@ pub(super) fn measure<W: Workload>(
 fn start<W: Workload>(
     modes: &[Mode],
     generation: usize,
-    company: &Company,
+    fixture: &Fixture,
     random: &mut Rng,
 ) -> io::Result<Vec<Process>> {
     let mut order: Vec<usize> = (0..modes.len()).collect();
     random.shuffle(&mut order);
     let mut processes: Vec<Option<Process>> = modes.iter().map(|_| None).collect();
     for mode in order {
-        processes[mode] = Some(Process::start(W::NAME, &modes[mode], generation, company)?);
+        processes[mode] = Some(Process::start(W::NAME, &modes[mode], generation, fixture)?);
     }
     Ok(processes.into_iter().flatten().collect())
 }

@@ -2,7 +2,9 @@
 
 use super::super::input::Machine;
 use super::super::model::{Group, Line, Part, Plot, PlotKind, Point, Section};
-use crate::catalogue::{ATRACE, Case, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, What, Who, published};
+use crate::catalogue::{
+    ATRACE, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, TracingCase, What, Who, published,
+};
 use crate::row::Row;
 use crate::table::number::{digits, ratio, time};
 use crate::table::{Cell, Table};
@@ -149,7 +151,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         ("The crate tracing, filtered", "filtered", None),
         ("The crate tracing, on", "tracing_on", Some("on")),
     ] {
-        let lines = Case::ALL.into_iter().filter_map(|case| {
+        let lines = TracingCase::ALL.into_iter().filter_map(|case| {
             let base = match base {
                 Some(mode) => What::RawWriteOf(mode.to_owned(), case),
                 None => What::Tracing("no_subscriber".to_owned(), case),
@@ -205,7 +207,7 @@ pub(super) fn ladder(here: &Machine) -> Option<Plot> {
             .collect();
         // Each peer does its own thing with an event: in a file, a queue, or thrown away.
         for row in here.benches.get("subscriber").iter().flat_map(|bench| &bench.rows) {
-            let Id { who, what: What::Tracing(kind, Case::Event) } = Id::of(&row.id) else { continue };
+            let Id { who, what: What::Tracing(kind, TracingCase::Event) } = Id::of(&row.id) else { continue };
             let Some(peer) = who.peer() else { continue };
             match (state, &kind[..]) {
                 ("on", "") => all.push((row, peer.to_owned())),

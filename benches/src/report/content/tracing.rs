@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::input::Machine;
 use super::super::model::{Part, Section};
-use crate::catalogue::{Case, INSTRUCTIONS, Id, SUBSCRIBER, What, published};
+use crate::catalogue::{INSTRUCTIONS, Id, SUBSCRIBER, TracingCase, What, published};
 use crate::row::Row;
 use crate::table::{Cell, Table};
 
@@ -42,7 +42,7 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
 /// Every kind of subscriber beside the others.
 pub(super) fn kinds(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(SUBSCRIBER)?;
-    let mut kinds: Vec<(String, BTreeMap<Case, &Row>)> = Vec::new();
+    let mut kinds: Vec<(String, BTreeMap<TracingCase, &Row>)> = Vec::new();
     let mut peers = false;
     for row in &bench.rows {
         let Id { who, what: What::Tracing(kind, case) } = Id::of(&row.id) else { continue };
@@ -57,7 +57,7 @@ pub(super) fn kinds(here: &Machine) -> Option<Section> {
         title: "All kinds of subscriber".to_owned(),
         columns: ["kind"]
             .into_iter()
-            .chain(Case::ALL.map(Case::label))
+            .chain(TracingCase::ALL.map(TracingCase::label))
             .chain(["allocations of a span with fields"])
             .map(str::to_owned)
             .collect(),
@@ -65,8 +65,8 @@ pub(super) fn kinds(here: &Machine) -> Option<Section> {
     };
     for (kind, cases) in &kinds {
         let mut cells = vec![Cell::Name(kind.clone())];
-        cells.extend(Case::ALL.map(|case| Cell::value(cases.get(&case).copied())));
-        let allocs = cases.get(&Case::SpanArgs).and_then(|row| row.allocs);
+        cells.extend(TracingCase::ALL.map(|case| Cell::value(cases.get(&case).copied())));
+        let allocs = cases.get(&TracingCase::SpanArgs).and_then(|row| row.allocs);
         cells.push(Cell::count(allocs).or("only Rust's allocator counts"));
         table.rows.push(cells);
     }

@@ -154,13 +154,13 @@ impl Results {
         self.cases.iter().filter(|case| case.selected && case.traced).map(|case| &case.id[..])
     }
 
-    /// Returns how many things that a person would ask for the cost of one operation of a case has.
+    /// Returns how many units that a person would ask for the cost of one operation of a case has.
     #[must_use]
-    pub fn things(&self, case: &str) -> f64 {
-        self.case(case).map_or(1.0, |case| self.things_of(case))
+    pub fn units(&self, case: &str) -> f64 {
+        self.case(case).map_or(1.0, |case| self.units_of(case))
     }
 
-    fn things_of(&self, case: usize) -> f64 {
+    fn units_of(&self, case: usize) -> f64 {
         let counted = |name| median(self.counts.get(&(case, self.mode("nosub")?))?.get(name)?);
         self.cases[case].per.and_then(counted).filter(|&n| n >= 1.0).unwrap_or(1.0)
     }
@@ -182,7 +182,7 @@ impl Results {
         let differences: Vec<f64> = pairs.map(|[own, base]| (own.ns - base.ns).abs()).collect();
         // Of a normal distribution the median distance from the middle, which is 0 if the promise is kept.
         let spread = median(&differences)? / 0.6745;
-        Some(spread / allowed(median(&all)?, self.things_of(case)))
+        Some(spread / allowed(median(&all)?, self.units_of(case)))
     }
 
     /// Returns the parts that a case reported.
@@ -421,9 +421,9 @@ const ZERO_NS: f64 = 2.0;
 const ZERO_RATIO: f64 = 0.01;
 
 /// How many nanoseconds a difference of zero may be, to an operation that takes so long and
-/// has so many things that it is about.
-pub(super) fn allowed(ns: f64, things: f64) -> f64 {
-    (ZERO_NS * things).max(ZERO_RATIO * ns)
+/// has so many units that it is about.
+pub(super) fn allowed(ns: f64, units: f64) -> f64 {
+    (ZERO_NS * units).max(ZERO_RATIO * ns)
 }
 
 fn median(samples: &[f64]) -> Option<f64> {
