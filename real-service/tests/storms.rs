@@ -6,6 +6,7 @@
 mod program;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
@@ -413,4 +414,61 @@ fn huge_names_are_cut() {
         }
     }
     is_accepted(&trace, directory.path());
+}
+
+/// Eight sessions at once, as many as there may be, each with the events that it asks for.
+#[test]
+fn eight_sessions_at_once() {
+    const TEST: &str = "eight_sessions_at_once";
+    if is_program(TEST) {
+        perfetto::connect();
+        assert_eq!(perfetto::status().sessions(), 8);
+        for (tag, name) in [(AtraceTag::App, "app"), (AtraceTag::View, "view")] {
+            for _ in 0..500 {
+                atrace_begin(tag, name);
+                atrace_end(tag);
+            }
+        }
+        // With one that it makes itself.
+        let own = std::path::PathBuf::from(std::env::var_os("DIRECTORY").unwrap()).join("own");
+        let recording = perfetto::record_to(own).unwrap();
+        atrace_instant(AtraceTag::App, "last");
+        recording.finish().unwrap();
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let wanted = |number: usize| if number % 2 == 0 { "app" } else { "view" };
+    let config = |number| Config { buffer_kib: 1024, enabled: vec![wanted(number)], ..Config::default() };
+    let mut sessions: Vec<_> = (0..4).map(|number| Session::start(&service, &config(number))).collect();
+    // The service gives each user five: the others are another one's, as whom a thread connects.
+    for place in [directory.path(), &service.consumers()] {
+        std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            // SAFETY: changes the user of this thread alone.
+            if unsafe { libc::syscall(libc::SYS_setresuid, -1, 54_321, -1) } != 0 {
+                return Vec::new();
+            }
+            (4..8).map(|number| Session::start(&service, &config(number))).collect()
+        });
+        sessions.extend(others.join().unwrap());
+    });
+    if sessions.len() < 8 {
+        eprintln!("skipped: only root can be another user");
+        return;
+    }
+    let status = program(TEST, &service).env("DIRECTORY", directory.path()).status().unwrap();
+    assert!(status.success());
+    for (number, session) in sessions.into_iter().enumerate() {
+        let trace = session.stop();
+        let events = trace.events();
+        assert_eq!(balanced(&events), 500);
+        assert!(events.iter().all(|event| event.categories.iter().all(|found| found == wanted(number))));
+        assert_eq!(events.iter().any(|event| event.kind == 3), wanted(number) == "app");
+        assert_eq!(trace.losses(), Losses::default());
+    }
+    let own = Trace::open(&directory.path().join("own"));
+    assert_eq!(own.events().len(), 1);
 }

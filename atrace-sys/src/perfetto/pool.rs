@@ -15,18 +15,20 @@ use super::memory::Arena;
 use super::presence::{Epoch, Found, Presence};
 use crate::fork::Turn;
 
+/// How many sessions of the service there can be at once.
+pub const SERVICES: usize = 8;
+/// The place of the session that this process records itself by: behind those of the service.
+pub const OWN_SESSION: usize = SERVICES;
 /// How many sessions there can be at once.
-pub const SESSIONS: usize = 8;
-/// The place of the session that this process records itself by; the service has the others.
-pub const OWN_SESSION: usize = SESSIONS - 1;
+pub const SESSIONS: usize = SERVICES + 1;
 /// How many threads can have a place: as many as the service has numbers for their writers.
 pub const THREADS: usize = 4095;
 
-const _: () = assert!(SESSIONS * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
+const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
 
-/// The service's number of a thread's writer in a session.
+/// The service's number of a thread's writer in a session; in the process' own one it is known to nobody else.
 pub const fn writer_number(session: usize, thread: usize) -> u16 {
-    (1 + session * THREADS + thread) as u16
+    (1 + session % SERVICES * THREADS + thread) as u16
 }
 
 /// A session, as events see it.
@@ -438,7 +440,7 @@ mod tests {
 
     /// One test, as the pool is one.
     #[test]
-    #[cfg_attr(miri, ignore = "maps 16 MiB")]
+    #[cfg_attr(miri, ignore = "maps 18 MiB")]
     fn threads_have_places_of_their_own_and_give_them_back() {
         assert!(POOL.enter().is_none());
         let shared = POOL.make(at_end).unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use atrace_sys::perfetto::abi;
 use atrace_sys::perfetto::clock::{self, Speed};
 use atrace_sys::perfetto::memory::Arena;
-use atrace_sys::perfetto::pool::{OWN_SESSION, SESSIONS, Shared, THREADS, writer_number};
+use atrace_sys::perfetto::pool::{SERVICES, Shared, THREADS, writer_number};
 use atrace_sys::perfetto::proto::{Reader, Writer};
 use atrace_sys::perfetto::socket::{self, Refused, Socket};
 use atrace_sys::perfetto::wire::{self, Body, Command, FRAME_MAX, Malformed, Method, Moved, PREFIX};
@@ -146,11 +146,11 @@ struct Link {
     arena: Option<&'static Arena>,
     /// A descriptor that came along with something, until it is asked for.
     received: Option<OwnedFd>,
-    running: [Option<Running>; SESSIONS],
+    running: [Option<Running>; SERVICES],
     /// Sessions that have ended with a thread in the middle of an event, a bit for each.
     draining: u32,
     /// Of the writers of how many threads the service knows that are of such sessions.
-    leaving: [usize; SESSIONS],
+    leaving: [usize; SERVICES],
     speed: Speed,
     anchored: u64,
     is_settled: bool,
@@ -176,9 +176,9 @@ impl Link {
             sync: 0,
             arena: None,
             received: None,
-            running: [None; SESSIONS],
+            running: [None; SERVICES],
             draining: 0,
-            leaving: [0; SESSIONS],
+            leaving: [0; SERVICES],
             speed: Speed::default(),
             anchored: 0,
             is_settled: false,
@@ -255,7 +255,16 @@ impl Link {
         &mut self,
         method: usize,
         wants_reply: bool,
-        arguments: impl FnOnce(&mut Writer<'_>),
+        mut arguments: impl FnMut(&mut Writer<'_>),
+    ) -> Result<u64, Gone> {
+        self.invoke_by(method, wants_reply, &mut arguments)
+    }
+
+    fn invoke_by(
+        &mut self,
+        method: usize,
+        wants_reply: bool,
+        arguments: &mut dyn FnMut(&mut Writer<'_>),
     ) -> Result<u64, Gone> {
         let Some(found) = self.methods[method] else { return Ok(0) };
         self.request += 1;
@@ -404,7 +413,7 @@ impl Link {
         self.unregister()?;
         let is_free = |number: &usize| self.running[*number].is_none() && self.draining & 1 << number == 0;
         // More sessions than there are places: the service is told that it began, and gets nothing.
-        if let Some(number) = (0..OWN_SESSION).find(is_free)
+        if let Some(number) = (0..SERVICES).find(is_free)
             && let Some(arena) = self.arena
         {
             self.anchor();
@@ -446,7 +455,7 @@ impl Link {
     /// Has the service forget the writers of sessions that have ended. Of one with a thread in the middle of an event it
     /// then takes what that thread had written before.
     fn unregister(&mut self) -> Result<(), Gone> {
-        for number in 0..SESSIONS {
+        for number in 0..SERVICES {
             if self.draining & 1 << number != 0 {
                 continue;
             }
@@ -468,7 +477,7 @@ impl Link {
 
     /// Takes the chunks of sessions that have ended.
     fn drain(&mut self) {
-        for number in (0..SESSIONS).filter(|number| self.draining & 1 << number != 0).collect::<Vec<_>>() {
+        for number in (0..SERVICES).filter(|number| self.draining & 1 << number != 0).collect::<Vec<_>>() {
             if POOL.reclaim(number, |writer| writer.take_away()) {
                 self.draining &= !(1 << number);
             }
@@ -477,7 +486,7 @@ impl Link {
 
     /// The connection is gone: all sessions end, and what is written is nobody's.
     fn close_all(&mut self) {
-        for number in 0..SESSIONS {
+        for number in 0..SERVICES {
             if self.running[number].take().is_some() {
                 self.close(number);
             }
@@ -502,7 +511,7 @@ impl Link {
     /// is killed.
     fn make_known(&mut self) -> Result<(), Gone> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
-        for number in 0..SESSIONS {
+        for number in 0..SERVICES {
             let Some(mut running) = self.running[number] else { continue };
             if running.known + AHEAD / 2 > wanted {
                 continue;
