@@ -90,7 +90,8 @@
 //! A process that takes system calls away from itself (seccomp) calls [`atrace_init`] first, in a forked child
 //! [`atrace_update_tags`]. From then on events and switches need `write` and `fstat` (`newfstatat` in new libcs),
 //! and `prlimit64` where events go to a regular file; a [watch](watch::watch) also needs `futex`, and what the
-//! allocator needs. A descriptor that was closed is opened again, which needs more. The name of the process is read then and kept, also in children:
+//! allocator needs. An event in Perfetto's memory asks for its thread now and then (`gettid`, `prctl`). A descriptor that
+//! was closed is opened again, which needs more. The name of the process is read then and kept, also in children:
 //! who changes it calls [`atrace_update_tags`].
 //!
 //! After [`atrace_init`] an event and a switch have room on a signal stack of 8 KiB, also where nothing was optimised; one with

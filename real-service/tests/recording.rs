@@ -92,3 +92,39 @@ fn a_process_records_itself_twice() {
         .collect();
     assert_eq!(names, [b"parent's"]);
 }
+
+/// A program with so many thread-specific values that glibc would allocate room for one more.
+#[test]
+#[cfg(target_env = "gnu")]
+fn a_threads_first_event_allocates_nothing_whatever_keys_there_are() {
+    const TEST: &str = "a_threads_first_event_allocates_nothing_whatever_keys_there_are";
+    let Some((directory, _)) = program(TEST) else {
+        for _ in 0..40 {
+            let mut key = 0;
+            // SAFETY: writable; without a destructor.
+            assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, None) }, 0);
+        }
+        let recording = perfetto::record_to(place("keys")).unwrap();
+        // SAFETY: no preconditions.
+        let used = || unsafe { libc::mallinfo2() }.uordblks;
+        let first = move || {
+            // Whatever a thread's first allocation brings is there.
+            drop(std::hint::black_box(vec![1_u8; 100]));
+            let before = used();
+            atrace_instant(AtraceTag::App, "first");
+            assert_eq!(used(), before);
+        };
+        for _ in 0..3 {
+            std::thread::spawn(first).join().unwrap();
+        }
+        // Long enough for the ends of threads to be noticed, which gives back what they had.
+        std::thread::sleep(std::time::Duration::from_millis(2_500));
+        std::thread::spawn(first).join().unwrap();
+        recording.finish().unwrap();
+        return;
+    };
+    let events = Trace::open(&directory.path().join("keys")).events();
+    assert_eq!(events.len(), 4);
+    let sequences: std::collections::BTreeSet<_> = events.iter().map(|event| event.sequence).collect();
+    assert!(sequences.len() < 4, "no place was given back");
+}

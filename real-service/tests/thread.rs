@@ -1,0 +1,131 @@
+//! The thread of Perfetto's socket: what it has open, and which system calls it makes.
+#![cfg(target_os = "linux")]
+#![expect(unsafe_code, reason = "a program that takes system calls away from itself")]
+
+mod program;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use atrace::{AtraceTag, atrace_instant, perfetto};
+use atrace_real_service::{Config, Service, Session};
+
+use self::program::{is_program, program};
+
+/// What stands at a descriptor of the socket's thread, in this process.
+fn at(descriptor: u32) -> Option<PathBuf> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let mut named = tasks.filter(|task| {
+        std::fs::read(task.path().join("comm")).is_ok_and(|name| name.starts_with(b"atrace-perfetto"))
+    });
+    let task = named.next().expect("it is there").path();
+    std::fs::read_link(task.join(format!("fd/{descriptor}"))).ok()
+}
+
+/// A program without the usual three: libraries that write to them reach nobody's socket.
+#[test]
+fn its_first_descriptors_lead_nowhere() {
+    const TEST: &str = "its_first_descriptors_lead_nowhere";
+    if is_program(TEST) {
+        // SAFETY: nothing is used of what is closed.
+        unsafe { libc::syscall(libc::SYS_close_range, 0, 2, 0) };
+        perfetto::connect();
+        assert!(perfetto::status().is_connected());
+        for descriptor in 0..3 {
+            assert_eq!(at(descriptor), Some("/dev/null".into()));
+        }
+        assert!(at(3).is_some_and(|socket| socket.to_string_lossy().starts_with("socket:")));
+        let own = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let mut own = own.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        assert!(own.all(|place| !place.to_string_lossy().starts_with("socket:")));
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    assert!(program(TEST, &service).status().unwrap().success());
+}
+
+/// `docs/security.md` lists these: what the thread calls once it is connected.
+const CALLS: [libc::c_long; 16] = [
+    libc::SYS_ppoll,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_membarrier,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_tgkill,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    // Of the program's own thread: what an event asks once a session, and to end.
+    libc::SYS_gettid,
+    libc::SYS_prctl,
+    libc::SYS_exit_group,
+];
+
+/// Has the kernel end this process when any of its threads makes another call.
+fn allow_only(calls: &[libc::c_long]) {
+    let statement =
+        |code: u32, jump: u8, value: u32| libc::sock_filter { code: code as u16, jt: jump, jf: 0, k: value };
+    // The call's number is the first word of what a filter sees.
+    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for (at, call) in calls.iter().enumerate() {
+        let to_the_end = (calls.len() - at) as u8;
+        filter.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_the_end, *call as u32));
+    }
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_KILL_PROCESS));
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter of that length, which the kernel copies.
+    let code = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    };
+    assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn it_makes_the_listed_calls_alone() {
+    const TEST: &str = "it_makes_the_listed_calls_alone";
+    if is_program(TEST) {
+        perfetto::connect();
+        assert!(perfetto::status().is_connected());
+        atrace_instant(AtraceTag::App, "before");
+        let ready = PathBuf::from(std::env::var_os("DIRECTORY").unwrap()).join("ready");
+        // What is written there is what the test waits for; from then on only sleep and memory are left here.
+        std::fs::write(ready, "").unwrap();
+        allow_only(&CALLS);
+        for wanted in [2, 1] {
+            while perfetto::status().sessions() != wanted {
+                atrace_instant(AtraceTag::App, "meanwhile");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // Time for two anchors.
+        std::thread::sleep(Duration::from_millis(2_100));
+        atrace_instant(AtraceTag::App, "after");
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) };
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let mut session = Session::start(&service, &Config::default());
+    let mut child = program(TEST, &service).env("DIRECTORY", directory.path()).spawn().unwrap();
+    while !directory.path().join("ready").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let second = Session::start(&service, &Config::default());
+    std::thread::sleep(Duration::from_millis(100));
+    session.flush();
+    second.stop();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    let names: Vec<_> = session.stop().events().into_iter().filter_map(|event| event.name).collect();
+    assert_eq!((names.first(), names.last()), (Some(&b"before".to_vec()), Some(&b"after".to_vec())));
+}
