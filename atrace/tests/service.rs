@@ -533,6 +533,51 @@ mod cases {
         assert_eq!(place.files(), ["none"]);
     }
 
+    /// Without a service of the system's, `record` is one at its place.
+    #[test]
+    fn programs_that_run_are_recorded_by_a_service_for_a_while() {
+        let name = case!({
+            while !Path::new("end").exists() {
+                drop(begin_scoped_event(TAG, "while it runs"));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let place = Place::new();
+        let socket = place.path("socket");
+        // The place of one that was killed.
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let mut program = place.0.cleared(&place.0.path("program"), &name);
+        program.args([&name, "--exact", "--nocapture", "--test-threads=1"]).current_dir(place.path(""));
+        program.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
+        as_user(&mut program);
+        let program = program.spawn().unwrap();
+        fs::remove_file(&socket).unwrap();
+        let record = |patterns: &[&str]| {
+            let mut record = place.0.atrace(&name);
+            record.args(["record", "-fo", "out"]).args(patterns).current_dir(place.path(""));
+            record
+                .env("PERFETTO_PRODUCER_SOCK_NAME", &socket)
+                .env("PERFETTO_CONSUMER_SOCK_NAME", "/nonexistent");
+            as_user(&mut record);
+            record
+        };
+        let child = record(&["-a", "*/program"]).spawn().unwrap();
+        let live = place.path(&format!(".out.{}", child.id()));
+        until("there is something", || live.exists() && Trace::open(&live).events().len() > 10);
+        signal(&child, libc::SIGINT);
+        let ran = common::end_of(child);
+        assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
+        assert!(ran.stderr.contains("no service of Perfetto's runs here: this is one"), "{ran:?}");
+        let events = place.trace("out").events();
+        assert!(events.len() > 10 && events.iter().all(|event| event.pid == u64::from(program.id())));
+        assert!(!socket.exists());
+        // Of nobody whose name is another.
+        let ran = end(&mut record(&["-a", "*/other", "-t", "300ms"]));
+        assert!(ran.status.success() && ran.stderr.contains("0 events written"), "{ran:?}");
+        fs::write(place.path("end"), "").unwrap();
+        assert!(common::end_of(program).status.success());
+    }
+
     /// A storm of short programs, of threads and of forks, all of which are recorded.
     #[test]
     fn a_storm_of_forks_is_recorded() {

@@ -37,8 +37,8 @@ fn perfettos_sdk_is_recorded_by_this_service() {
     let statements = [
         "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
         "select count(*) from slice where name = 'sdk slice' and dur >= 0",
-        "select count(*) from args where flat_key = 'debug.text' and length(string_value) = 20000",
-        "select count(*) from args where flat_key = 'debug.number'",
+        "select count(*) from slice join args using (arg_set_id) where flat_key = 'debug.text' and length(string_value) = 20000",
+        "select count(*) from slice join args using (arg_set_id) where flat_key = 'debug.number'",
     ];
     if let Some(answers) = processed(&path, &statements) {
         let rows: Vec<_> = answers.iter().map(|it| it.split_once("\"rows\":").unwrap().1).collect();

@@ -234,18 +234,30 @@ fn address(name: &OsStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
 /// Where the service listens for producers, and who may listen there. What the environment says does not count in a
 /// process with elevated rights.
 pub fn producers() -> (std::ffi::OsString, Trust) {
+    #[cfg(target_os = "android")]
+    let names = ["/dev/socket/traced_producer"; 2];
+    #[cfg(not(target_os = "android"))]
+    let names = ["/run/perfetto/traced-producer.sock", "/tmp/perfetto-producer"];
+    place("PERFETTO_PRODUCER_SOCK_NAME", names)
+}
+
+/// Where it listens for consumers, and who may listen there, as with [`producers`].
+pub fn consumers() -> (std::ffi::OsString, Trust) {
+    #[cfg(target_os = "android")]
+    let names = ["/dev/socket/traced_consumer"; 2];
+    #[cfg(not(target_os = "android"))]
+    let names = ["/run/perfetto/traced-consumer.sock", "/tmp/perfetto-consumer"];
+    place("PERFETTO_CONSUMER_SOCK_NAME", names)
+}
+
+/// What a variable names, or the first of two places, where its directory can be looked into.
+fn place(variable: &str, [first, other]: [&str; 2]) -> (std::ffi::OsString, Trust) {
     if !crate::process::has_elevated_rights()
-        && let Some(name) = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").filter(|name| !name.is_empty())
+        && let Some(name) = std::env::var_os(variable).filter(|name| !name.is_empty())
     {
         return (name, Trust::Any);
     }
-    #[cfg(target_os = "android")]
-    let name = "/dev/socket/traced_producer";
-    #[cfg(not(target_os = "android"))]
-    let name = {
-        // SAFETY: a C string.
-        let has_run = unsafe { libc::access(c"/run/perfetto/".as_ptr(), libc::X_OK) == 0 };
-        if has_run { "/run/perfetto/traced-producer.sock" } else { "/tmp/perfetto-producer" }
-    };
-    (name.into(), Trust::Usual)
+    // SAFETY: a C string.
+    let has_run = unsafe { libc::access(c"/run/perfetto/".as_ptr(), libc::X_OK) == 0 };
+    (if has_run { first } else { other }.into(), Trust::Usual)
 }

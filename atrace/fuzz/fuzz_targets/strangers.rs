@@ -74,7 +74,7 @@ const PAGES: usize = 2;
 
 fuzz_target!(|acts: Vec<Act<'_>>| {
     let kept = Kept::new(Keep::Ring { bytes: 1 << 20 }, 1, 0);
-    let mut books = Books { kept, counts: Counts::default(), sequences: 1, mapped: 0 };
+    let mut books = Books { kept, counts: Counts::default(), sequences: 1, mapped: 0, patterns: Vec::new() };
     let mut producer = Producer::new(7, 1000);
     let (memory, file) = Foreign::make(PAGE * PAGES, PAGE).expect("there is memory");
     let mut bytes = [0; 256];

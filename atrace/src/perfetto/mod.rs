@@ -5,6 +5,8 @@
 //! a service, or where it goes away, it is tried again with a growing back-off; a program never fails by it.
 
 mod category;
+#[cfg(feature = "service")]
+pub mod consumer;
 mod debts;
 mod link;
 mod packet;

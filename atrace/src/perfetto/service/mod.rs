@@ -21,6 +21,7 @@ mod serve;
 use std::fmt;
 
 pub use self::keep::Keep;
+pub(crate) use self::packets::source_config;
 pub use self::report::{Counts, CutOff, Ended, Report};
 pub use self::serve::Service;
 

@@ -4,12 +4,14 @@
 //! it before stays. Bytes come and go through [`Producer::receive`] and `outbox`: there is no socket here.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use atrace_sys::perfetto::abi::CHUNKS_MAX;
 use atrace_sys::perfetto::foreign::{Foreign, PAGES, SIZE_MAX, State};
 use atrace_sys::perfetto::proto::{Reader, Value, Writer};
 use atrace_sys::perfetto::wire::{self, Body};
+use atrace_sys::process;
 
 use super::keep::Kept;
 use super::report::Counts;
@@ -55,6 +57,8 @@ pub(crate) struct Books {
     pub(crate) sequences: u32,
     /// How much memory all producers have.
     pub(crate) mapped: usize,
+    /// Producers with such names are recorded; none: all.
+    pub(crate) patterns: Vec<CString>,
 }
 
 /// As much memory may all producers have.
@@ -280,9 +284,14 @@ impl Producer {
         self.start(books)
     }
 
+    fn is_wanted(&self, patterns: &[CString]) -> bool {
+        let name = CString::new(self.name.as_slice()).unwrap_or_default();
+        patterns.is_empty() || patterns.iter().any(|pattern| process::matches(pattern, &name))
+    }
+
     /// Starts the sources that are wanted, as soon as the producer listens.
     fn start(&mut self, books: &mut Books) -> Result<(), Fault> {
-        if self.commands.is_none() || books.kept.is_over() {
+        if self.commands.is_none() || books.kept.is_over() || !self.is_wanted(&books.patterns) {
             return Ok(());
         }
         let wanted = |source: &&mut Source| source.name == SOURCE && !source.is_started;

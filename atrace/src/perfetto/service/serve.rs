@@ -3,6 +3,7 @@
 //! It never waits for a producer: what one does not read waits in memory, up to a limit. Nor can producers keep it from
 //! ending.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -62,11 +63,22 @@ impl Service {
     ///
     /// When there is no pipe or no thread.
     pub fn start(listener: UnixListener, uid: u32, keep: Keep) -> io::Result<Self> {
+        Self::start_for(listener, uid, &[], keep)
+    }
+
+    /// The same for programs whose names some of these patterns mean; none: all.
+    ///
+    /// # Errors
+    ///
+    /// As with [`start`](Self::start); or a pattern holds a NUL.
+    pub fn start_for(listener: UnixListener, uid: u32, patterns: &[String], keep: Keep) -> io::Result<Self> {
+        let patterns =
+            patterns.iter().map(|pattern| CString::new(pattern.as_str())).collect::<Result<_, _>>()?;
         listener.set_nonblocking(true)?;
         let (woken, wake) = io::pipe()?;
         let (orders, received) = mpsc::channel();
         let events = Arc::new(AtomicU64::new(0));
-        let mut serving = Serving::new(listener, uid, keep, Arc::clone(&events));
+        let mut serving = Serving::new(listener, uid, patterns, keep, Arc::clone(&events));
         let thread = std::thread::Builder::new().name("atrace-service".to_owned());
         let thread = thread.spawn(move || {
             serving.run(woken, &received);
@@ -150,7 +162,13 @@ struct Ready {
 }
 
 impl Serving {
-    fn new(listener: UnixListener, uid: u32, keep: Keep, events: Arc<AtomicU64>) -> Self {
+    fn new(
+        listener: UnixListener,
+        uid: u32,
+        patterns: Vec<CString>,
+        keep: Keep,
+        events: Arc<AtomicU64>,
+    ) -> Self {
         let clear_each = if let Keep::Ring { bytes } = keep { bytes / 4 } else { u64::MAX };
         let kept = Kept::new(keep, process::raw_id(), process::user());
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(CONNECTIONS_MAX);
@@ -162,7 +180,7 @@ impl Serving {
             connections: Vec::new(),
             connections_max: connections_max as usize,
             // The first sequence is the service's own.
-            books: Books { kept, counts: Counts::default(), sequences: 1, mapped: 0 },
+            books: Books { kept, counts: Counts::default(), sequences: 1, mapped: 0, patterns },
             report: Report::default(),
             events,
             looked: now,

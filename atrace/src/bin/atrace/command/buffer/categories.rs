@@ -30,6 +30,16 @@ const CATEGORIES: [(&str, &str); 9] = [
     ("binder", "binder"),
 ];
 
+/// The events of these categories, whatever this kernel has of them: for who looks for themselves.
+pub(crate) fn events_of(names: &[String]) -> Vec<String> {
+    let ours = |name: &String| CATEGORIES.iter().find(|(category, _)| category == name);
+    let of = |name: &String| match ours(name) {
+        Some((_, events)) => events.split(' ').map(str::to_owned).collect(),
+        None => vec![name.clone()],
+    };
+    names.iter().flat_map(of).collect()
+}
+
 /// Returns the events of these categories, as paths below `events`.
 ///
 /// A name that is none of ours is the kernel's: a group (`net`) or an event (`net/netif_rx`).

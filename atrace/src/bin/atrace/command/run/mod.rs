@@ -6,6 +6,8 @@
 mod kernel;
 mod service;
 
+pub(crate) use self::service::tell;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

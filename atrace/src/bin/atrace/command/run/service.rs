@@ -95,7 +95,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 }
 
 /// Says what was recorded, what was not, and why.
-fn tell(report: &Report) {
+pub(crate) fn tell(report: &Report) {
     let counts = &report.counts;
     let written = format!("{} events written", thousands(counts.events));
     match counts.losses {

@@ -1,0 +1,273 @@
+//! A consumer of the system's tracing service: has it record programs and the kernel into a file, and asks who is there.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::time::{Duration, Instant};
+
+use atrace_sys::perfetto::proto::{Reader, Value, Writer};
+use atrace_sys::perfetto::socket::{self, Refused, Socket};
+use atrace_sys::perfetto::wire::{self, Body, FRAME_MAX, Method, PREFIX};
+
+/// As long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the service writes to the file.
+const PERIOD_MS: u64 = 1000;
+/// How often it has producers hand over what they have.
+const FLUSH_PERIOD_MS: u64 = 5000;
+/// How long producers have to hand over what they have.
+const FLUSH_MS: u64 = 2000;
+
+/// What is to be recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// The size of the service's buffer.
+    pub buffer_kib: u64,
+    /// Of producers with such names only; `*` is any text. None: all.
+    pub producers: Vec<String>,
+    /// Apps that trace by ATrace.
+    pub atrace_apps: Vec<String>,
+    /// Events of the kernel: `group/event`, or a whole group.
+    pub events: Vec<String>,
+}
+
+/// Who is there.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// The names of the producers, and their users.
+    pub producers: Vec<(String, u32)>,
+    /// The names of what can be recorded.
+    pub sources: Vec<String>,
+    /// How many sessions there are.
+    pub sessions: u64,
+}
+
+/// A connection to the service.
+#[derive(Debug)]
+pub struct Consumer {
+    socket: Socket,
+    inbox: Vec<u8>,
+    scratch: Vec<u8>,
+    request: u64,
+    methods: HashMap<Vec<u8>, Method>,
+    /// The request that is answered when the session has ended.
+    enabled: u64,
+}
+
+impl Consumer {
+    /// Connects to the system's service.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn connect() -> Result<Self, Refused> {
+        let (name, trust) = socket::consumers();
+        let socket = Socket::connect(&name, trust)?;
+        let scratch = vec![0; FRAME_MAX + PREFIX];
+        let (inbox, methods) = (Vec::new(), HashMap::new());
+        let mut consumer = Self { socket, inbox, scratch, request: 1, methods, enabled: 0 };
+        let gone = |_| Refused::Name;
+        let bind = wire::bind(&mut consumer.scratch, 1, "ConsumerPort").ok_or(Refused::Name)?;
+        if !consumer.socket.send(bind, None) {
+            return Err(Refused::Name);
+        }
+        let bound = consumer.receive(|request, body| match body {
+            Body::Bound(bound) if request == 1 => Some(bound.to_vec()),
+            _ => None,
+        });
+        let bound = bound.map_err(gone)?;
+        let methods = wire::methods(&bound).ok_or(Refused::Name)?;
+        consumer.methods = methods.map(|(name, method)| (name.to_vec(), method)).collect();
+        Ok(consumer)
+    }
+
+    /// Invokes a method; returns the request's number.
+    fn invoke(
+        &mut self,
+        method: &str,
+        file: Option<&File>,
+        arguments: impl FnOnce(&mut Writer<'_>),
+    ) -> io::Result<u64> {
+        let lacks = || io::Error::other(format!("the service has no {method}"));
+        let found = *self.methods.get(method.as_bytes()).ok_or_else(lacks)?;
+        self.request += 1;
+        let frame = wire::invoke(&mut self.scratch, self.request, found, true, arguments);
+        let frame = frame.ok_or_else(|| io::Error::other("too much is asked for"))?;
+        if !self.socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd)) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(self.request)
+    }
+
+    /// Receives frames until one of them is what is waited for.
+    fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> io::Result<T> {
+        let start = Instant::now();
+        loop {
+            while let Some((frame, len)) =
+                wire::split(&self.inbox).map_err(|_| io::Error::other("the service makes no sense"))?
+            {
+                let found = what(frame.request, frame.body);
+                self.inbox.drain(..len);
+                if let Some(found) = found {
+                    return Ok(found);
+                }
+            }
+            let left = PATIENCE.checked_sub(start.elapsed()).filter(|left| self.socket.wait(Some(*left)));
+            if left.is_none() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let old = self.inbox.len();
+            self.inbox.resize(old + FRAME_MAX, 0);
+            let got = self.socket.receive(&mut self.inbox[old..]);
+            self.inbox.truncate(old + got.as_ref().map_or(0, |got| got.as_ref().map_or(0, |(len, _)| *len)));
+            got.map_err(io::Error::from_raw_os_error)?;
+        }
+    }
+
+    /// Waits for the last reply to a request; `each` looks at all of them.
+    fn replies(&mut self, wanted: u64, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        let is_done = self.receive(|request, body| match body {
+            Body::Reply { is_success, has_more, reply } if request == wanted => {
+                each(reply);
+                (!has_more).then_some(is_success)
+            }
+            _ => None,
+        })?;
+        if is_done { Ok(()) } else { Err(io::Error::other("the service refused")) }
+    }
+
+    /// Asks who is there.
+    ///
+    /// # Errors
+    ///
+    /// When the service does not answer.
+    pub fn state(&mut self) -> io::Result<State> {
+        let wanted = self.invoke("QueryServiceState", None, |_| ())?;
+        let mut state = State::default();
+        let text = |value: Value<'_>| String::from_utf8_lossy(value.bytes()).into_owned();
+        self.replies(wanted, |reply| {
+            for (field, value) in
+                Reader::first(reply, 1).into_iter().flat_map(|part| Reader::new(part.bytes()))
+            {
+                let of = |field| Reader::first(value.bytes(), field);
+                match field {
+                    1 => {
+                        let uid = of(3).map_or(0, |uid| uid.number() as u32);
+                        state.producers.push((of(2).map_or_else(String::new, text), uid));
+                    }
+                    2 => {
+                        let name = of(1).and_then(|descriptor| Reader::first(descriptor.bytes(), 1));
+                        state.sources.extend(name.map(text));
+                    }
+                    3 => state.sessions = value.number(),
+                    _ => {}
+                }
+            }
+        })?;
+        Ok(state)
+    }
+
+    /// Has the service record into a file, until [`stop`](Self::stop).
+    ///
+    /// # Errors
+    ///
+    /// When the service does not listen any more.
+    pub fn start(&mut self, wanted: &Wanted, file: &File) -> io::Result<()> {
+        self.enabled = self.invoke("EnableTracing", Some(file), |arguments| {
+            arguments.message(1, |config| wanted.write(config));
+        })?;
+        // Answered after the one before was obeyed; a session that was refused is answered before.
+        let (enabled, asked) = (self.enabled, self.invoke("QueryCapabilities", None, |_| ())?);
+        let refused = self.receive(|request, body| match body {
+            Body::Reply { reply, .. } if request == enabled => {
+                let error = Reader::first(reply, 3).map_or(&b"it is over"[..], Value::bytes);
+                Some(Some(String::from_utf8_lossy(error).into_owned()))
+            }
+            Body::Reply { .. } if request == asked => Some(None),
+            _ => None,
+        })?;
+        refused.map_or(Ok(()), |why| Err(io::Error::other(format!("the service refused: {why}"))))
+    }
+
+    /// Ends the recording: what was traced until now is in the file.
+    ///
+    /// # Errors
+    ///
+    /// When the service does not answer.
+    pub fn stop(&mut self) -> io::Result<()> {
+        let flushed = self.invoke("Flush", None, |flush| {
+            flush.number(1, FLUSH_MS);
+        })?;
+        // A producer that has just gone does not answer; what it wrote is there.
+        let _ = self.replies(flushed, |_| ());
+        self.invoke("DisableTracing", None, |_| ())?;
+        let mut error = String::new();
+        self.replies(self.enabled, |reply| {
+            error = String::from_utf8_lossy(Reader::first(reply, 3).map_or(&[], Value::bytes)).into_owned();
+        })?;
+        let freed = self.invoke("FreeBuffers", None, |_| ())?;
+        self.replies(freed, |_| ())?;
+        if error.is_empty() { Ok(()) } else { Err(io::Error::other(error)) }
+    }
+}
+
+impl Wanted {
+    /// Writes the `TraceConfig`.
+    fn write(&self, config: &mut Writer<'_>) {
+        config.message(1, |buffer| {
+            buffer.number(1, self.buffer_kib).number(4, 1);
+        });
+        config.message(2, |source| {
+            source.message(1, |source| super::service::source_config(source, 0));
+            for pattern in &self.producers {
+                source.bytes(3, regex(pattern).as_bytes());
+            }
+        });
+        if !self.atrace_apps.is_empty() || !self.events.is_empty() {
+            config.message(2, |source| {
+                source.message(1, |source| {
+                    source.bytes(1, b"linux.ftrace").message(100, |kernel| {
+                        for event in &self.events {
+                            let group = if event.contains('/') { "" } else { "/*" };
+                            kernel.bytes(1, format!("{event}{group}").as_bytes());
+                        }
+                        for app in &self.atrace_apps {
+                            kernel.bytes(3, app.as_bytes());
+                        }
+                    });
+                });
+            });
+            config.message(2, |source| {
+                source.message(1, |source| {
+                    source.bytes(1, b"linux.process_stats");
+                });
+            });
+        }
+        // write_into_file, file_write_period_ms, flush_period_ms
+        config.number(8, 1).number(9, PERIOD_MS).number(13, FLUSH_PERIOD_MS);
+    }
+}
+
+/// A pattern as the regular expression that the service compares whole names with.
+fn regex(pattern: &str) -> String {
+    let mut regex = String::new();
+    for c in pattern.chars() {
+        match c {
+            '*' => regex.push_str(".*"),
+            c if "^$\\.+?()[]{}|".contains(c) => regex.extend(['\\', c]),
+            c => regex.push(c),
+        }
+    }
+    regex
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_a_regular_expression() {
+        assert_eq!(regex("*/my_app.x[1]"), ".*/my_app\\.x\\[1\\]");
+        assert_eq!(regex("plain"), "plain");
+    }
+}
