@@ -30,6 +30,11 @@ fn is_accepted(trace: &Trace, directory: &std::path::Path) {
     }
 }
 
+/// How often something is done: more often in the long tests.
+fn times(short: u32, long: u32) -> u32 {
+    if std::env::var_os("ATRACE_LONG_TESTS").is_some() { long } else { short }
+}
+
 /// Begins and ends are balanced on each sequence; returns how many begins there are.
 fn balanced(events: &[Event]) -> usize {
     let mut depths = BTreeMap::<u64, i64>::new();
@@ -95,7 +100,7 @@ fn threads_write_what_they_wrote() {
     const TEST: &str = "threads_write_what_they_wrote";
     if is_program(TEST) {
         perfetto::connect();
-        for _ in 0..250 {
+        for _ in 0..times(250, 1_250) {
             std::thread::scope(|scope| {
                 for _ in 0..8 {
                     scope.spawn(|| {
@@ -119,7 +124,7 @@ fn threads_write_what_they_wrote() {
     let trace = session.stop();
     let events = trace.events();
     let begins = balanced(&events);
-    assert_eq!(events.len() as u64 + lost, 250 * 8 * 40 * 3);
+    assert_eq!(events.len() as u64 + lost, u64::from(times(250, 1_250)) * 8 * 40 * 3);
     assert!(begins > 0);
     is_accepted(&trace, directory.path());
 }
@@ -223,7 +228,7 @@ fn a_child_is_its_own_producer() {
     if is_program(TEST) {
         perfetto::connect();
         atrace_begin(AtraceTag::App, "parent's");
-        for _ in 0..5 {
+        for _ in 0..times(5, 500) {
             // SAFETY: the child traces, and ends without returning.
             let child = unsafe { libc::fork() };
             if child == 0 {
@@ -251,9 +256,10 @@ fn a_child_is_its_own_producer() {
     assert!(child.wait().unwrap().success());
     let trace = session.stop();
     let events = trace.events();
-    assert_eq!(balanced(&events), 501);
+    let children = times(5, 500) as usize;
+    assert_eq!(balanced(&events), 1 + 100 * children);
     let (own, others): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| event.pid == pid);
-    assert_eq!((own.len(), others.len()), (7, 1000));
+    assert_eq!((own.len(), others.len()), (2 + children, 200 * children));
     assert!(others.iter().all(|event| event.name.as_ref().is_none_or(|name| name == b"child's")));
     is_accepted(&trace, directory.path());
 }
@@ -287,7 +293,7 @@ fn sessions_come_and_go_under_writers() {
     let mut child = program(TEST, &service).env("DIRECTORY", directory.path()).spawn().unwrap();
     let small = |enabled| Config { buffer_kib: 4096, enabled, ..Config::default() };
     let mut found = 0;
-    for _ in 0..60 {
+    for _ in 0..times(60, 5_000) {
         let app = Session::start(&service, &small(vec!["app"]));
         let view = Session::start(&service, &small(vec!["view"]));
         std::thread::sleep(Duration::from_millis(7));
@@ -413,6 +419,32 @@ fn huge_names_are_cut() {
             assert!(name.len() > 3000 && str::from_utf8(name).unwrap().chars().all(|one| one == '\u{e9}'));
         }
     }
+    is_accepted(&trace, directory.path());
+}
+
+/// A program that executes another: what it wrote before is there, and the other is a producer of its own.
+#[test]
+fn a_program_that_executes_another() {
+    const TEST: &str = "a_program_that_executes_another";
+    if is_program(TEST) {
+        perfetto::connect();
+        let is_second = std::env::var_os("SECOND").is_some();
+        atrace_instant(AtraceTag::App, if is_second { "second" } else { "first" });
+        if !is_second {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args([TEST, "--exact", "--nocapture", "--test-threads=1"]).env("SECOND", "");
+            panic!("{}", std::os::unix::process::CommandExt::exec(&mut again));
+        }
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(service) = Service::start(directory.path()) else { return };
+    let session = Session::start(&service, &Config::default());
+    assert!(program(TEST, &service).status().unwrap().success());
+    let trace = session.stop();
+    let mut names: Vec<_> = trace.events().into_iter().filter_map(|event| event.name).collect();
+    names.sort();
+    assert_eq!(names, [b"first".to_vec(), b"second".to_vec()]);
     is_accepted(&trace, directory.path());
 }
 
