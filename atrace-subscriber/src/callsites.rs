@@ -8,8 +8,9 @@
 //! A bucket is taken by one compare-and-swap of the metadata's address, and a further part of the table, made
 //! beforehand, by one of its. So nobody ever waits for another thread, which in a forked child would not exist.
 
+use atrace::__typed::{About, Number, Site};
 use atrace_sys::OnceRef;
-use tracing_core::Metadata;
+use tracing_core::{Level, Metadata};
 
 /// Buckets in the first part, which is not on the heap.
 const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
@@ -19,7 +20,17 @@ const PARTS: usize = 4;
 /// Buckets that are tried in one part.
 const TRIES: usize = 8;
 
-type Bucket = OnceRef<Metadata<'static>>;
+/// A callsite's metadata, and the number that Perfetto's readers know it by.
+struct Bucket {
+    metadata: OnceRef<Metadata<'static>>,
+    told: Number,
+}
+
+impl Bucket {
+    const fn new() -> Self {
+        Self { metadata: OnceRef::new(), told: Number::new() }
+    }
+}
 
 static FIRST_PART: [Bucket; FIRST] = [const { Bucket::new() }; FIRST];
 /// Made when a part before was too full.
@@ -48,7 +59,7 @@ impl Callsite {
     #[inline(always)]
     pub(crate) fn known(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = hash(metadata) % FIRST;
-        let is_here = FIRST_PART[at].get().is_some_and(|present| std::ptr::eq(present, metadata));
+        let is_here = FIRST_PART[at].metadata.get().is_some_and(|present| std::ptr::eq(present, metadata));
         is_here.then_some(Self(at as u32))
     }
 
@@ -59,7 +70,7 @@ impl Callsite {
         for part in 0..=PARTS {
             let buckets = buckets(part, true)?;
             for at in (0..TRIES).map(|n| (hash(metadata) + n) % buckets.len()) {
-                match buckets[at].set(metadata) {
+                match buckets[at].metadata.set(metadata) {
                     Err(present) if !std::ptr::eq(present, metadata) => {}
                     _ => return u32::try_from(base + at).ok().map(Self),
                 }
@@ -72,23 +83,63 @@ impl Callsite {
     /// The metadata; None for a number that no callsite has.
     #[inline]
     pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
+        self.bucket()?.metadata.get()
+    }
+
+    #[inline]
+    fn bucket(self) -> Option<&'static Bucket> {
         let number = self.0 as usize;
-        match FIRST_PART.get(number) {
-            Some(bucket) => bucket.get(),
-            None => Self::further(number - FIRST),
-        }
+        FIRST_PART.get(number).or_else(|| Self::further(number - FIRST))
     }
 
     #[cold]
-    fn further(mut number: usize) -> Option<&'static Metadata<'static>> {
+    fn further(mut number: usize) -> Option<&'static Bucket> {
         for part in 1..=PARTS {
             let buckets = buckets(part, false)?;
             match buckets.get(number) {
-                Some(place) => return place.get(),
+                Some(bucket) => return Some(bucket),
                 None => number -= buckets.len(),
             }
         }
         None
+    }
+}
+
+/// What Perfetto's readers are told of a callsite.
+#[derive(Debug)]
+pub(crate) struct Known(pub(crate) &'static Metadata<'static>);
+
+impl Known {
+    /// It, as an event has it: with a number, unless there are too many.
+    #[inline]
+    pub(crate) fn site(&self) -> Site<'_> {
+        let bucket = Callsite::of(self.0).and_then(Callsite::bucket);
+        Site::new(bucket.map(|bucket| &bucket.told), self.0.name(), self)
+    }
+}
+
+impl About for Known {
+    #[inline]
+    fn level(&self) -> u8 {
+        match *self.0.level() {
+            Level::ERROR => 1,
+            Level::WARN => 2,
+            Level::INFO => 3,
+            Level::DEBUG => 4,
+            Level::TRACE => 5,
+        }
+    }
+
+    fn target(&self) -> &str {
+        self.0.target()
+    }
+
+    fn place(&self) -> Option<(&str, u32)> {
+        self.0.file().zip(self.0.line())
+    }
+
+    fn arguments(&self, each: &mut dyn FnMut(&str)) {
+        self.0.fields().iter().for_each(|field| each(field.name()));
     }
 }
 

@@ -51,6 +51,8 @@ impl Owner {
 /// Above the owner's bits: how often the slice began again. Such an entry differs from the owner alone, so that
 /// leaving it is no matter for the fast way.
 const BEGUN_AGAIN: u32 = 1 << 24;
+/// Fields were recorded since the slice began: its end has them.
+const RECORDED: u32 = 1 << 30;
 /// The slice right below waits for this one's end.
 const ON_WAITING: u32 = 1 << 31;
 
@@ -59,6 +61,8 @@ const LEFT: u64 = 0;
 
 struct Entry {
     owner: Cell<u32>,
+    /// Where those that were [`RECORDED`] begin, among its arguments.
+    recorded_from: Cell<u32>,
     /// The id that the subscriber's users know the span by.
     id: Cell<u64>,
     span: Cell<Span>,
@@ -70,6 +74,7 @@ impl Entry {
     const fn new() -> Self {
         Self {
             owner: Cell::new(0),
+            recorded_from: Cell::new(0),
             id: Cell::new(LEFT),
             span: Cell::new(Span::NONE),
             tag: Cell::new(AtraceTag::empty()),
@@ -91,7 +96,7 @@ impl Entry {
         self.span.set(span);
         self.tag.set(glance.__tag());
         compiler_fence(Ordering::SeqCst);
-        span.begin(glance, &self.slice);
+        span.begin(glance, &self.slice, flow_id(owner, id));
     }
 
     #[inline(always)]
@@ -101,6 +106,7 @@ impl Entry {
 
     fn move_to(&self, other: &Self) {
         other.owner.set(self.owner.get());
+        other.recorded_from.set(self.recorded_from.get());
         other.id.set(self.id.get());
         other.span.set(self.span.get());
         other.tag.set(self.tag.get());
@@ -123,21 +129,41 @@ impl Entry {
     }
 
     fn begun_again(&self) -> u32 {
-        (self.owner.get() & !ON_WAITING) / BEGUN_AGAIN
+        (self.owner.get() & !(ON_WAITING | RECORDED)) / BEGUN_AGAIN
+    }
+
+    /// Ends its slice.
+    fn end(&self) {
+        let slice = self.take_slice();
+        let owner = self.owner.get();
+        if owner & RECORDED == 0 {
+            slice.end();
+        } else {
+            self.owner.set(owner & !RECORDED);
+            self.span.get().end_recorded(slice, self.recorded_from.get());
+        }
+    }
+
+    /// Fields are recorded of its span, whose arguments go up to `from`: if it has a slice, that one's end has them.
+    fn record(&self, from: u32) {
+        if self.is_open() && self.owner.get() & RECORDED == 0 {
+            self.recorded_from.set(from);
+            self.owner.set(self.owner.get() | RECORDED);
+        }
     }
 
     /// Ends its slice, for it to begin again if it was open.
     fn interrupt(&self) {
-        let slice = self.take_slice();
-        self.tag.set(if slice.is_written() { self.tag.get() } else { AtraceTag::empty() });
-        slice.end();
+        self.tag.set(if self.is_open() { self.tag.get() } else { AtraceTag::empty() });
+        self.end();
     }
 
     fn begin_again(&self) {
         if !self.tag.get().is_empty() {
             self.owner.set(self.owner.get() + if self.begun_again() < AGAIN { BEGUN_AGAIN } else { 0 });
             if let Some(glance) = glance(self.tag.get()) {
-                self.span.get().begin(glance, &self.slice);
+                let owner = Owner(self.owner.get() & (BEGUN_AGAIN - 1));
+                self.span.get().begin(glance, &self.slice, flow_id(owner, self.id.get()));
             }
         }
     }
@@ -160,6 +186,23 @@ impl Drop for Deeper {
             entry.take_slice().end();
         }
     }
+}
+
+/// What tells a subscriber's span from all other spans of this process, while it lives.
+#[inline(always)]
+pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
+    id ^ u64::from(owner.0).rotate_right(24)
+}
+
+/// Notes that fields of a span are recorded, whose arguments go up to `from`: the ends of this thread's slices have them.
+pub(crate) fn record(owner: Owner, id: u64, from: u32) {
+    ENTERED.with(|entered| {
+        let len = entered.len.get();
+        entered.look(|entries| {
+            let of_span = |entry: &&Entry| entry.is(owner, id);
+            (0..len).filter_map(|at| entries.get(at)).filter(of_span).for_each(|entry| entry.record(from));
+        });
+    });
 }
 
 /// Notes that this thread entered a span, of which there is no slice.
@@ -342,7 +385,7 @@ impl<'a> Entries<'a> {
             !entry.is_open() || entry.id.get() == id && entry.span.get().has_name_of(it.span.get())
         };
         if (at + 1..len).all(|younger| self.is(younger, looks_the_same)) {
-            it.take_slice().end();
+            it.end();
         }
         it.id.set(LEFT);
         if !it.waits() {

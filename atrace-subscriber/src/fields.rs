@@ -23,7 +23,7 @@ pub(crate) const TEXT_MAX: usize = 1023;
 pub(crate) const SEPARATOR: &str = ", ";
 
 const IS: &str = " = ";
-const MESSAGE: &str = "message";
+pub(crate) const MESSAGE: &str = "message";
 /// Events within the formatting of an event, before their fields are left out.
 const DEEPEST: u32 = 4;
 
@@ -31,15 +31,21 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls `format` unless this thread is formatting too deep below another. Where it panics, `<panicked>` follows.
+/// Calls `format`, which does not panic, unless this thread is formatting too deep below another.
 #[inline(always)]
-fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<'a>)) {
+pub(crate) fn unless_too_deep(format: impl FnOnce()) {
     let depth = DEPTH.get();
     if depth < DEEPEST {
         DEPTH.set(depth + 1);
-        writer.__catching(format);
+        format();
         DEPTH.set(depth);
     }
+}
+
+/// Calls `format` unless this thread is formatting too deep below another. Where it panics, `<panicked>` follows.
+#[inline(always)]
+fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<'a>)) {
+    unless_too_deep(|| writer.__catching(format));
 }
 
 /// Writes an event: `message, key = value, …`, without `fields` the message alone, and `LEVEL event` where

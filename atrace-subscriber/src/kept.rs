@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const FIRST_CHUNK: usize = 16;
 const CHUNKS: usize = 24;
-/// Bytes that the text of most spans fits in.
+/// Bytes that the text, or the arguments, of most spans fit in.
 const TEXT_AT_FIRST: usize = 120;
 /// Slots that have such a buffer from the start.
 const PREPARED: u32 = 4;
@@ -34,11 +34,17 @@ struct Slot {
     texts: RwLock<Texts>,
 }
 
-/// How a span is shown.
+/// How a span is shown: as it was made for one way, or the other, or both.
 #[derive(Debug)]
 pub(crate) struct Texts {
-    /// Its name, and behind it each field behind a separator.
+    /// By ATrace: its name, and behind it each field behind a separator. Empty: it was not made for that.
     pub(crate) shown: String,
+    /// In Perfetto's memory: its arguments and flows, encoded.
+    pub(crate) args: Vec<u8>,
+    /// It was made for that.
+    pub(crate) is_typed: bool,
+    /// How long they were when the async slice began.
+    pub(crate) at_begin: u32,
     /// The track of its async slice, if that is not its target.
     pub(crate) track: String,
     pub(crate) async_slice: TrackSlice,
@@ -46,7 +52,14 @@ pub(crate) struct Texts {
 
 impl Slot {
     fn new() -> Self {
-        let texts = Texts { shown: String::new(), track: String::new(), async_slice: TrackSlice::none() };
+        let texts = Texts {
+            shown: String::new(),
+            args: Vec::new(),
+            is_typed: false,
+            at_begin: 0,
+            track: String::new(),
+            async_slice: TrackSlice::none(),
+        };
         Self {
             life: Life::new(),
             link: Link::new(),
@@ -105,6 +118,7 @@ pub(crate) fn prepare() {
             && let Ok(mut texts) = slot.texts.try_write()
         {
             texts.shown.reserve(TEXT_AT_FIRST);
+            texts.args.reserve(TEXT_AT_FIRST);
         }
     }
 }
@@ -128,6 +142,8 @@ impl Kept {
         };
         texts.shown.clear();
         texts.shown.reserve(TEXT_AT_FIRST);
+        texts.args.clear();
+        texts.is_typed = false;
         fill(kept.cookie(), &mut texts);
         slot.has_track.store(texts.async_slice.is_written(), Ordering::Relaxed);
         Some(kept)
@@ -200,12 +216,22 @@ impl Kept {
             let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
             let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
             let target = callsite.metadata().map_or("", |metadata| metadata.target());
-            slice.end(texts.track_or(target), self.cookie());
+            if slice.__is_perfettos() {
+                let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
+                slice.__end_with(texts.track_or(target), self.cookie(), recorded);
+            } else {
+                slice.end(texts.track_or(target), self.cookie());
+            }
         }
     }
 }
 
 impl Texts {
+    /// Whether it was made for Perfetto's memory alone.
+    pub(crate) fn is_only_typed(&self) -> bool {
+        self.is_typed && self.shown.is_empty()
+    }
+
     /// The track of its async slice; `target` is the span's.
     pub(crate) fn track_or<'a>(&'a self, target: &'a str) -> &'a str {
         if self.track.is_empty() { target } else { &self.track }

@@ -131,7 +131,23 @@ macro_rules! record_as_layer {
             let Some(in_registry) = context.span(id) else { return };
             let kept = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
             if let Some(span) = kept {
-                self.recorder.record(span, values);
+                self.recorder.record(id.into_u64(), span, values);
+            }
+        }
+
+        fn on_follows_from(&self, id: &Id, follows: &Id, context: Context<'_, S>) {
+            if !self.recorder.wants_flows() {
+                return;
+            }
+            let Some(in_registry) = context.span(id) else { return };
+            let kept = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
+            let span = kept.or_else(|| {
+                let span = $crate::recorder::Recorder::keep_nothing(in_registry.metadata())?;
+                $crate::layer::keep(&mut in_registry.extensions_mut(), self.recorder.owner, span);
+                Some(span)
+            });
+            if let Some(span) = span {
+                self.recorder.follows_from(span, follows.into_u64());
             }
         }
 
@@ -148,7 +164,7 @@ macro_rules! record_as_layer {
                 if self.recorder.may_keep(metadata) {
                     span = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
                 }
-                span = span.or_else(|| Callsite::of(metadata).map(Span::plain));
+                span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
             }
             self.recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE));
         }

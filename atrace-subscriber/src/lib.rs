@@ -61,6 +61,32 @@
 //! The text is that of AOSP's subscriber. A message has at most 1023 bytes and what could damage the trace is
 //! replaced; see [Names](atrace#names). Fields are written straight into the message, on the stack.
 //!
+//! # What becomes of it in Perfetto's memory
+//!
+//! Where only a session of Perfetto's service asks for the tag ([`atrace::perfetto`]), there is no text: a viewer gets names that
+//! are the same each time, and values of their types.
+//!
+//! | in the program | in the trace |
+//! |---|---|
+//! | an event | an instant of its thread, named by its message; without one, as its callsite |
+//! | entering and leaving a span | a slice of its thread, named by the span alone |
+//! | a field | an argument with its type: bool, int, uint, float, text; `i128`, bytes, errors and what is `Debug`, as text |
+//! | a field `counter.NAME = n` of an event, a number with a fraction, too | the counter `NAME` |
+//! | `Span::record` | arguments at the end of the slice that this thread is in, and of those that begin later; of an async slice, at its end |
+//! | the level | an argument `level` |
+//! | the target | a category beside the tag's; sessions choose by the tag's alone |
+//! | file and line | the source location |
+//! | a span that is entered again, on whichever thread | another slice, and an arrow to it (a flow) from the one before |
+//! | `follows_from` | an arrow from the last slice of the one span to those of the other |
+//! | an async slice | as above; overlapping ones are on tracks of one name, which the viewer merges |
+//! | a span made while its events went nowhere, or to ATrace | a slice with its name; with its arguments after [`with_fields_while_off`](AtraceLayer::with_fields_while_off) |
+//! | a record of the `log` crate | an event, with `log.file` and the like as arguments |
+//! | a value that panics | what it wrote so far and `<panicked>`, and nothing further of that event |
+//! | a text of more than 1,000 bytes | its begin and `…`; of arguments that have no room, an argument `left_out` has the number |
+//!
+//! What a callsite never changes is sent once a thread and some chunks of memory; of more than 16,000 callsites, with each event.
+//! With [`AtraceSubscriber`] alone, nothing is kept of a span without fields, so no arrow leads to it or from it.
+//!
 //! # Rules
 //!
 //! *Pairing.* Every begin that is written gets its end, on its thread, however tracing is switched in
@@ -106,6 +132,7 @@ mod recorder;
 mod slots;
 mod span;
 mod subscriber;
+mod typed;
 
 /// What threads share; in the models, loom's.
 mod sync {

@@ -2,18 +2,19 @@
 
 use std::borrow::Cow;
 
+use atrace::__typed::{flow, flow_number, is_used};
 use atrace::{
-    AtraceTag, Glance, PreparedTag, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
+    AtraceTag, Enabled, Glance, PreparedTag, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
 };
 use tracing_core::span::{Attributes, Record};
 use tracing_core::{Event, Metadata};
 
 use crate::AsyncSpans;
-use crate::callsites::Callsite;
-use crate::entered::{self, Owner};
-use crate::fields;
-use crate::kept::Kept;
+use crate::callsites::{Callsite, Known};
+use crate::entered::{self, Owner, flow_id};
+use crate::kept::{Kept, Texts};
 use crate::span::Span;
+use crate::{fields, typed};
 
 /// The options of a subscriber, and its number.
 #[derive(Debug)]
@@ -78,7 +79,8 @@ impl Recorder {
     #[inline(never)]
     pub(crate) fn keep(&self, attributes: &Attributes<'_>) -> Option<Span> {
         let metadata = attributes.metadata();
-        if !self.fields_while_off && !self.is_enabled() {
+        let enabled = self.enabled();
+        if !self.fields_while_off && enabled.is_none() {
             return None;
         }
         let mode = self.async_mode(metadata.target());
@@ -87,19 +89,71 @@ impl Recorder {
             return None;
         }
         let callsite = Callsite::of(metadata)?;
-        fields::with_span(metadata.name(), self.fields, &|visit| attributes.record(visit), |shown, track| {
+        let record = |visit: &mut dyn tracing_core::field::Visit| attributes.record(visit);
+        let typed_way = enabled.filter(|enabled| enabled.__for_perfetto().is_some());
+        if typed_way.is_none() {
+            return fields::with_span(metadata.name(), self.fields, &record, |shown, track| {
+                let keep = |args: Option<&[u8]>| {
+                    let mut hidden = false;
+                    let kept = Kept::new(callsite, |cookie, texts| {
+                        texts.shown.push_str(shown);
+                        if let Some(args) = args {
+                            set_args(texts, args);
+                        }
+                        let mode = mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
+                        if let Some(mode) = mode {
+                            track.clone_into(&mut texts.track);
+                            texts.async_slice =
+                                self.begin_async(texts.track_or(metadata.target()), shown, cookie);
+                            hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
+                        }
+                    })?;
+                    Some(Span::kept(kept, hidden))
+                };
+                if enabled.is_none() && is_used() {
+                    // It is not known which way it will go.
+                    typed::with_span(&Known(metadata), self.fields, &record, |args, _| keep(Some(args)))
+                } else {
+                    keep(None)
+                }
+            });
+        }
+        let known = Known(metadata);
+        typed::with_span(&known, self.fields, &record, |args, track| {
             let mut hidden = false;
             let kept = Kept::new(callsite, |cookie, texts| {
-                texts.shown.push_str(shown);
+                set_args(texts, args);
                 let mode = mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
-                if let Some(mode) = mode {
+                if let Some((mode, enabled)) = mode.zip(typed_way) {
                     track.clone_into(&mut texts.track);
-                    texts.async_slice = self.begin_async(texts.track_or(metadata.target()), shown, cookie);
+                    let track = texts.track_or(metadata.target());
+                    texts.async_slice = TrackSlice::__begin(enabled, track, known.site(), args, cookie);
                     hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
                 }
             })?;
             Some(Span::kept(kept, hidden))
         })
+    }
+
+    /// Keeps a span of which nothing is to be known yet.
+    pub(crate) fn keep_nothing(metadata: &'static Metadata<'static>) -> Option<Span> {
+        Kept::new(Callsite::of(metadata)?, |_, _| ()).map(|kept| Span::kept(kept, false))
+    }
+
+    /// Whether events go where flows are shown.
+    pub(crate) fn wants_flows(&self) -> bool {
+        self.enabled().is_some_and(|enabled| enabled.__for_perfetto().is_some())
+    }
+
+    fn enabled(&self) -> Option<Enabled> {
+        self.prepared.glance().and_then(Glance::enabled)
+    }
+
+    /// A span that is kept follows from the one that has the id: its slices are part of that one's flow.
+    pub(crate) fn follows_from(&self, span: Span, follows: u64) {
+        if let Some(mut texts) = span.in_slot().and_then(Kept::texts_mut) {
+            add_args(&mut texts, &flow(flow_number(flow_id(self.owner, follows))));
+        }
     }
 
     /// Apart, as it is much code beside a way that counts nanoseconds.
@@ -121,13 +175,33 @@ impl Recorder {
         most_special.or(self.async_spans)
     }
 
-    /// Adds fields that were recorded later: they show from the next time the span is entered.
-    pub(crate) fn record(&self, span: Span, values: &Record<'_>) {
+    /// Adds fields that were recorded later: they show from the next time the span is entered, and at the end of a slice
+    /// in Perfetto's memory.
+    pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
         if !self.fields || !(self.fields_while_off || self.is_enabled()) {
             return;
         }
         let Some((kept, metadata)) = span.in_slot().zip(span.metadata()) else { return };
+        let Some((is_text, is_typed)) = kept.texts().map(|texts| (!texts.is_only_typed(), texts.is_typed))
+        else {
+            return;
+        };
         // Formatted before anything is locked: what runs meanwhile may well enter this span.
+        if is_typed {
+            typed::with_span(&Known(metadata), true, &|visit| values.record(visit), |new, _| {
+                if let Some(mut texts) = kept.texts_mut()
+                    && !new.is_empty()
+                {
+                    let from = texts.args.len() as u32;
+                    add_args(&mut texts, new);
+                    drop(texts);
+                    entered::record(self.owner, id, from);
+                }
+            });
+        }
+        if !is_text {
+            return;
+        }
         fields::with_span("", true, &|visit| values.record(visit), |new, _| {
             if new.is_empty() {
                 return;
@@ -168,6 +242,9 @@ impl Recorder {
     #[inline(never)]
     fn event_while_on(&self, glance: Glance, event: &Event<'_>) {
         let Some(enabled) = glance.enabled() else { return };
+        if enabled.__for_perfetto().is_some() {
+            return typed::event(enabled, event, self.fields);
+        }
         if fields::has_counter(event.metadata()) {
             let others = fields::each_counter(event, |name, value| enabled.int64(name, value));
             if !others {
@@ -177,6 +254,24 @@ impl Recorder {
         enabled.instant_with(|writer| fields::write_event(event, self.fields, writer));
     }
 }
+
+/// Keeps the encoded arguments of a span.
+fn set_args(texts: &mut Texts, args: &[u8]) {
+    texts.args.extend_from_slice(args);
+    texts.is_typed = true;
+    texts.at_begin = args.len() as u32;
+}
+
+/// Adds to them, as far as an event has room.
+fn add_args(texts: &mut Texts, args: &[u8]) {
+    if texts.args.len() + args.len() <= ARGS_MAX {
+        texts.args.extend_from_slice(args);
+        texts.is_typed = true;
+    }
+}
+
+/// The bytes of arguments that are kept of a span.
+const ARGS_MAX: usize = 2048;
 
 #[cfg(test)]
 mod tests {

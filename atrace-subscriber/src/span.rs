@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 
-use atrace::{Glance, Slice};
+use atrace::__typed::flow_number;
+use atrace::{Enabled, Glance, Slice};
 use tracing_core::Metadata;
 
-use crate::callsites::Callsite;
+use crate::callsites::{Callsite, Known};
 use crate::kept::Kept;
 
 /// Either the callsite alone, which says the name, or a slot, which holds the fields too.
@@ -13,6 +14,7 @@ use crate::kept::Kept;
 /// ```text
 /// 0                                  no span
 /// callsite, plus 1                   nothing is kept of it
+/// 1 << 32 | callsite, plus 1         the same, but its id is its own: a registry's
 /// 1 | hidden, 1 | slot, 62 bits
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,17 @@ impl Span {
     #[inline]
     pub(crate) const fn plain(callsite: Callsite) -> Self {
         Self(callsite.number() as u64 + 1)
+    }
+
+    #[inline]
+    pub(crate) const fn plain_in_registry(callsite: Callsite) -> Self {
+        Self(1 << 32 | Self::plain(callsite).0)
+    }
+
+    /// Whether no other span has its id.
+    #[inline]
+    pub(crate) const fn is_one(self) -> bool {
+        self.0 >> 32 != 0
     }
 
     #[inline]
@@ -75,22 +88,47 @@ impl Span {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }
 
-    /// Begins its slice on this thread, for `slice` to know. A call, as it is much code and there are two callers.
+    /// Begins its slice on this thread, for `slice` to know; `id` tells it from all others, where [`is_one`](Self::is_one). A
+    /// call, as it is much code and there are two callers.
     #[inline(never)]
-    pub(crate) fn begin(self, glance: Glance, slice: &Cell<Slice>) {
+    pub(crate) fn begin(self, glance: Glance, slice: &Cell<Slice>, id: u64) {
         let Some(enabled) = glance.enabled() else { return };
+        if enabled.__for_perfetto().is_some() {
+            return self.begin_typed(enabled, slice, id);
+        }
         let texts = match self.in_slot() {
             Some(_) if self.is_hidden() => return,
             Some(kept) => kept.texts(),
             None => None,
         };
-        let name = match &texts {
-            Some(texts) => &*texts.shown,
-            None => match self.metadata() {
+        let name = match texts.as_deref().map(|texts| &*texts.shown) {
+            Some(shown) if !shown.is_empty() => shown,
+            _ => match self.metadata() {
                 Some(metadata) => metadata.name(),
                 None => return,
             },
         };
         slice.set(enabled.begin_with(|writer| writer.push_str(name)));
+    }
+
+    /// The same in Perfetto's memory: slices of one span are a flow.
+    #[inline(never)]
+    fn begin_typed(self, enabled: Enabled, slice: &Cell<Slice>, id: u64) {
+        if self.is_hidden() {
+            return;
+        }
+        let Some(known) = self.metadata().map(Known) else { return };
+        let texts = self.in_slot().and_then(Kept::texts);
+        let args = texts.as_deref().map_or(&[][..], |texts| &texts.args);
+        let flow = if self.is_one() { flow_number(id) } else { 0 };
+        slice.set(enabled.__begin(known.site(), flow, args));
+    }
+
+    /// Ends a slice of it, with the arguments that were recorded from there on.
+    #[cold]
+    pub(crate) fn end_recorded(self, slice: Slice, from: u32) {
+        let texts = self.in_slot().and_then(Kept::texts);
+        let args = texts.as_deref().and_then(|texts| texts.args.get(from as usize..));
+        slice.__end_with(args.unwrap_or_default());
     }
 }

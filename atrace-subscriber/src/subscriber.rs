@@ -150,10 +150,15 @@ impl Subscriber for AtraceSubscriber {
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
-        self.recorder.record(span(id), values);
+        self.recorder.record(id.into_u64(), span(id), values);
     }
 
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    /// Of spans that nothing is kept of, all of a callsite have one id: these follow from nothing, and nothing from them.
+    fn record_follows_from(&self, id: &Id, follows: &Id) {
+        if span(follows).is_one() && self.recorder.wants_flows() {
+            self.recorder.follows_from(span(id), follows.into_u64());
+        }
+    }
 
     /// Asked before each event: what is off is not even handed over.
     #[inline]

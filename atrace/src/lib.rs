@@ -186,7 +186,7 @@ pub use typed::{
 };
 
 #[doc(hidden)]
-pub use message::__with_text;
+pub use message::{__Text, __with_text};
 #[doc(hidden)]
 pub use scoped::private as __private;
 
@@ -195,6 +195,7 @@ pub use scoped::private as __private;
 pub mod __typed {
     pub use crate::args::{Encoder, FLOW_ROOM, Key, flow};
     pub use crate::callsite::{About, Number, Site};
+    pub use crate::perfetto::producer::{flow_number, is_used};
 }
 
 /// For `atrace-subscriber`: a subscriber began, or ceased, to keep what it was told of the tags.

@@ -128,7 +128,8 @@ pub(crate) mod producer {
 
     pub(crate) const EXISTS: bool = false;
 
-    pub(crate) fn is_used() -> bool {
+    /// Never.
+    pub fn is_used() -> bool {
         false
     }
 
@@ -159,8 +160,13 @@ pub(crate) mod producer {
         false
     }
 
-    pub(crate) fn rich(_: Type, _: u64, _: Option<Site<'_>>, _: Option<&str>, _: &[u8]) -> bool {
+    pub(crate) fn rich(_: Type, _: u64, _: (Option<Site<'_>>, Option<&str>), _: u64, _: &[u8]) -> bool {
         false
+    }
+
+    /// No flow.
+    pub fn flow_number(_: u64) -> u64 {
+        0
     }
 
     pub(crate) fn rich_on_track(

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use atrace::{Arg, AtraceTag, Name, perfetto};
 use atrace_real_service::{Config, Service, Session};
+use tracing::{info, info_span};
 
 static NAME: Name = Name::new("abcdefghij");
 const EVENTS: u32 = 2000;
@@ -66,6 +67,20 @@ fn main() {
     rounds("async begin", |number| atrace::atrace_async_begin(tag, black_box("abcdefghij"), number as i32));
     rounds("instant_with", |_| {
         atrace::atrace_instant_with(tag, |writer| writer.push_str(black_box("abcdefghij")))
+    });
+    let vector = vec![1, 2, 3, 4];
+    tracing::subscriber::with_default(atrace_subscriber::AtraceSubscriber::default(), || {
+        rounds("event", |_| info!("bench info event"));
+        rounds("event, four fields", |_| {
+            info!(arg1 = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last", "bench info event");
+        });
+        rounds("span", |_| drop(info_span!("bench span").entered()));
+        rounds("span, four fields", |_| {
+            drop(
+                info_span!("bench span", arg1 = 123, arg2 = "argument", arg3 = ?vector, arg4 = "last")
+                    .entered(),
+            );
+        });
     });
     println!("{} {}", perfetto::status(), session.stop().packets());
 }

@@ -8,6 +8,8 @@ mod number;
 
 use std::sync::atomic::AtomicU32;
 
+use crate::args::Key;
+
 pub use self::number::Number;
 pub(crate) use self::number::{BEYOND, FIRST};
 
@@ -106,10 +108,16 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// The callsite with this number.
+    /// The callsite with this number, or without one.
     #[inline]
-    pub fn new(number: &Number, name: &'a str, about: &'a dyn About) -> Self {
-        Self { number: number.of(&NEXT), name, about: Some(about) }
+    pub fn new(number: Option<&Number>, name: &'a str, about: &'a dyn About) -> Self {
+        Self { number: number.map_or(BEYOND, |number| number.of(&NEXT)), name, about: Some(about) }
+    }
+
+    /// How its argument with this name and place among all of them is named.
+    #[inline(always)]
+    pub fn key<'b>(&self, at: usize, name: &'b str) -> Key<'b> {
+        if self.has_number() { Key::Told(self.number, at as u32) } else { Key::Text(name) }
     }
 
     /// Whether a state can tell it by its number.

@@ -34,7 +34,7 @@ use std::mem::MaybeUninit;
 use atrace_sys::process::ProcessId;
 
 use self::copy::{copy, has_suspect, is_unsafe};
-pub use self::pieces::__with_text;
+pub use self::pieces::{__Text, __with_text};
 
 /// The longest message: libcutils' buffer of 1024 bytes less its NUL.
 pub(crate) const MESSAGE_MAX: usize = 1023;

@@ -112,6 +112,27 @@ pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: imp
     then(unsafe { std::str::from_utf8_unchecked(message.bytes()) }, written)
 }
 
+/// A text on the stack, of at most the length of a message. Nothing is replaced in it.
+///
+/// For `atrace-subscriber`.
+#[doc(hidden)]
+pub struct __Text(Message);
+
+impl Default for __Text {
+    #[inline(always)]
+    fn default() -> Self {
+        Self(Message::new())
+    }
+}
+
+impl __Text {
+    /// Has `write` write it.
+    #[inline(always)]
+    pub fn write(&mut self, write: impl FnOnce(&mut NameWriter<'_>)) -> &str {
+        self.0.plain(write)
+    }
+}
+
 fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
     // SAFETY: bytes are as good as bytes that may be uninitialised, and can't be written through this.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }

@@ -19,7 +19,7 @@ use std::ptr;
 
 use atrace_sys::perfetto::memory::Chunk;
 
-use crate::args::{NAME_MAX as ARG_NAME_MAX, cut, key_number};
+use crate::args::{NAME_MAX as ARG_NAME_MAX, cut, flow, key_number};
 use crate::callsite::Site;
 
 /// The longest name of a packet whose lengths have one byte.
@@ -311,6 +311,8 @@ pub(super) struct Long<'a> {
     pub(super) amount: Option<Amount>,
     /// The callsite, which was told where it has a number. Without a name, the event has its name.
     pub(super) site: Option<Site<'a>>,
+    /// A flow that it is part of; 0: of none.
+    pub(super) flow: u64,
     /// Fields that were encoded before: arguments and flows.
     pub(super) args: &'a [u8],
 }
@@ -318,7 +320,7 @@ pub(super) struct Long<'a> {
 impl Long<'static> {
     /// Nothing but this.
     pub(super) const fn new(kind: Type, tags: u64) -> Self {
-        Self { kind, tags, track: None, name: None, amount: None, site: None, args: &[] }
+        Self { kind, tags, track: None, name: None, amount: None, site: None, flow: 0, args: &[] }
     }
 }
 
@@ -342,7 +344,7 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
     }
     let start = chunk.at();
     // SAFETY: 2 + 11 + 5 bytes, 2 for the type, 2 for each of 28 categories, 18 for the callsite, 9 for the track, 4 and the
-    // name, 12 for the value, the arguments: less than its room. A callsite without a number has room of its own.
+    // name, 12 for the value, 10 for the flow, the arguments: less than its room. A callsite without a number has room of its own.
     unsafe {
         let mut put = Put(start);
         let whole = put.later();
@@ -367,6 +369,9 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
         }
         if let Some(site) = &event.site {
             put.site(site, event.name.is_none());
+        }
+        if event.flow != 0 {
+            put.bytes(flow(event.flow));
         }
         put.text(event.args);
         match event.amount {

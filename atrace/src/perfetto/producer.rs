@@ -71,7 +71,7 @@ pub(crate) fn lost() -> u64 {
 pub(crate) const EXISTS: bool = true;
 
 /// Whether this process, or an ancestor of it, was ever made a producer.
-pub(crate) fn is_used() -> bool {
+pub fn is_used() -> bool {
     first::are_two_ways()
 }
 
@@ -238,9 +238,15 @@ pub(crate) fn named(kind: Type, tags: u64, site: &Site<'_>) -> bool {
 }
 
 /// [`short`] with a callsite, whose name it has where none is given, and encoded arguments.
-pub(crate) fn rich(kind: Type, tags: u64, site: Option<Site<'_>>, name: Option<&str>, args: &[u8]) -> bool {
+pub(crate) fn rich(
+    kind: Type,
+    tags: u64,
+    (site, name): (Option<Site<'_>>, Option<&str>),
+    flow: u64,
+    args: &[u8],
+) -> bool {
     let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
-    let long = Long { name, site, args, ..Long::new(kind, tags) };
+    let long = Long { name, site, flow, args, ..Long::new(kind, tags) };
     for_each(tags, u32::MAX, |writer, place, now| {
         writer.rich(place.epoch, &long, now) || slow_rich(writer, place, &long, now)
     })
@@ -326,6 +332,12 @@ fn put_on_track(tags: u64, (row, track): (Row, &str), long: Long<'_>, begun: u32
     // The end's track was described with its begin.
     let event = Event { long: Long { track: Some(number), ..long }, track: Some(described) };
     for_each(tags, begun, |writer, place, now| writer.any(place, &event, now))
+}
+
+/// The number of a flow that this process knows by `id`: another one's in each process.
+#[inline(always)]
+pub fn flow_number(id: u64) -> u64 {
+    (process_track() ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// How many sessions have begun: what begins now ends only in these.

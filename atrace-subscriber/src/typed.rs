@@ -1,0 +1,218 @@
+//! Fields as typed arguments, for Perfetto's memory.
+//!
+//! The same as text is `fields.rs`: its promises on values that trace, panic or go on without end hold here, too. All of an
+//! event is on the stack before anything of that memory is held, so an event within the formatting of another is whole.
+
+use std::fmt;
+
+use atrace::__typed::{Encoder, Site};
+use atrace::{__Text, Enabled, NameWriter};
+use tracing_core::Event;
+use tracing_core::field::{Field, Visit};
+
+use crate::callsites::Known;
+use crate::fields::{self, COUNTER, MESSAGE, TRACK};
+
+/// Writes an event: its counters, and an instant named by its message, or as its callsite.
+pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
+    let metadata = event.metadata();
+    if fields::has_counter(metadata) {
+        let mut counters = Counters { enabled, others: false, found: false };
+        event.record(&mut counters);
+        if counters.found && !counters.others {
+            return;
+        }
+    }
+    let known = Known(metadata);
+    let site = known.site();
+    let mut args = Encoder::new();
+    let mut text = __Text::default();
+    let name = text.write(|message| {
+        let of = Of::Event(message);
+        fields::unless_too_deep(|| event.record(&mut Arguments::new(&mut args, site, has_fields, of)));
+    });
+    enabled.__instant(site, (!name.is_empty()).then_some(name), args.finish());
+}
+
+/// Calls `then` with the encoded fields of a span, if they are wanted, and the name of its track, which is empty if it has
+/// none.
+pub(crate) fn with_span<T>(
+    known: &Known,
+    has_fields: bool,
+    record: &dyn Fn(&mut dyn Visit),
+    then: impl FnOnce(&[u8], &str) -> T,
+) -> T {
+    let mut args = Encoder::new();
+    let mut track = String::new();
+    let of = Of::Span { track: &mut track };
+    fields::unless_too_deep(|| record(&mut Arguments::new(&mut args, known.site(), has_fields, of)));
+    then(args.finish(), &track)
+}
+
+/// A visitor that encodes what it visits.
+struct Arguments<'a, 'b> {
+    args: &'a mut Encoder,
+    site: Site<'a>,
+    /// Not only messages are wanted.
+    has_fields: bool,
+    /// A value has panicked: nothing follows.
+    has_ended: bool,
+    of: Of<'a, 'b>,
+}
+
+enum Of<'a, 'b> {
+    /// Where its message goes.
+    Event(&'a mut NameWriter<'b>),
+    Span {
+        track: &'a mut String,
+    },
+}
+
+impl<'a, 'b> Arguments<'a, 'b> {
+    fn new(args: &'a mut Encoder, site: Site<'a>, has_fields: bool, of: Of<'a, 'b>) -> Self {
+        Self { args, site, has_fields, has_ended: false, of }
+    }
+
+    /// Whether the field is an argument.
+    #[inline(always)]
+    fn shows(&self, name: &str, is_number: bool) -> bool {
+        let is_other = match self.of {
+            Of::Event(_) => name != MESSAGE && !(is_number && name.starts_with(COUNTER)),
+            Of::Span { .. } => name != TRACK,
+        };
+        is_other && self.has_fields && !self.has_ended
+    }
+
+    #[inline]
+    fn formatted(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
+        let name = field.name();
+        if self.shows(name, is_number) {
+            self.has_ended = !self.args.formatted(self.site.key(field.index(), name), value);
+        } else if let Of::Event(message) = &mut self.of
+            && name == MESSAGE
+            && !self.has_ended
+        {
+            let mut is_whole = false;
+            message.__catching(|message| {
+                // An error is the text being full, or a value that gave up: what came out stays.
+                let _ = fmt::Write::write_fmt(message, value);
+                is_whole = true;
+            });
+            self.has_ended = !is_whole;
+        }
+    }
+}
+
+impl Visit for Arguments<'_, '_> {
+    #[inline]
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        if self.shows(field.name(), true) {
+            self.args.int(self.site.key(field.index(), field.name()), value);
+        }
+    }
+
+    #[inline]
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if self.shows(field.name(), true) {
+            self.args.uint(self.site.key(field.index(), field.name()), value);
+        }
+    }
+
+    #[inline]
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if self.shows(field.name(), true) {
+            self.args.float(self.site.key(field.index(), field.name()), value);
+        }
+    }
+
+    #[inline]
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        if self.shows(field.name(), false) {
+            self.args.bool(self.site.key(field.index(), field.name()), value);
+        }
+    }
+
+    fn record_i128(&mut self, field: &Field, value: i128) {
+        self.formatted(field, true, format_args!("{value}"));
+    }
+
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        self.formatted(field, true, format_args!("{value}"));
+    }
+
+    #[inline]
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let name = field.name();
+        if self.shows(name, false) {
+            return self.args.str(self.site.key(field.index(), name), value);
+        }
+        match &mut self.of {
+            Of::Event(message) if name == MESSAGE && !self.has_ended => message.__push_what_fits(&[value]),
+            Of::Span { track } if name == TRACK => {
+                track.clear();
+                fields::append(track, value);
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.formatted(field, false, format_args!("{value:?}"));
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.formatted(field, false, format_args!("{value}"));
+    }
+}
+
+/// Looks at numbers and formats nothing: no code of the program runs.
+struct Counters {
+    enabled: Enabled,
+    found: bool,
+    others: bool,
+}
+
+impl Counters {
+    fn integer(&mut self, field: &Field, value: impl TryInto<i64>, beyond: i64) {
+        match field.name().strip_prefix(COUNTER) {
+            Some(name) => {
+                self.found = true;
+                self.enabled.int64(name, value.try_into().unwrap_or(beyond));
+            }
+            None => self.others = true,
+        }
+    }
+}
+
+impl Visit for Counters {
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.integer(field, value, i64::MAX);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.integer(field, value, i64::MAX);
+    }
+
+    fn record_i128(&mut self, field: &Field, value: i128) {
+        self.integer(field, value, if value < 0 { i64::MIN } else { i64::MAX });
+    }
+
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        self.integer(field, value, i64::MAX);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        match field.name().strip_prefix(COUNTER) {
+            Some(name) => {
+                self.found = true;
+                self.enabled.f64(name, value);
+            }
+            None => self.others = true,
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {
+        self.others = true;
+    }
+}
