@@ -127,7 +127,6 @@ pub fn in_children(body: extern "C" fn()) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
 
     #[test]
     fn threads_of_a_process_agree() {
@@ -161,6 +160,7 @@ mod tests {
     #[test]
     #[cfg(not(miri))]
     fn a_child_has_a_value_of_its_own_even_if_the_parents_is_locked() {
+        use std::sync::Mutex;
         static PLACE: PerProcess<Mutex<u32>> = PerProcess::new();
         let parents = PLACE.get_or_make(|| Mutex::new(1));
         let _held = parents.lock().unwrap();

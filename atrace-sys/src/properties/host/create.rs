@@ -107,7 +107,7 @@ fn image() -> Vec<u8> {
 }
 
 const _: () = {
-    assert!(size_of::<Area>() == 98368);
+    assert!(size_of::<Area>() == 98368 || cfg!(miri));
     assert!(offset_of!(Area, capacity) == 8);
     assert!(offset_of!(Area, count) == 12);
     assert!(offset_of!(Area, serial) == 16);
