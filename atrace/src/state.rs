@@ -14,6 +14,7 @@
 //! | `library`, `lacks` | the library that events go to; functions that it has not |
 //! | `properties` | the property store |
 //! | `serial`, `tags` | the serial of the flags when they were read last, and the tags enabled since, hexadecimal |
+//! | `perfetto` | how it stands to Perfetto's service, if it was asked to |
 //! | `filters` | how many subscribers keep what they were told of the tags |
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use atrace_sys::state::{self, Text};
 
 use crate::AtraceTag;
 use crate::gate;
+use crate::perfetto::{self, producer};
 use crate::sink::choice;
 
 /// The serial and the tags that were published last, for while the gate is claimed. `NotReady` does not fit: it
@@ -78,6 +80,9 @@ pub(crate) fn describe(text: &mut Text<'_>) {
     let filters = FILTERS.load(Ordering::Relaxed);
     if filters > 0 {
         text.line("filters", filters);
+    }
+    if producer::is_used() {
+        text.line("perfetto", perfetto::status());
     }
     choice::present().describe(text);
 }

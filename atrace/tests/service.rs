@@ -270,7 +270,7 @@ mod cases {
                     let body = || {
                         for number in 0..3 {
                             all.wait();
-                            atrace_instant_fmt(TAG, format_args!("event {number}"));
+                            atrace_instant_fmt(TAG, format_args!("event {number} of a thread that lives"));
                             std::thread::sleep(Duration::from_millis(if is_long() { 1000 } else { 100 }));
                         }
                         all.wait();
@@ -564,6 +564,16 @@ mod cases {
         let child = record(&["-a", "*/program"]).spawn().unwrap();
         let live = place.path(&format!(".out.{}", child.id()));
         until("there is something", || live.exists() && Trace::open(&live).events().len() > 10);
+        let ask = |arguments: &[&str]| {
+            let mut command = place.0.atrace(&name);
+            command.args(arguments).env("PERFETTO_CONSUMER_SOCK_NAME", "/nonexistent");
+            as_user(&mut command);
+            end(&mut command).stdout
+        };
+        let said = ask(&["doctor", &program.id().to_string()]);
+        assert!(said.contains("as the process said last: Perfetto's service: "), "{said}");
+        let said = ask(&["status"]);
+        assert!(said.contains("Perfetto's service: none at /nonexistent: nobody to talk to"), "{said}");
         signal(&child, libc::SIGINT);
         let ran = common::end_of(child);
         assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");

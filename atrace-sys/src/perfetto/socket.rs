@@ -36,6 +36,18 @@ pub enum Refused {
     Name,
 }
 
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Errno(code) => {
+                write!(f, "nobody to talk to: {}", std::io::Error::from_raw_os_error(*code))
+            }
+            Self::Stranger(user) => write!(f, "its socket is another user's, {user}"),
+            Self::Name => f.write_str("its name is no socket's"),
+        }
+    }
+}
+
 impl Socket {
     /// A connection that there is already.
     pub fn new(socket: OwnedFd) -> Self {

@@ -32,6 +32,8 @@ topics! {
     State: "state",
     /// The kind of place that was chosen for events.
     Backend: "backend",
+    /// Perfetto's tracing service.
+    Service: "service",
     /// The library that events go to, and which functions it has.
     Library: "library",
     /// Whether tracefs is mounted.

@@ -16,6 +16,9 @@ impl Patient {
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
         let kind = published.get("sink").unwrap_or("None");
         let place = published.get("place").unwrap_or_default();
+        if let Some(standing) = published.get("perfetto") {
+            report.note(Topic::Service, format!("as the process said last: {standing}"));
+        }
         match kind {
             "None" => {
                 self.nowhere(published.get("reason").unwrap_or("no event was written yet"), report);
@@ -83,7 +86,9 @@ impl Patient {
     fn nowhere(&self, reason: &str, report: &mut Report) {
         let again = "start the program again";
         let backend = self.facts.backend.as_deref().unwrap_or_default();
-        if reason.starts_with("ATRACE_BACKEND") {
+        if reason.starts_with("ATRACE_BACKEND=perfetto") {
+            report.note(Topic::Backend, reason.to_owned());
+        } else if reason.starts_with("ATRACE_BACKEND") {
             report.bad(
                 Topic::Backend,
                 format!("events go nowhere: {reason}"),

@@ -293,7 +293,7 @@ impl Writer {
         let site = event.long.site.filter(|site| site.has_number());
         // What is told already may have to be told again, in a new chunk.
         let told = site.map_or(0, |site| packet::site_room(&site) + CATEGORIES_ROOM);
-        let needed = event.long.room() + track.min(TEXT_MAX) + told + CATEGORIES_ROOM;
+        let needed = event.long.room() + track.min(TEXT_MAX) + told + categories_room(event.long.tags);
         if !self.pay(place, now) || !self.has_room(place, needed, now) {
             return false;
         }
@@ -507,5 +507,10 @@ fn lose(events: u32) {
 const NAME_MAX: usize = 100;
 /// The room that all of the state has.
 const STATE_ROOM: usize = 320;
+/// The room that naming these categories takes: a thread's first event must have some in a small chunk.
+fn categories_room(tags: u64) -> usize {
+    CATEGORIES_ROOM.min(16 + 24 * tags.count_ones() as usize)
+}
+
 /// The room that the names of a few categories have.
 const CATEGORIES_ROOM: usize = 128;

@@ -4,8 +4,10 @@ use std::ffi::CString;
 use std::time::Instant;
 
 use atrace::AtraceTag;
+use atrace::perfetto::consumer::{Consumer, State};
 use atrace::shown::shown;
 use atrace_sys::errand::PATIENCE;
+use atrace_sys::perfetto::socket;
 
 use crate::command::stores::{self, Content, Follower};
 use crate::command::terminal::{Result, print};
@@ -47,7 +49,27 @@ pub(crate) fn main() -> Result<()> {
             }
         }
     }
+    print_service();
     Ok(())
+}
+
+/// Whether the system's tracing service of Perfetto's runs, and who is there.
+fn print_service() {
+    let (place, _) = socket::consumers();
+    let place = shown(place.as_encoded_bytes()).to_string();
+    let state = match Consumer::connect() {
+        Ok(mut consumer) => consumer.state(),
+        Err(refused) => return print(&format!("Perfetto's service: none at {place}: {refused}")),
+    };
+    let State { producers, sessions, .. } = match state {
+        Ok(state) => state,
+        Err(e) => return print(&format!("Perfetto's service: {place}: it does not answer: {e}")),
+    };
+    print(&format!("Perfetto's service: {place}"));
+    print(&format!("  sessions: {sessions}"));
+    for (name, user) in producers {
+        print(&format!("  producer {}, of user {user}", shown(&name)));
+    }
 }
 
 fn names(tags: AtraceTag) -> String {
