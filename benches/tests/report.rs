@@ -147,7 +147,7 @@ fn full() -> Ground {
 }
 
 fn above(ns: f64) -> Above {
-    let ns = Interval { median: ns, low: ns - 1.0, high: ns + 1.0, sure: true };
+    let ns = Interval::around(ns, 1.0);
     Above { allocs: Some(0.0), ..Above::from(ns) }
 }
 
@@ -642,7 +642,7 @@ fn allocations_and_missing_rows_fail() {
 #[test]
 fn instructions_are_exact() {
     let count = |n: f64| {
-        let mut row = Row::new("rust/a", Interval { median: n, low: n, high: n, sure: true }, Sink::File);
+        let mut row = Row::new("rust/a", Interval::around(n, 0.0), Sink::File);
         row.unit = "instructions".to_owned();
         vec![row]
     };

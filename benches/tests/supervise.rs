@@ -294,7 +294,7 @@ fn report_rows(session: &Session) -> ExitCode {
     if session.args().mode.is_some() {
         println!("a line of the child");
         let marker = std::env::var("ATRACE_MARKER").unwrap();
-        let one = Interval { median: 1.0, low: 1.0, high: 1.0, sure: true };
+        let one = Interval::around(1.0, 0.0);
         child::report(&[Row::new(format!("rust/{marker}"), one, session.sink())]).unwrap();
         return ExitCode::SUCCESS;
     }

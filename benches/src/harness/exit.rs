@@ -27,8 +27,7 @@ mod tests {
     use crate::stats::Interval;
 
     fn row(id: &str, median: f64, half: f64) -> Row {
-        let ns = Interval { median, low: median - half, high: median + half, sure: true };
-        Row::new(id, ns, Sink::Tracefs)
+        Row::new(id, Interval::around(median, half), Sink::Tracefs)
     }
 
     #[test]

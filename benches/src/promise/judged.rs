@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_ratio_is_judged_though_the_time_is_noisy() {
         let row = |id: &str, [low, ratio, high]: [f64; 3], noisy: bool, allocs: f64| {
-            let mut row = Row::new(id, Interval { median: 1.0, low: 1.0, high: 1.0, sure: true }, Sink::Null);
+            let mut row = Row::new(id, Interval::around(1.0, 0.0), Sink::Null);
             row.vs.insert(id.replace("rust", "cc"), Versus { ratio, low, high, sure: true });
             (row.noisy, row.allocs) = (noisy, Some(allocs));
             row

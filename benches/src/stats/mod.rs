@@ -34,6 +34,12 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// Makes the interval of what is known to `half` to each side.
+    #[must_use]
+    pub const fn around(median: f64, half: f64) -> Self {
+        Self { median, low: median - half, high: median + half, sure: true }
+    }
+
     /// Returns the median of `samples` with its interval; `None` where there is none: no sample, or
     /// one that is not a finite number.
     #[must_use]
@@ -216,8 +222,7 @@ mod tests {
 
     #[test]
     fn noisy_needs_both() {
-        let interval =
-            |median, half| Interval { median, low: median - half, high: median + half, sure: true };
+        let interval = Interval::around;
         assert!(interval(100.0, 6.0).is_noisy());
         assert!(!interval(100.0, 4.0).is_noisy());
         assert!(!interval(0.8, 0.1).is_noisy());

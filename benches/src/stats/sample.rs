@@ -126,10 +126,10 @@ mod tests {
         assert!(equally_fast(&[fast, fast]) && equally_fast(&[slow, slow]) && !equally_fast(&[fast, slow]));
         // One that changed while it ran is as fast as none, not even itself.
         assert!(!equally_fast(&[between]));
-        let same = Interval { median: 1.0, low: 1.0, high: 1.0, sure: true };
+        let same = Interval::around(1.0, 0.0);
         let (of, base) = ([fast, slow, fast, between].repeat(3), [fast, slow, slow, between].repeat(3));
         assert_eq!(ratio(&of, &base), Some(same));
-        let no_more = Interval { median: 0.0, low: 0.0, high: 0.0, sure: true };
+        let no_more = Interval::around(0.0, 0.0);
         assert_eq!(difference(&of, &base, 100.0), Some(no_more));
     }
 

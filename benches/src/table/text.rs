@@ -55,10 +55,8 @@ mod tests {
 
     #[test]
     fn is_aligned_and_fits() {
-        let row = |id: &str, median: f64, half: f64| {
-            let ns = Interval { median, low: median - half, high: median + half, sure: true };
-            Row::new(id, ns, Sink::Tracefs)
-        };
+        let row =
+            |id: &str, median: f64, half: f64| Row::new(id, Interval::around(median, half), Sink::Tracefs);
         let vs = |ratio: f64| Versus { ratio, low: ratio * 0.98, high: ratio * 1.02, sure: true };
         let mut off = row("rust/tracing_off_begin/10", 0.884, 0.01);
         off.allocs = Some(0.0);

@@ -168,7 +168,7 @@ mod tests {
     const RUSTC: &str = "rustc 1.95.0 (59807616e 2026-04-14)";
 
     fn rows(begin: f64) -> Vec<Row> {
-        let row = |id: &str, n| Row::new(id, Interval { median: n, low: n, high: n, sure: true }, Sink::File);
+        let row = |id: &str, n| Row::new(id, Interval::around(n, 0.0), Sink::File);
         vec![row("rust/tracing_on_begin/10", begin), row("rust/tracing_off_end", 4.0), row("cc/x", 1700.0)]
     }
 

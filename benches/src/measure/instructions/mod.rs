@@ -166,8 +166,7 @@ fn count() -> Result<Vec<Row>, String> {
             let total = total.ok_or_else(|| format!("{id} was not counted"))?;
             #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 instructions")]
             let each = *total as f64 / OPERATIONS as f64;
-            let exact = Interval { median: each, low: each, high: each, sure: true };
-            let mut row = Row::new(id, exact, Sink::File);
+            let mut row = Row::new(id, Interval::around(each, 0.0), Sink::File);
             row.unit = "instructions".to_owned();
             rows.push(row);
         }
@@ -232,8 +231,7 @@ mod tests {
 
     #[test]
     fn the_largest_difference_is_found() {
-        let row =
-            |id: &str, n: f64| Row::new(id, Interval { median: n, low: n, high: n, sure: true }, Sink::File);
+        let row = |id: &str, n: f64| Row::new(id, Interval::around(n, 0.0), Sink::File);
         let (a, b) = ([row("a", 100.0), row("b", 1000.0)], [row("a", 101.0), row("b", 1001.0)]);
         assert_eq!(difference(&a, &b), (0.01, "a".to_owned()));
         assert_eq!(difference(&a, &a).0, 0.0);

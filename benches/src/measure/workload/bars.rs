@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_wide_interval_leaves_it_open() {
-        let ns = Interval { median: 100.0, low: 100.0, high: 100.0, sure: true };
+        let ns = Interval::around(100.0, 0.0);
         let bar = |low: f64, high: f64| {
             let mut row = Row::new("a/filtered", ns, Sink::Null);
             let above = Interval { median: 0.0, low, high, sure: true };
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_allocates_when_it_pleases_may_differ_a_little() {
-        let ns = Interval { median: 1.0, low: 1.0, high: 1.0, sure: true };
+        let ns = Interval::around(1.0, 0.0);
         let kept = |allocs: f64| {
             let row = Row::new("a/on", ns, Sink::Null);
             no_allocations_above(&row, "nosub", (allocs, 0.0), false).verdict == Verdict::Kept
