@@ -65,13 +65,15 @@ pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
     Some([*all.get(cut)?, *all.get(all.len() - 1 - cut)?])
 }
 
-/// Returns how many times as long slices took than others that ran side by side; see [`compare`].
+/// Returns how many times as long slices took than others that ran side by side. Where fewer than
+/// six pairs ran at the same speed, all are compared, and the interval is not sure.
 #[must_use]
 pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
     compare_pairs(of, base, 1.0, |[of, base]| of.ns / base.ns)
 }
 
-/// Returns how much longer slices took than others that ran side by side, at the reference speed; see [`compare`].
+/// Returns how much longer slices took than others that ran side by side, at the reference speed. Where fewer than
+/// six pairs ran at the same speed, all are compared, and the interval is not sure.
 #[must_use]
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     compare_pairs(of, base, reference, |[of, base]| of.at(reference) - base.at(reference))
