@@ -470,7 +470,7 @@ fn eight_sessions_at_once() {
     }
     let directory = tempfile::tempdir().unwrap();
     let Some(service) = Service::start(directory.path()) else { return };
-    let wanted = |number: usize| if number % 2 == 0 { "app" } else { "view" };
+    let wanted = |number: usize| if number.is_multiple_of(2) { "app" } else { "view" };
     let config = |number| Config { buffer_kib: 1024, enabled: vec![wanted(number)], ..Config::default() };
     let mut sessions: Vec<_> = (0..4).map(|number| Session::start(&service, &config(number))).collect();
     // The service gives each user five: the others are another one's, as whom a thread connects.
