@@ -37,7 +37,7 @@ const DURATIONS = {
   open: (dur) => dur === -1,
 };
 // Tracks by ATrace, and by Perfetto's own events.
-const THREAD = ['thread_execution'], ASYNC = ['atrace_async_slice', 'process_merged_track_event'];
+const THREAD = ['thread_execution', 'thread_track_event'], ASYNC = ['atrace_async_slice', 'process_merged_track_event'];
 const NAMED = ['atrace_async_slice_for_track', 'process_merged_track_event'];
 
 const SLICES = `

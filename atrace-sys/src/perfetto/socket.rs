@@ -188,8 +188,9 @@ impl Control {
 
     fn offer(&mut self, message: &mut libc::msghdr) {
         message.msg_control = self.0.as_mut_ptr().cast();
+        // Not with what aligns its end: a second descriptor would have room there, and be nobody's.
         // SAFETY: computes a length.
-        message.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as _;
+        message.msg_controllen = unsafe { libc::CMSG_LEN(4) } as _;
     }
 
     fn set(&mut self, message: &mut libc::msghdr, descriptor: i32) {

@@ -463,6 +463,8 @@ impl Writer {
                         thread.bytes(5, name);
                     });
                 });
+                // disallow_merging_with_system_tracks: slices by ATrace are of another clock, and end by another rule.
+                track.number(9, 1);
             });
         });
         self.tell(writer);
