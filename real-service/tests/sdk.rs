@@ -22,7 +22,13 @@ fn perfettos_sdk_is_recorded_by_this_service() {
     let service = Service::start(listener, atrace_sys::process::user(), keep).unwrap();
     let mut sdk = Command::new(program);
     sdk.args(["produce", &EVENTS.to_string()]).env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
-    assert!(sdk.status().unwrap().success());
+    let mut sdk = sdk.spawn().unwrap();
+    while service.events() < 2 * EVENTS as u64 {
+        assert_eq!(sdk.try_wait().unwrap(), None, "the program ended");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    sdk.kill().unwrap();
+    sdk.wait().unwrap();
     let report = service.finish();
     assert_eq!(
         (report.counts.producers, report.counts.losses, report.counts.invalid),
