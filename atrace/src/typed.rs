@@ -8,9 +8,8 @@ use crate::callsite::{EventName, Number};
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
 use crate::perfetto::producer::{self, Row, Type};
-use crate::sink::{Sink, first};
 use crate::way::{self, Way};
-use crate::{AtraceTag, ScopedEvent, Slice, refresh};
+use crate::{AtraceTag, ScopedEvent, Slice};
 
 /// Writes an event if its tag, which was seen at the gate, is enabled; tells which way it was written.
 #[inline(never)]
@@ -156,34 +155,20 @@ pub fn begin_scoped_event_at(
     number: &Number,
     name: impl FnOnce() -> &'static str,
 ) -> ScopedEvent {
-    let slice = gate::glance(tag).map_or(Slice::none(), |glance| begin_at(glance, tag, number, name()));
+    let slice = gate::glance(tag).map_or(Slice::none(), |glance| begin_at(glance, tag, number, name));
     ScopedEvent::of(slice)
 }
 
-/// To the marker it is written here, all else in a call: as [`way::emit`].
-#[inline(never)]
-fn begin_at(glance: Glance, tag: AtraceTag, number: &Number, name: &'static str) -> Slice {
-    if !refresh::is_enabled(glance, tag) {
-        return Slice::none();
-    }
-    let way = match first::present() {
-        sink @ Sink::Marker(marker) => {
-            let write = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
-            marker.write(Kind::Begin, None, write).then_some(Way::Atrace(sink))
-        }
-        sink => begin_elsewhere(sink, tag, number, name),
-    };
-    Slice::written(way, tag)
-}
-
-#[inline(never)]
-fn begin_elsewhere(sink: &'static Sink, tag: AtraceTag, number: &Number, name: &'static str) -> Option<Way> {
-    let way = way::of(sink, tag)?;
+#[inline(always)]
+fn begin_at(glance: Glance, tag: AtraceTag, number: &Number, name: impl FnOnce() -> &'static str) -> Slice {
+    let Some(way) = way::enabled(glance, tag) else { return Slice::none() };
     let is_written = match way {
-        Way::Perfetto => by_perfetto(tag, EventName::at(number, name)),
-        way => way.write_str(tag, Kind::Begin, None, Some(name)),
+        Way::Perfetto => by_perfetto(tag, EventName::at(number, name())),
+        Way::Atrace(_) => {
+            way.write(tag, Kind::Begin, None, Some(|writer: &mut NameWriter<'_>| writer.push_str(name())))
+        }
     };
-    is_written.then_some(way)
+    Slice::written(is_written.then_some(way), tag)
 }
 
 #[inline(never)]
