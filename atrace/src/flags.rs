@@ -81,9 +81,14 @@ fn app_matches(get: &impl Fn(&str) -> Option<Value>) -> bool {
         return false;
     }
     process::with_argv0(|name| {
-        name.is_some_and(|name| {
-            (0..number).any(|index| pattern_matches(get(AppKey::new(index).as_str()), name))
-        })
+        let Some(name) = name else { return false };
+        // A loop: unoptimised, each adaptor is on the stack, perhaps a signal handler's.
+        for index in 0..number {
+            if pattern_matches(get(AppKey::new(index).as_str()), name) {
+                return true;
+            }
+        }
+        false
     })
 }
 
