@@ -97,6 +97,7 @@ impl Foreign {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a C string and flags. By number: not every libc has the function.
         let made = unsafe { libc::syscall(libc::SYS_memfd_create, c"atrace-producer".as_ptr(), flags) };
+        #[allow(clippy::useless_conversion, reason = "its width is the system's")]
         let fd = i32::try_from(made).ok().filter(|fd| *fd >= 0).ok_or_else(errno)?;
         // SAFETY: made above, and nobody else's.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
