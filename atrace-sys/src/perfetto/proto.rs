@@ -34,6 +34,7 @@ impl<'a> Writer<'a> {
         if is_cut { None } else { bytes.get(..len) }
     }
 
+    #[inline(never)]
     fn raw(&mut self, more: &[u8]) {
         match self.bytes.get_mut(self.len..self.len + more.len()) {
             Some(room) if !self.is_cut => {
@@ -55,6 +56,7 @@ impl<'a> Writer<'a> {
     }
 
     /// An unsigned number, a signed one in two's complement, a bool or an enum.
+    #[inline(never)]
     pub fn number(&mut self, field: u32, value: u64) -> &mut Self {
         self.key(field, VARINT);
         self.varint(value);
@@ -62,6 +64,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A `fixed64` or a `double`, by its bits.
+    #[inline(never)]
     pub fn fixed64(&mut self, field: u32, bits: u64) -> &mut Self {
         self.key(field, FIXED64);
         self.raw(&bits.to_le_bytes());
@@ -69,6 +72,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A string, bytes, or an encoded message.
+    #[inline(never)]
     pub fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
         self.key(field, BYTES);
         self.varint(value.len() as u64);
@@ -84,24 +88,36 @@ impl<'a> Writer<'a> {
 
     /// A message that `write` writes.
     pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
+        let start = self.begin_message(field);
+        write(self);
+        self.end_message(start);
+        self
+    }
+
+    /// Two calls, as many messages are written.
+    #[inline(never)]
+    fn begin_message(&mut self, field: u32) -> usize {
         self.key(field, BYTES);
         let start = self.len;
         self.raw(&[0]); // Its length, which is known afterwards and may need more bytes.
-        write(self);
+        start
+    }
+
+    #[inline(never)]
+    fn end_message(&mut self, start: usize) {
         if self.is_cut {
-            return self;
+            return;
         }
         let len = self.len - start - 1;
         let mut buffer = [0; VARINT_MAX];
         let prefix = put_varint(&mut buffer, len as u64);
         if self.bytes.len() - self.len < prefix - 1 {
             self.is_cut = true;
-            return self;
+            return;
         }
         self.bytes.copy_within(start + 1..self.len, start + prefix);
         self.bytes[start..start + prefix].copy_from_slice(&buffer[..prefix]);
         self.len += prefix - 1;
-        self
     }
 }
 
