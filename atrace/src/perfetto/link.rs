@@ -210,14 +210,13 @@ impl Link {
             let is_new = self.anchored == 0 || self.is_speed_unknown() || self.tell_again > 0;
             let timeout = if is_idle && !is_new { None } else { Some(period) };
             self.send(None)?;
-            if self.socket.wait(timeout) {
+            let is_told = self.socket.wait(timeout);
+            if is_told {
                 self.receive(say)?;
             }
-            if self.tick()? {
-                period = SHORTEST;
-            } else {
-                period = LONGEST.min(period * 2);
-            }
+            // Soon again where something happens: a session that starts is followed by events, which may fill the memory
+            // in some milliseconds.
+            period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(period * 2) };
         }
     }
 
