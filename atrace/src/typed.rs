@@ -8,8 +8,9 @@ use crate::callsite::{EventName, Number};
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
 use crate::perfetto::producer::{self, Row, Type};
+use crate::sink::{Sink, first};
 use crate::way::{self, Way};
-use crate::{AtraceTag, ScopedEvent, Slice};
+use crate::{AtraceTag, ScopedEvent, Slice, refresh};
 
 /// Writes an event if its tag, which was seen at the gate, is enabled; tells which way it was written.
 #[inline(never)]
@@ -159,19 +160,33 @@ pub fn begin_scoped_event_at(
     ScopedEvent::of(slice)
 }
 
+/// To the marker it is written here, all else in a call: as [`way::emit`].
 #[inline(always)]
 fn begin_at(glance: Glance, tag: AtraceTag, number: &Number, name: impl FnOnce() -> &'static str) -> Slice {
-    let Some(way) = way::enabled(glance, tag) else { return Slice::none() };
-    let is_written = match way {
-        Way::Perfetto => by_perfetto(tag, EventName::at(number, name())),
-        Way::Atrace(_) => {
-            way.write(tag, Kind::Begin, None, Some(|writer: &mut NameWriter<'_>| writer.push_str(name())))
+    if !refresh::is_enabled(glance, tag) {
+        return Slice::none();
+    }
+    let way = match first::present() {
+        sink @ Sink::Marker(marker) => {
+            let write = Some(|writer: &mut NameWriter<'_>| writer.push_str(name()));
+            marker.write(Kind::Begin, None, write).then_some(Way::Atrace(sink))
         }
+        sink => begin_elsewhere(sink, tag, number, name),
     };
-    Slice::written(is_written.then_some(way), tag)
+    Slice::written(way, tag)
 }
 
 #[inline(never)]
-fn by_perfetto(tag: AtraceTag, name: EventName<'_>) -> bool {
-    written((tag & AtraceTag::ValidMask).bits(), Type::Begin, None, name, &[])
+fn begin_elsewhere(
+    sink: &'static Sink,
+    tag: AtraceTag,
+    number: &Number,
+    name: impl FnOnce() -> &'static str,
+) -> Option<Way> {
+    let (way, name) = (way::of(sink, tag)?, EventName::at(number, name()));
+    let is_written = match way {
+        Way::Perfetto => written((tag & AtraceTag::ValidMask).bits(), Type::Begin, None, name, &[]),
+        way => way.write_str(tag, Kind::Begin, None, Some(name.text)),
+    };
+    is_written.then_some(way)
 }

@@ -25,7 +25,7 @@ pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Way> {
 
 /// Which way an event of the tag goes, which is enabled for one.
 #[inline(always)]
-fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
+pub(crate) fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
     match sink {
         Sink::Ways if producer::EXISTS => of_both(tag),
         sink => Some(Way::Atrace(sink)),
