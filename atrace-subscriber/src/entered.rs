@@ -96,7 +96,14 @@ impl Entry {
         self.span.set(span);
         self.tag.set(glance.__tag());
         compiler_fence(Ordering::SeqCst);
-        span.begin(glance, &self.slice, flow_id(owner, id));
+        self.begin_slice(glance);
+    }
+
+    /// Begins the slice of its span. A call, as it is much code and there are two callers.
+    #[inline(never)]
+    fn begin_slice(&self, glance: Glance) {
+        let id = || flow_id(Owner(self.owner.get() & (BEGUN_AGAIN - 1)), self.id.get());
+        self.span.get().begin(glance, &self.slice, id);
     }
 
     #[inline(always)]
@@ -162,8 +169,7 @@ impl Entry {
         if !self.tag.get().is_empty() {
             self.owner.set(self.owner.get() + if self.begun_again() < AGAIN { BEGUN_AGAIN } else { 0 });
             if let Some(glance) = glance(self.tag.get()) {
-                let owner = Owner(self.owner.get() & (BEGUN_AGAIN - 1));
-                self.span.get().begin(glance, &self.slice, flow_id(owner, self.id.get()));
+                self.begin_slice(glance);
             }
         }
     }

@@ -88,13 +88,12 @@ impl Span {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }
 
-    /// Begins its slice on this thread, for `slice` to know; `id` tells it from all others, where [`is_one`](Self::is_one). A
-    /// call, as it is much code and there are two callers.
-    #[inline(never)]
-    pub(crate) fn begin(self, glance: Glance, slice: &Cell<Slice>, id: u64) {
+    /// Begins its slice on this thread, for `slice` to know; `id` tells it from all others, where [`is_one`](Self::is_one).
+    #[inline(always)]
+    pub(crate) fn begin(self, glance: Glance, slice: &Cell<Slice>, id: impl FnOnce() -> u64) {
         let Some(enabled) = glance.enabled() else { return };
         if enabled.__for_perfetto().is_some() {
-            return self.begin_typed(enabled, slice, id);
+            return self.begin_typed(enabled, slice, id());
         }
         let texts = match self.in_slot() {
             Some(_) if self.is_hidden() => return,
