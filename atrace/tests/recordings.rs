@@ -305,8 +305,10 @@ mod cases {
         let here = Here::new();
         let place = directory(&here, "place", 0, 0o1777);
         let pid = dead();
-        let mine = [format!(".out.{pid}"), format!(".out.{pid}.atrace"), format!(".other.{pid}-1f.atrace")];
-        for name in &mine {
+        let mine = [format!(".out.{pid}.atrace"), format!(".other.{pid}-1f.atrace")];
+        // Written as events came, it is of use: it stays, and is named.
+        let live = format!(".out.{pid}");
+        for name in mine.iter().chain([&live]) {
             fs::write(place.join(name), "half").unwrap();
         }
         // Those of the living, of others, and what is none.
@@ -329,7 +331,8 @@ mod cases {
             assert!(fs::symlink_metadata(place.join(name)).is_err(), "{name} is left: {ran:?}");
             assert!(ran.stderr.contains(&format!("removed {name}, which")), "{ran:?}");
         }
-        for name in &kept {
+        assert!(ran.stderr.contains(&format!("{live} is what a recording had")), "{ran:?}");
+        for name in kept.iter().chain([&live]) {
             assert!(fs::symlink_metadata(place.join(name)).is_ok(), "{name} is gone: {ran:?}");
         }
     }
