@@ -11,7 +11,25 @@ trap 'exit 1' HUP INT TERM
 cargo build --quiet -p atrace --features cli --bin atrace --example service
 cargo build --quiet -p atrace-subscriber --example service_with_tracing
 
-# check EXAMPLE REQUEST RENDER FAILED: the names, N for a number.
+# expect REQUEST RENDER FAILED: what is in a trace where names are these, N for a number.
+expect() {
+    node - "$@" <<'NODE'
+const [request, render, failed] = process.argv.slice(2);
+const numbers = [...Array(40).keys()];
+const all = (pattern, numbers, more) => pattern.includes('N')
+  ? numbers.map((n) => ({ name: pattern.replace('N', n), ...more }))
+  : [{ name: pattern, count: numbers.length, ...more }];
+console.log(JSON.stringify({
+  slices: [
+    { name: 'parse', count: 40 }, { name: 'read', count: 40 }, { name: 'draw', count: 37 }, ...all(render, numbers),
+  ],
+  async: all(request, numbers, { track: 'requests' }),
+  instants: [{ name: 'ready' }, ...all(failed, [12, 25, 38])],
+}));
+NODE
+}
+
+# check EXAMPLE: against the expectations in $dir/ftrace.json and $dir/pftrace.json.
 check() {
     # Also as the program of somebody who has no rights.
     cp "$built/examples/$1" "$dir/$1" && chmod 755 "$dir" "$dir/$1"
@@ -23,21 +41,8 @@ check() {
     mv "$dir/place/$1.pftrace" "$dir" && rmdir "$dir/place"
     cat "$dir/said"
     [ "$(grep -c 'events written, none lost$' "$dir/said")" -eq 2 ]
-    node - "$2" "$3" "$4" >"$dir/expected.json" <<'NODE'
-const [request, render, failed] = process.argv.slice(2);
-const name = (pattern, number) => pattern.replace('N', number);
-const numbers = [...Array(40).keys()];
-console.log(JSON.stringify({
-  slices: [
-    { name: 'parse', count: 40 }, { name: 'read', count: 40 }, { name: 'draw', count: 37 },
-    ...numbers.map((n) => ({ name: name(render, n) })),
-  ],
-  async: numbers.map((n) => ({ name: name(request, n), track: 'requests' })),
-  instants: [{ name: 'ready' }, ...[12, 25, 38].map((n) => ({ name: name(failed, n) }))],
-}));
-NODE
-    node .ci/perfetto/check.mjs "$dir/$1.ftrace" "$dir/expected.json"
-    node .ci/perfetto/check.mjs "$dir/$1.pftrace" "$dir/expected.json"
+    node .ci/perfetto/check.mjs "$dir/$1.ftrace" "$dir/ftrace.json"
+    node .ci/perfetto/check.mjs "$dir/$1.pftrace" "$dir/pftrace.json"
     # Two counters of one process, in which the main thread and several others wrote; nothing else that wrote.
     node .ci/perfetto/query.mjs "$dir/$1.ftrace" "
         SELECT p.name,
@@ -55,5 +60,16 @@ NODE
     [ "$(grep -o '\["' "$dir/got" | wc -l)" -eq 2 ] # the columns, and one process
 }
 
-check service 'request N' 'render N' 'request N failed'
-check service_with_tracing 'request, number = N' 'render, number = N' 'request failed, number = N'
+expect 'request N' 'render N' 'request N failed' | tee "$dir/ftrace.json" >"$dir/pftrace.json"
+check service
+# What tracing knows is text of a name by the kernel, and a typed argument by the service.
+expect 'request, number = N' 'render, number = N' 'request failed, number = N' >"$dir/ftrace.json"
+expect request render 'request failed' >"$dir/pftrace.json"
+check service_with_tracing
+node .ci/perfetto/query.mjs "$dir/service_with_tracing.pftrace" "
+    SELECT s.name, count(DISTINCT a.int_value) AS numbers FROM slice s JOIN args a USING (arg_set_id)
+    WHERE a.key = 'debug.number' GROUP BY s.name ORDER BY s.name" >"$dir/got"
+cat "$dir/got"
+for row in '["render",40]' '["request",40]' '["request failed",3]'; do
+    grep -qF "$row" "$dir/got"
+done

@@ -6,7 +6,7 @@
 //! atrace run -- target/debug/examples/service_with_tracing
 //! ```
 //!
-//! leaves `service_with_tracing.ftrace`, which <https://ui.perfetto.dev> opens. In it: on each thread the slices of the
+//! leaves `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. In it: on each thread the slices of the
 //! work done there, a track `requests` with a slice for each request's whole life, most of which is waiting,
 //! the counters `waiting` and `answered`, and instants where something was unusual.
 
