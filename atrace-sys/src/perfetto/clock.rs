@@ -285,6 +285,7 @@ mod tests {
 
     /// Whatever the counter is: a time between two that the system says.
     #[test]
+    #[cfg_attr(miri, ignore = "no clock of the time since the start of the machine")]
     fn now_is_the_systems_time() {
         let mut speed = Speed::default();
         anchor(&mut speed);
