@@ -161,7 +161,8 @@ macro_rules! record_as_layer {
                 && let Some(in_registry) = context.span(id)
             {
                 let metadata = in_registry.metadata();
-                if self.recorder.may_keep(metadata) {
+                // By Perfetto's way of any span, as what it follows from is.
+                if self.recorder.may_keep(metadata) || atrace::__typed::is_used() {
                     span = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
                 }
                 span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));

@@ -129,6 +129,7 @@ pub(crate) mod producer {
     pub(crate) const EXISTS: bool = false;
 
     /// Never.
+    #[inline]
     pub fn is_used() -> bool {
         false
     }

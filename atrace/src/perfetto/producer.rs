@@ -71,6 +71,7 @@ pub(crate) fn lost() -> u64 {
 pub(crate) const EXISTS: bool = true;
 
 /// Whether this process, or an ancestor of it, was ever made a producer.
+#[inline]
 pub fn is_used() -> bool {
     first::are_two_ways()
 }
