@@ -31,7 +31,7 @@ mod ffi {
     }
 
     unsafe extern "C++" {
-        // SAFETY: cxx has the C++ compiler compare each signature with the header's; what is not `unsafe` here takes numbers.
+        // SAFETY: cxx has the C++ compiler compare each signature with the header's; what is not `unsafe` takes no raw pointer.
         include!("cc-bench/src/coroutines.h");
 
         fn tasks_sequential(fibonacci: u32, tasks: u64) -> Batch;

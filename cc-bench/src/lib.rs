@@ -51,7 +51,7 @@ pub const TAG: u64 = atrace_sys::bindings::ATRACE_TAG_APP;
 #[cxx::bridge(namespace = "cc_bench")]
 mod ffi {
     unsafe extern "C++" {
-        // SAFETY: cxx has the C++ compiler compare each signature with the header's; what is not `unsafe` here takes numbers.
+        // SAFETY: cxx has the C++ compiler compare each signature with the header's; what is not `unsafe` takes no raw pointer.
         include!("cc-bench/src/bench.h");
 
         unsafe fn begin(name: *const c_char, iterations: u64);
