@@ -8,10 +8,12 @@ fn main() {
     // Dependents find `cutils/trace.h` below DEP_CUTILS_INCLUDE.
     println!("cargo::metadata=include={}", include.display());
 
-    // Named after what is missing: a build without this script is one for Linux or Android.
+    // Named after what is missing: a build without this script is one for Linux or Android. Dependents that ask the same
+    // find DEP_CUTILS_NO_TRACING.
     println!("cargo::rustc-check-cfg=cfg(no_tracing)");
     if !matches!(variable("CARGO_CFG_TARGET_OS").as_str(), "linux" | "android") {
         println!("cargo::rustc-cfg=no_tracing");
+        println!("cargo::metadata=no_tracing=yes");
     }
 
     println!("cargo::rustc-check-cfg=cfg(atrace_link_cutils)");

@@ -1,4 +1,5 @@
-//! With the feature `real`: compiles `service.cc` against the one C++ file that the crate `perfetto-sdk-sys` carries.
+//! Passes on whether this system has no tracing; with the feature `real`, compiles `service.cc` against the one C++ file
+//! that the crate `perfetto-sdk-sys` carries.
 //!
 //! `ATRACE_REAL_SERVICE` names a program that was built so before, in place of that.
 
@@ -7,7 +8,12 @@ use std::process::Command;
 use std::{env, fs};
 
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=service.cc");
+    println!("cargo::rustc-check-cfg=cfg(no_tracing)");
+    if env::var_os("DEP_CUTILS_NO_TRACING").is_some() {
+        println!("cargo::rustc-cfg=no_tracing");
+    }
     println!("cargo::rerun-if-env-changed=ATRACE_REAL_SERVICE");
     if env::var_os("CARGO_FEATURE_REAL").is_none() {
         return;

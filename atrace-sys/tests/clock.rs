@@ -1,7 +1,7 @@
 //! How far Perfetto's clock is from the system's, anchored once a second as the socket's thread does.
 //!
 //! A process of its own: what else makes anchors would help.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 
 use std::time::Duration;
 

@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     /// What `encode` encodes, as text: each argument's name and value, a flow's number.
-    #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+    #[cfg(all(feature = "perfetto", not(no_tracing)))]
     fn read(encode: impl FnOnce(&mut Encoder)) -> Vec<(String, String)> {
         use atrace_sys::perfetto::proto::{Reader, Value};
 
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+    #[cfg(all(feature = "perfetto", not(no_tracing)))]
     fn arguments_have_their_types() {
         let found = read(|encoder| {
             encoder.args(&[
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+    #[cfg(all(feature = "perfetto", not(no_tracing)))]
     fn what_has_no_room_is_cut_and_said_so() {
         let long = "ü".repeat(5000);
         let name = "n".repeat(200);
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+    #[cfg(all(feature = "perfetto", not(no_tracing)))]
     fn a_value_that_panics_leaves_what_it_wrote() {
         struct Panics;
 

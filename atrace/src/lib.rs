@@ -144,10 +144,7 @@ mod flags;
 mod gate;
 mod message;
 mod panics;
-#[cfg_attr(
-    not(all(feature = "perfetto", any(target_os = "linux", target_os = "android"))),
-    path = "no_perfetto.rs"
-)]
+#[cfg_attr(any(no_tracing, not(feature = "perfetto")), path = "no_perfetto.rs")]
 pub mod perfetto;
 mod refresh;
 mod scoped;
@@ -160,7 +157,7 @@ mod way;
 
 // For tests, benches and the command, on systems with tracefs.
 #[cfg(feature = "tracefs")]
-#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_tools.rs")]
+#[cfg_attr(no_tracing, path = "no_tools.rs")]
 mod tools;
 #[cfg(feature = "tracefs")]
 pub use tools::*;

@@ -1,6 +1,6 @@
 //! Producers that lie to the service: each is cut off, the others go on, and the trace stays one that can be read.
 
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 #![allow(unsafe_code, reason = "memory is mapped and sealed as a C program does it")]
 
 #[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]

@@ -3,7 +3,7 @@
 //!
 //! The service is the C++ one, compiled with the feature `real`; what it hands out is read here packet by packet, and by
 //! Perfetto's trace processor where `.ci/perfetto/setup.sh` has fetched it.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 
 mod consumer;
 mod service;

@@ -1,5 +1,5 @@
 //! Typed arguments, flows, and names that are sent once, through Perfetto's own service.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 
 mod program;
 

@@ -1,5 +1,5 @@
 //! This library as a consumer of Perfetto's own service.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 
 mod program;
 

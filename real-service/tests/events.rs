@@ -1,7 +1,7 @@
 //! Every kind of event, through Perfetto's own service, as its trace processor shows it.
 //!
 //! The program that is traced is this test again, as a process of its own: what it is connected to is its own.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 
 mod program;
 

@@ -1,5 +1,5 @@
 //! A process that records itself: `record_to`.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "a program that forks")]
 
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! Perfetto's own SDK as a producer of this library's service: it brings no memory, and has packets spread over chunks.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 
 use std::fs::File;
 use std::os::unix::net::UnixListener;

@@ -1,5 +1,5 @@
 //! What `tracing` tells, through Perfetto's own service: as it is shown, and whatever the program does.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 
 mod program;
 

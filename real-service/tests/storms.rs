@@ -1,6 +1,6 @@
 //! Perfetto's way through Perfetto's own service, while things go wrong: processes are killed, services come and go,
 //! memory is full, programs fork.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "programs that fork and kill themselves")]
 
 mod program;

@@ -1,5 +1,5 @@
 //! Which way an event goes, and who is told of sessions.
-#![cfg(any(target_os = "linux", target_os = "android"))]
+#![cfg(not(no_tracing))]
 
 mod program;
 

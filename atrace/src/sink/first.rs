@@ -23,19 +23,13 @@ pub(super) fn is_chosen(before: &'static Sink, sink: &'static Sink) {
 }
 
 /// From now on there are two ways.
-#[cfg_attr(
-    not(all(feature = "perfetto", any(target_os = "linux", target_os = "android"))),
-    expect(dead_code, reason = "there is no other way")
-)]
+#[cfg_attr(any(no_tracing, not(feature = "perfetto")), expect(dead_code, reason = "there is no other way"))]
 pub(crate) fn have_two_ways() {
     FIRST.set(&WAYS);
 }
 
 /// Whether there are two ways.
-#[cfg_attr(
-    not(all(feature = "perfetto", any(target_os = "linux", target_os = "android"))),
-    expect(dead_code, reason = "there is no other way")
-)]
+#[cfg_attr(any(no_tracing, not(feature = "perfetto")), expect(dead_code, reason = "there is no other way"))]
 pub(crate) fn are_two_ways() -> bool {
     matches!(FIRST.get(), Sink::Ways)
 }

@@ -3,7 +3,7 @@
 //!
 //! Everything it changes it puts back, and each of its errors says what to do.
 
-#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_command.rs")]
+#[cfg_attr(no_tracing, path = "no_command.rs")]
 mod command;
 
 fn main() -> std::process::ExitCode {
