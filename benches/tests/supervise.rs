@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use atrace::control::Control;
 use atrace::tracefs::Instance;
+use atrace_benches::harness::reader::{Reader, Reading};
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::row::{Row, Sink};
 use atrace_benches::stats::Interval;
@@ -31,8 +32,10 @@ fn main() -> ExitCode {
 
 /// What the bench does once it is supervised.
 fn bench(helper: &str, session: &Session) -> ExitCode {
-    if helper == "processes" {
-        return report_rows(session);
+    match helper {
+        "processes" => return report_rows(session),
+        "reader" => return read(session),
+        _ => {}
     }
     let env = |name| std::env::var(name).unwrap_or_default();
     let marker = env("ATRACE_MARKER");
@@ -239,6 +242,12 @@ fn tests() {
     a_child_reports_its_rows();
     println!("child: its rows are its parent's");
 
+    a_reader_takes_what_a_program_writes();
+    println!("reader: it takes what programs write");
+
+    a_reader_ends_with_who_started_it();
+    println!("reader: it ends with who started it");
+
     a_wrong_sink_is_an_error();
 }
 
@@ -311,6 +320,45 @@ fn a_child_reports_its_rows() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}{stderr}");
     assert_eq!(said.matches("a line of the child\n").count(), 1, "{said}");
+}
+
+/// The bench that starts a reader, and a process that writes for it.
+fn read(session: &Session) -> ExitCode {
+    const EVENTS: u64 = 5000;
+    if session.args().mode.is_none() {
+        let reader = Reader::start().unwrap();
+        println!("pid {}\nreader {}\nready", std::process::id(), reader.id());
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        let program = child::adopt(reader.offer(program.args(["--mode", "writes"])));
+        let status = program.status().unwrap();
+        return ExitCode::from(u8::try_from(status.code().unwrap()).unwrap());
+    }
+    let reading = Reading::begin().unwrap();
+    assert_eq!(reading.come_and_lost().unwrap(), (0, 0));
+    (0..EVENTS).for_each(|_| atrace::atrace_begin(atrace::AtraceTag::App, "0123456789"));
+    reading.wait_for(EVENTS, 0).unwrap();
+    assert_eq!(reading.come_and_lost().unwrap(), (EVENTS, 0));
+    let too_many = reading.wait_for(EVENTS - 1, 0).unwrap_err().to_string();
+    assert_eq!(too_many, "4999 events were written, 5000 came, 0 were lost");
+    assert!(reading.taken().unwrap().cpu > Duration::ZERO);
+    ExitCode::from(3)
+}
+
+fn a_reader_takes_what_a_program_writes() {
+    let run = Run::start("reader", "null");
+    let reader = run.word("reader").to_owned();
+    assert_eq!(run.end().code(), Some(3));
+    assert!(!is_running(&reader));
+}
+
+fn a_reader_ends_with_who_started_it() {
+    let run = Run::start("reader", "null");
+    let [reader, bench] = ["reader", "pid"].map(|name| run.word(name).to_owned());
+    assert!(is_running(&reader));
+    run.signal(Signal::KILL);
+    run.end();
+    until("the end of the reader", || !is_running(&reader) && !is_running(&bench));
 }
 
 fn a_wrong_sink_is_an_error() {

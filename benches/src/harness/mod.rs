@@ -5,6 +5,7 @@ pub mod child;
 mod exit;
 pub mod output;
 pub mod progress;
+pub mod reader;
 mod session;
 mod sink;
 pub mod supervise;

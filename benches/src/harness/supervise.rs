@@ -35,6 +35,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::args::{Args, HELP};
+use super::reader;
 use super::session::{CHILD, Session};
 use super::sink::{MARKER, PREFIX, Prepared, SINK};
 use super::terminal::{complain, fail, say};
@@ -69,6 +70,10 @@ pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
         return main_child(Session::without_sink(args));
     }
     match Session::inherited(&args) {
+        Ok(Some(session)) if session.args().mode.as_deref() == Some(reader::MODE) => match reader::run() {
+            Ok(never) => match never {},
+            Err(e) => fail(2, e),
+        },
         Ok(Some(session)) => main_child(session),
         Ok(None) => supervise(&args).map_or_else(|e| fail(2, e), ExitCode::from),
         Err(e) => fail(2, e),

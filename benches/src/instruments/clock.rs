@@ -7,7 +7,17 @@ use rustix::time::{ClockId, clock_gettime};
 /// Returns the CPU time that the calling thread has used.
 #[must_use]
 pub fn thread_cpu() -> Duration {
-    let t = clock_gettime(ClockId::ThreadCPUTime);
+    duration(ClockId::ThreadCPUTime)
+}
+
+/// Returns the CPU time that all threads of this process have used.
+#[must_use]
+pub fn process_cpu() -> Duration {
+    duration(ClockId::ProcessCPUTime)
+}
+
+fn duration(of: ClockId) -> Duration {
+    let t = clock_gettime(of);
     // Neither part is ever negative.
     Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or(0))
 }
