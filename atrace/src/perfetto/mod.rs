@@ -14,6 +14,7 @@ pub(crate) mod producer;
 mod recording;
 #[cfg(feature = "service")]
 pub mod service;
+mod standing;
 mod told;
 mod trace_file;
 mod writer;
@@ -21,8 +22,8 @@ mod writer;
 use std::path::Path;
 use std::{fmt, io};
 
-use self::link::Standing;
 pub use self::recording::Recording;
+use self::standing::Standing;
 use crate::{AtraceTag, refresh, watch};
 
 /// Makes this process a producer of Perfetto's data source `track_event`, for good.

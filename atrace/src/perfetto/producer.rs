@@ -1,6 +1,6 @@
 //! This process as a producer: whether it is one, and the events that it writes.
 //!
-//! The socket's thread (`link.rs`) opens and closes sessions; each event is written for every open one that wants its
+//! The socket's thread (`link`) opens and closes sessions; each event is written for every open one that wants its
 //! tags, by a writer of its thread (`writer.rs`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,9 +13,9 @@ use atrace_sys::perfetto::pool::Shared;
 use atrace_sys::process::Undisturbed;
 
 use super::link;
-pub(crate) use super::link::Standing;
 use super::packet::{self, Described, Long};
 pub(crate) use super::packet::{Amount, Type};
+pub(crate) use super::standing::Standing;
 use super::writer::{Event, LOST, POOL, PROCESS_TRACK, Place, Writer, process_track};
 use crate::AtraceTag;
 use crate::args as text;

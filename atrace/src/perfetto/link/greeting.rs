@@ -1,0 +1,108 @@
+//! The greeting: which methods the service has, whose memory is used, and what this process has to offer.
+
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::Ordering;
+
+use atrace_sys::perfetto::abi;
+use atrace_sys::perfetto::memory::Arena;
+use atrace_sys::perfetto::proto::Reader;
+use atrace_sys::perfetto::wire::{self, Body, Command};
+use atrace_sys::process;
+
+use super::requests::{COMMANDS, COMMIT, INITIALIZE, METHODS, REGISTER, SYNC};
+use super::{ARENA, Link, PAGES};
+use crate::perfetto::category;
+use crate::perfetto::standing::{Gone, Standing};
+
+impl Link {
+    pub(super) fn introduce(&mut self) -> Result<(), Gone> {
+        self.request += 1;
+        let bytes = wire::bind(&mut self.scratch, self.request, "ProducerPort").ok_or(Gone::Unable)?;
+        self.outbox.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    pub(super) fn handle(
+        &mut self,
+        request: u64,
+        body: Body<'_>,
+        say: &impl Fn(Standing),
+    ) -> Result<(), Gone> {
+        match body {
+            Body::Bound(bound) if self.methods[COMMIT].is_none() => {
+                for (name, method) in wire::methods(bound).ok_or(Gone::Unable)? {
+                    if let Some(known) = METHODS.iter().position(|known| *known == name) {
+                        self.methods[known] = Some(method);
+                    }
+                }
+                if [INITIALIZE, REGISTER, COMMIT, COMMANDS]
+                    .iter()
+                    .any(|needed| self.methods[*needed].is_none())
+                {
+                    return Err(Gone::Unable);
+                }
+                self.initialize()
+            }
+            Body::Reply { is_success, reply, .. } if request == self.initialize => {
+                if !is_success {
+                    return Err(Gone::Unable);
+                }
+                let is_ours = Reader::first(reply, 1).is_some_and(|value| value.number() != 0);
+                if !is_ours && let Some(arena) = self.arena.take() {
+                    arena.retire(); // Memory will come along with SetupTracing.
+                }
+                self.register()
+            }
+            Body::Reply { is_success: true, reply, .. } if request == self.commands => {
+                self.obey(Command::read(reply)?)
+            }
+            Body::Reply { .. } if request == self.sync && !self.is_settled => {
+                // Sessions that were there have been told of by now.
+                self.is_settled = true;
+                say(Standing::Connected);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn initialize(&mut self) -> Result<(), Gone> {
+        let (arena, file) = Arena::make(PAGES).map_err(Gone::Memory)?;
+        self.use_arena(arena);
+        self.initialize = process::with_argv0(|name| {
+            let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
+            let size = (PAGES as usize * abi::PAGE) as u64;
+            self.invoke(INITIALIZE, true, |arguments| {
+                arguments.number(1, abi::PAGE as u64).number(2, size).bytes(3, &name[..name.len().min(255)]);
+                // smb_scraping_mode: enabled; producer_provided_shmem; sdk_version
+                arguments.number(4, 1).number(6, 1);
+                arguments.bytes(8, concat!("atrace ", env!("CARGO_PKG_VERSION")).as_bytes());
+            })
+        })?;
+        self.send(Some(file.as_raw_fd()))
+    }
+
+    pub(super) fn use_arena(&mut self, arena: &'static Arena) {
+        self.arena = Some(arena);
+        ARENA.store(std::ptr::from_ref(arena).cast_mut(), Ordering::Release);
+    }
+
+    fn register(&mut self) -> Result<(), Gone> {
+        self.commands = self.invoke(COMMANDS, true, |_| ())?;
+        self.invoke(REGISTER, true, |arguments| {
+            arguments.message(1, |source| {
+                // will_notify_on_stop, will_notify_on_start, handles_incremental_state_clear
+                source.bytes(1, b"track_event").number(2, 1).number(3, 1).number(4, 1);
+                source.message(6, |categories| {
+                    for name in category::NAMES {
+                        categories.message(1, |category| {
+                            category.bytes(1, name.as_bytes());
+                        });
+                    }
+                });
+            });
+        })?;
+        self.sync = self.invoke(SYNC, true, |_| ())?;
+        Ok(())
+    }
+}

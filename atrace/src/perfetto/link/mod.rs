@@ -1,0 +1,180 @@
+//! The socket's thread: the connection to the service, and what it has this process do.
+//!
+//! One thread a process, in which no code of the program runs. It connects, tries again with a growing back-off where
+//! nobody listens, opens and closes sessions as it is told, and names completed chunks to the service: every few
+//! milliseconds while there are such, ever more seldom while there are none, at last once a second, and without a session
+//! never. Events never wake it.
+
+mod commits;
+mod greeting;
+mod requests;
+mod sessions;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
+
+use atrace_sys::perfetto::clock::{self, Speed};
+use atrace_sys::perfetto::memory::Arena;
+use atrace_sys::perfetto::pool::{SERVICES, Shared};
+use atrace_sys::perfetto::socket::{self, Refused, Socket};
+use atrace_sys::perfetto::wire::{FRAME_MAX, Method, PREFIX};
+
+use self::requests::METHODS;
+use self::sessions::Running;
+use super::standing::{Gone, Standing};
+use super::writer::POOL;
+
+/// The memory that is shared: 1 MiB, of which what is never written costs nothing.
+const PAGES: u32 = 128;
+const SHORTEST: Duration = Duration::from_millis(4);
+const LONGEST: Duration = Duration::from_secs(1);
+const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
+const LAST_BACK_OFF: Duration = Duration::from_secs(30);
+
+/// The last arena, for a child of fork: see [`leave_memory`].
+static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
+
+/// In a child of fork: what threads of the parent write is not written by it. Async-signal-safe.
+pub(super) fn leave_memory() {
+    // SAFETY: null, or a leaked arena.
+    #[expect(unsafe_code, reason = "a handler of fork finds the arena by a pointer")]
+    if let Some(arena) = unsafe { ARENA.load(Ordering::Relaxed).as_ref() } {
+        arena.retire();
+    }
+}
+
+/// The thread's body.
+pub(super) fn run(shared: &'static Shared, say: impl Fn(Standing), changed: fn()) {
+    atrace_sys::thread::have_descriptors_of_its_own();
+    let mut back_off = FIRST_BACK_OFF;
+    loop {
+        match Link::connect(shared, changed) {
+            Ok(mut link) => {
+                back_off = FIRST_BACK_OFF;
+                let gone = link.serve(&say);
+                link.close_all();
+                say(Standing::Gone(gone));
+            }
+            Err(refused) => say(Standing::Refused(refused)),
+        }
+        std::thread::sleep(back_off);
+        back_off = LAST_BACK_OFF.min(back_off * 2);
+    }
+}
+
+/// A connection.
+struct Link {
+    shared: &'static Shared,
+    /// Called when sessions want other tags than before.
+    changed: fn(),
+    socket: Socket,
+    /// What was received and is not whole yet.
+    inbox: Vec<u8>,
+    /// What is to be sent.
+    outbox: Vec<u8>,
+    scratch: Box<[u8]>,
+    request: u64,
+    methods: [Option<Method>; METHODS.len()],
+    /// The requests whose replies are waited for.
+    initialize: u64,
+    commands: u64,
+    sync: u64,
+    arena: Option<&'static Arena>,
+    /// A descriptor that came along with something, until it is asked for.
+    received: Option<OwnedFd>,
+    running: [Option<Running>; SERVICES],
+    /// Sessions that have ended with a thread in the middle of an event, a bit for each.
+    draining: u32,
+    /// Of the writers of how many threads the service knows that are of such sessions.
+    leaving: [usize; SERVICES],
+    speed: Speed,
+    anchored: u64,
+    is_settled: bool,
+    /// As often are those told again that sessions want other tags.
+    tell_again: u8,
+}
+
+impl Link {
+    fn connect(shared: &'static Shared, changed: fn()) -> Result<Self, Refused> {
+        let (name, trust) = socket::producers();
+        let socket = Socket::connect(&name, trust)?;
+        Ok(Self {
+            shared,
+            changed,
+            socket,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            scratch: vec![0; FRAME_MAX + PREFIX].into_boxed_slice(),
+            request: 0,
+            methods: [None; METHODS.len()],
+            initialize: 0,
+            commands: 0,
+            sync: 0,
+            arena: None,
+            received: None,
+            running: [None; SERVICES],
+            draining: 0,
+            leaving: [0; SERVICES],
+            speed: Speed::default(),
+            anchored: 0,
+            is_settled: false,
+            tell_again: 0,
+        })
+    }
+
+    /// Does what the service says until it is gone.
+    fn serve(&mut self, say: &impl Fn(Standing)) -> Gone {
+        // The counter's speed is known by the time that a session comes.
+        self.anchor();
+        match self.introduce().and_then(|()| self.attend(say)) {
+            Ok(never) => match never {},
+            Err(gone) => gone,
+        }
+    }
+
+    fn attend(&mut self, say: &impl Fn(Standing)) -> Result<std::convert::Infallible, Gone> {
+        let mut period = SHORTEST;
+        loop {
+            let is_idle = self.running.iter().all(Option::is_none) && self.draining == 0;
+            let is_new = self.anchored == 0 || self.is_speed_unknown() || self.tell_again > 0;
+            let timeout = if is_idle && !is_new { None } else { Some(period) };
+            self.send(None)?;
+            let is_told = self.socket.wait(timeout);
+            if is_told {
+                self.receive(say)?;
+            }
+            // Soon again where something happens: a session that starts is followed by events, which may fill the memory
+            // in some milliseconds.
+            period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(period * 2) };
+        }
+    }
+
+    /// What is to be done now and then; tells whether there was something.
+    fn tick(&mut self) -> Result<bool, Gone> {
+        // Who was told may have been about to sleep, and missed it.
+        if self.tell_again > 0 {
+            self.tell_again -= 1;
+            (self.changed)();
+        }
+        let now = clock::asked();
+        if now.wrapping_sub(self.anchored) > 900_000_000 || self.is_speed_unknown() {
+            self.anchor();
+            POOL.look_for_ended(|session, writer| writer.finish(session.epoch.now()));
+        }
+        self.drain();
+        self.make_known()?;
+        let is_any = self.commit(None)?;
+        self.unregister()?;
+        Ok(is_any)
+    }
+
+    fn is_speed_unknown(&self) -> bool {
+        !self.speed.is_known() && clock::asked().wrapping_sub(self.anchored) < 1_000_000_000
+    }
+
+    fn anchor(&mut self) {
+        clock::anchor(&mut self.speed);
+        self.anchored = clock::asked();
+    }
+}
