@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
 
-use atrace::NameWriter;
+use atrace::{Enabled, NameWriter};
 use tracing_core::field::{Field, Visit};
 use tracing_core::{Event, Metadata};
 
@@ -209,7 +209,10 @@ impl Visit for FieldText<'_, '_> {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // The message comes first, if there is one.
-        if matches!(self.of, Of::Event { .. }) && field.name() == MESSAGE && self.is_first() {
+        if let Of::Event { start, .. } = self.of
+            && self.writer.__len() == start
+            && field.name() == MESSAGE
+        {
             let _ = write!(self.writer, "{value:?}");
             return;
         }
@@ -227,34 +230,35 @@ pub(crate) fn has_counter(metadata: &Metadata<'_>) -> bool {
     metadata.fields().iter().any(|field| field.name().starts_with(COUNTER))
 }
 
-/// Calls `counter` with the names and values of the event's counters; tells whether there is something else
-/// to be shown.
-pub(crate) fn each_counter(event: &Event<'_>, counter: impl FnMut(&'static str, i64)) -> bool {
-    let mut counters = Counters { counter, others: false, found: false };
+/// Writes the event's counters, those with a fraction if they are; tells whether there is something else to be shown.
+#[inline(never)]
+pub(crate) fn write_counters(event: &Event<'_>, enabled: Enabled, fractions: bool) -> bool {
+    let mut counters = Counters { enabled, fractions, others: false, found: false };
     event.record(&mut counters);
     counters.others || !counters.found
 }
 
-/// Looks at integers and formats nothing: no code of the program runs.
-struct Counters<F> {
-    counter: F,
+/// Looks at numbers and formats nothing: no code of the program runs.
+struct Counters {
+    enabled: Enabled,
+    fractions: bool,
     found: bool,
     others: bool,
 }
 
-impl<F: FnMut(&'static str, i64)> Counters<F> {
+impl Counters {
     fn integer(&mut self, field: &Field, value: impl TryInto<i64>, beyond: i64) {
         match field.name().strip_prefix(COUNTER) {
             Some(name) => {
                 self.found = true;
-                (self.counter)(name, value.try_into().unwrap_or(beyond));
+                self.enabled.int64(name, value.try_into().unwrap_or(beyond));
             }
             None => self.others = true,
         }
     }
 }
 
-impl<F: FnMut(&'static str, i64)> Visit for Counters<F> {
+impl Visit for Counters {
     fn record_i64(&mut self, field: &Field, value: i64) {
         self.integer(field, value, i64::MAX);
     }
@@ -269,6 +273,16 @@ impl<F: FnMut(&'static str, i64)> Visit for Counters<F> {
 
     fn record_u128(&mut self, field: &Field, value: u128) {
         self.integer(field, value, i64::MAX);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        match field.name().strip_prefix(COUNTER) {
+            Some(name) if self.fractions => {
+                self.found = true;
+                self.enabled.f64(name, value);
+            }
+            _ => self.others = true,
+        }
     }
 
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {

@@ -197,6 +197,7 @@ impl Kept {
 
     /// Takes a holder away; with the last one the span closes: its async slice ends, its slot is free. Tells
     /// whether it did.
+    #[inline(never)]
     pub(crate) fn release(self) -> bool {
         let Some(slot) = slot(low(self.0)) else { return false };
         if !slot.life.release(high(self.0)) {

@@ -152,7 +152,9 @@ macro_rules! record_as_layer {
         }
 
         fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-            self.recorder.event(event);
+            if self.recorder.may_be_enabled() {
+                self.recorder.event(event);
+            }
         }
 
         fn on_enter(&self, id: &Id, context: Context<'_, S>) {

@@ -145,6 +145,7 @@ impl Recorder {
         self.enabled().is_some_and(|enabled| enabled.__for_perfetto().is_some())
     }
 
+    #[inline]
     fn enabled(&self) -> Option<Enabled> {
         self.prepared.glance().and_then(Glance::enabled)
     }
@@ -232,24 +233,15 @@ impl Recorder {
         entered::exit(self.owner, id);
     }
 
-    #[inline]
-    pub(crate) fn event(&self, event: &Event<'_>) {
-        if let Some(glance) = self.prepared.glance() {
-            self.event_while_on(glance, event);
-        }
-    }
-
+    /// Writes an event. A call, behind [`may_be_enabled`](Self::may_be_enabled): what is off does not come here.
     #[inline(never)]
-    fn event_while_on(&self, glance: Glance, event: &Event<'_>) {
-        let Some(enabled) = glance.enabled() else { return };
+    pub(crate) fn event(&self, event: &Event<'_>) {
+        let Some(enabled) = self.enabled() else { return };
         if enabled.__for_perfetto().is_some() {
             return typed::event(enabled, event, self.fields);
         }
-        if fields::has_counter(event.metadata()) {
-            let others = fields::each_counter(event, |name, value| enabled.int64(name, value));
-            if !others {
-                return;
-            }
+        if fields::has_counter(event.metadata()) && !fields::write_counters(event, enabled, false) {
+            return;
         }
         enabled.instant_with(|writer| fields::write_event(event, self.fields, writer));
     }

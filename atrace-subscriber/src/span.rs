@@ -79,6 +79,7 @@ impl Span {
     }
 
     /// Takes a holder of what is kept away, if anything is; tells whether that closes the span.
+    #[inline]
     pub(crate) fn release(self) -> bool {
         self.in_slot().is_some_and(Kept::release)
     }

@@ -16,12 +16,8 @@ use crate::fields::{self, COUNTER, MESSAGE, TRACK};
 /// Writes an event: its counters, and an instant named by its message, or as its callsite.
 pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
-    if fields::has_counter(metadata) {
-        let mut counters = Counters { enabled, others: false, found: false };
-        event.record(&mut counters);
-        if counters.found && !counters.others {
-            return;
-        }
+    if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
+        return;
     }
     let known = Known(metadata);
     let site = known.site();
@@ -163,56 +159,5 @@ impl Visit for Arguments<'_, '_> {
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         self.formatted(field, false, format_args!("{value}"));
-    }
-}
-
-/// Looks at numbers and formats nothing: no code of the program runs.
-struct Counters {
-    enabled: Enabled,
-    found: bool,
-    others: bool,
-}
-
-impl Counters {
-    fn integer(&mut self, field: &Field, value: impl TryInto<i64>, beyond: i64) {
-        match field.name().strip_prefix(COUNTER) {
-            Some(name) => {
-                self.found = true;
-                self.enabled.int64(name, value.try_into().unwrap_or(beyond));
-            }
-            None => self.others = true,
-        }
-    }
-}
-
-impl Visit for Counters {
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.integer(field, value, i64::MAX);
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.integer(field, value, i64::MAX);
-    }
-
-    fn record_i128(&mut self, field: &Field, value: i128) {
-        self.integer(field, value, if value < 0 { i64::MIN } else { i64::MAX });
-    }
-
-    fn record_u128(&mut self, field: &Field, value: u128) {
-        self.integer(field, value, i64::MAX);
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        match field.name().strip_prefix(COUNTER) {
-            Some(name) => {
-                self.found = true;
-                self.enabled.f64(name, value);
-            }
-            None => self.others = true,
-        }
-    }
-
-    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {
-        self.others = true;
     }
 }

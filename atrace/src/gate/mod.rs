@@ -51,19 +51,24 @@ pub(crate) fn glance(tag: AtraceTag) -> Option<Glance> {
 
 /// The bits that a question about a tag is about; worth keeping where the tag is no constant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mask(u64);
+pub(crate) struct Mask {
+    local: u64,
+    /// The tags alone.
+    foreign: u32,
+}
 
 impl Mask {
     #[inline(always)]
     pub(crate) const fn of(tag: AtraceTag) -> Self {
-        Self(CHANGED | (tag.bits() & TAGS))
+        let tags = tag.bits() & TAGS;
+        Self { local: CHANGED | tags, foreign: tags as u32 }
     }
 
     /// As [`glance`].
     #[inline(always)]
     pub(crate) fn glance(self) -> Option<Glance> {
         let (local, foreign) = GATE.look();
-        let found = (local & self.0) | (foreign & self.0 & TAGS);
+        let found = (local & self.local) | (foreign & u64::from(self.foreign));
         (found != 0).then_some(Glance(found))
     }
 }
@@ -113,8 +118,9 @@ mod tests {
     fn the_bits_of_the_word_do_not_overlap() {
         assert_eq!(CHANGED, 0xffff_ffff_4000_0000);
         assert_eq!((PARKED, CLAIMED, TAGS), (0x8000_0000, 0x4000_0000, 0x0fff_ffff));
-        assert_eq!(Mask::of(AtraceTag::App).0, CHANGED | 1 << 12);
-        assert_eq!(Mask::of(AtraceTag::NotReady).0, CHANGED);
+        let of = |tag| (Mask::of(tag).local, Mask::of(tag).foreign);
+        assert_eq!(of(AtraceTag::App), (CHANGED | 1 << 12, 1 << 12));
+        assert_eq!(of(AtraceTag::NotReady), (CHANGED, 0));
     }
 
     #[test]

@@ -36,8 +36,8 @@ pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
 pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
     match text.last_chunk() {
         Some(&last) => {
-            let is_suspect = |chunk: &[u8; 16]| are_suspect(u128::from_ne_bytes(*chunk), bar);
-            text.as_chunks().0.iter().any(is_suspect) || is_suspect(&last)
+            let of = |chunk| Suspects::of(u128::from_ne_bytes(chunk), bar);
+            text.as_chunks().0.iter().fold(of(last), |found, chunk| found.or(of(*chunk))).any()
         }
         None => {
             let mut unread = [MaybeUninit::uninit(); 16];
@@ -56,8 +56,8 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
     let both = if let (Some(&first), Some(&last)) = (from.first_chunk::<8>(), from.last_chunk::<8>()) {
         if let (Some(&first), Some(&last)) = (from.first_chunk::<16>(), from.last_chunk::<16>()) {
             put_ends(to, first, last);
-            return are_suspect(u128::from_ne_bytes(first), bar)
-                | are_suspect(u128::from_ne_bytes(last), bar);
+            let of = |chunk| Suspects::of(u128::from_ne_bytes(chunk), bar);
+            return of(first).or(of(last)).any();
         }
         put_ends(to, first, last);
         [u64::from_ne_bytes(first), u64::from_ne_bytes(last)]
@@ -74,7 +74,7 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
     } else {
         return false;
     };
-    are_suspect(u128::from(both[0]) << 64 | u128::from(both[1]), bar)
+    Suspects::of(u128::from(both[0]) << 64 | u128::from(both[1]), bar).any()
 }
 
 /// Writes the first and the last bytes of `to`.
@@ -91,31 +91,65 @@ fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last: [u
     }
 }
 
-/// Tells whether one of the 16 bytes is suspect.
+/// Which of 16 bytes are suspect.
 #[cfg(target_arch = "x86_64")]
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn are_suspect(bytes: u128, bar: bool) -> bool {
-    use std::arch::x86_64::*;
-    // SAFETY: every x86_64 processor has SSE2.
-    unsafe {
-        let bytes = _mm_set_epi64x((bytes >> 64) as i64, bytes as i64);
-        let are = |byte: u8| _mm_cmpeq_epi8(bytes, _mm_set1_epi8(byte as i8));
-        let are_control = _mm_cmpeq_epi8(bytes, _mm_min_epu8(bytes, _mm_set1_epi8(0x1f)));
-        let mut found = _mm_or_si128(are_control, _mm_or_si128(are(0x7f), are(b'<')));
-        if bar {
-            found = _mm_or_si128(found, are(b'|'));
+#[derive(Clone, Copy)]
+struct Suspects(std::arch::x86_64::__m128i);
+
+#[cfg(target_arch = "x86_64")]
+impl Suspects {
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn of(bytes: u128, bar: bool) -> Self {
+        use std::arch::x86_64::*;
+        // SAFETY: every x86_64 processor has SSE2.
+        unsafe {
+            let bytes = _mm_set_epi64x((bytes >> 64) as i64, bytes as i64);
+            let all = |byte: u8| _mm_set1_epi8(byte as i8);
+            let are_control = _mm_cmpeq_epi8(bytes, _mm_min_epu8(bytes, all(0x1f)));
+            let are_delete = _mm_cmpeq_epi8(bytes, all(0x7f));
+            // A `|` is a `<` but for one bit.
+            let angles = if bar { _mm_and_si128(bytes, all(!(b'|' ^ b'<'))) } else { bytes };
+            let are_angles = _mm_cmpeq_epi8(angles, all(b'<'));
+            Self(_mm_or_si128(are_control, _mm_or_si128(are_delete, are_angles)))
         }
-        _mm_movemask_epi8(found) != 0
+    }
+
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { std::arch::x86_64::_mm_or_si128(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn any(self) -> bool {
+        // SAFETY: as above.
+        unsafe { std::arch::x86_64::_mm_movemask_epi8(self.0) != 0 }
     }
 }
 
-/// Tells whether one of the 16 bytes is suspect.
+/// Whether one of 16 bytes is suspect.
 #[cfg(not(target_arch = "x86_64"))]
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn are_suspect(bytes: u128, bar: bool) -> bool {
-    word_is_suspect(bytes as u64, bar) | word_is_suspect((bytes >> 64) as u64, bar)
+#[derive(Clone, Copy)]
+struct Suspects(bool);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Suspects {
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn of(bytes: u128, bar: bool) -> Self {
+        Self(word_is_suspect(bytes as u64, bar) | word_is_suspect((bytes >> 64) as u64, bar))
+    }
+
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    #[inline(always)]
+    fn any(self) -> bool {
+        self.0
+    }
 }
 
 /// Tells whether one of the eight bytes is suspect: exactly, by tests of each byte's high bit into which

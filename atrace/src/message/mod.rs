@@ -151,7 +151,8 @@ impl Message {
         if let Some(name) = name {
             let start = self.len;
             let stays = if kind == Kind::Begin { Stays::Bar } else { Stays::Text };
-            let mut writer = NameWriter { limit: MESSAGE_MAX - tail, stays, unchecked: false, message: self };
+            let limit = MESSAGE_MAX - tail;
+            let mut writer = NameWriter { first: start, limit, stays, unchecked: false, message: self };
             name(&mut writer);
             if writer.unchecked {
                 self.check(start, stays);
@@ -177,7 +178,8 @@ impl Message {
 
     /// Has `name` write a text that is no message: nothing is replaced in it, and it is cut at the same length.
     pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
-        name(&mut NameWriter { limit: MESSAGE_MAX, stays: Stays::All, unchecked: false, message: self });
+        let (first, limit, stays) = (NOWHERE, MESSAGE_MAX, Stays::All);
+        name(&mut NameWriter { first, limit, stays, unchecked: false, message: self });
         // SAFETY: all of it are strings, cut between characters.
         unsafe { str::from_utf8_unchecked(self.bytes()) }
     }
@@ -368,13 +370,18 @@ fn replaced(byte: u8, stays: Stays) -> u8 {
 /// so that `write!` of a huge value stops early.
 pub struct NameWriter<'a> {
     message: &'a mut Message,
+    /// Where a piece is the first one of a name, which is looked at while it is copied: many names are one piece.
+    first: usize,
     /// The length of the message that the name may fill it up to; lowered to the present one when text was cut.
     limit: usize,
     stays: Stays,
-    /// Something was appended as it is. Pieces that a formatter brings are small and many: looking at each
-    /// costs several times what looking at all of them at the end does.
+    /// Something was appended as it is, and not looked at or found suspect. Pieces that a formatter brings are small and
+    /// many: looking at each costs several times what looking at all of them at the end does.
     unchecked: bool,
 }
+
+/// In place of [`NameWriter::first`], where nothing is looked at.
+const NOWHERE: usize = usize::MAX;
 
 impl NameWriter<'_> {
     /// Appends `text`.

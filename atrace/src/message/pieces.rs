@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use crate::panics::{PANICKED, is_caught};
 
 use super::copy::{SHORT, copy_short};
-use super::{MESSAGE_MAX, Message, NameWriter, Stays, cut};
+use super::{MESSAGE_MAX, Message, NOWHERE, NameWriter, Stays, cut};
 
 impl NameWriter<'_> {
     /// Appends the pieces, one behind the other, as [`push_str`](Self::push_str) would.
@@ -30,7 +30,8 @@ impl NameWriter<'_> {
         let mut at = start;
         for piece in pieces {
             // SAFETY: `at + piece.len()` is at most `end`, and so within the buffer: `limit` is at most MESSAGE_MAX.
-            unsafe { put(piece, self.message.buffer.as_mut_ptr().add(at)) };
+            let place = unsafe { self.message.buffer.get_unchecked_mut(at..at + piece.len()) };
+            put(piece, place);
             at += piece.len();
         }
         self.message.len = at;
@@ -86,9 +87,15 @@ impl fmt::Write for NameWriter<'_> {
         if text.len() >= SHORT || start + text.len() >= self.limit {
             return self.write_long(text);
         }
-        self.unchecked = true;
         // SAFETY: the piece ends below `limit`, and so within the buffer.
-        unsafe { put(text, self.message.buffer.as_mut_ptr().add(start)) };
+        let place = unsafe { self.message.buffer.get_unchecked_mut(start..start + text.len()) };
+        if start == self.first {
+            // Whether a `|` may stay is asked where there is one.
+            self.unchecked |= copy_short(text.as_bytes(), place, true);
+        } else {
+            self.unchecked = true;
+            put(text, place);
+        }
         self.message.len = start + text.len();
         Ok(())
     }
@@ -104,6 +111,7 @@ pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: imp
     let mut message = Message::new();
     let written = write(&mut NameWriter {
         message: &mut message,
+        first: NOWHERE,
         limit: MESSAGE_MAX,
         stays: Stays::Bar,
         unchecked: false,
@@ -138,16 +146,10 @@ fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// Copies the piece.
-///
-/// # Safety
-///
-/// There is room for it at `to`.
+/// Copies the piece to where there is room for it.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-unsafe fn put(piece: &str, to: *mut MaybeUninit<u8>) {
-    // SAFETY: as promised; the buffer is borrowed mutably.
-    let to = unsafe { std::slice::from_raw_parts_mut(to, piece.len()) };
+fn put(piece: &str, to: &mut [MaybeUninit<u8>]) {
     if piece.len() < SHORT {
         copy_short(piece.as_bytes(), to, false);
     } else {
