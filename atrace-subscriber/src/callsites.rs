@@ -30,6 +30,18 @@ impl Bucket {
     const fn new() -> Self {
         Self { metadata: OnceRef::new(), told: Number::new() }
     }
+
+    /// That of the callsite with this metadata, if it is numbered.
+    #[inline(always)]
+    fn of(metadata: &'static Metadata<'static>) -> Option<&'static Self> {
+        let first = &FIRST_PART[hash(metadata) % FIRST];
+        if first.is_of(metadata) { Some(first) } else { Callsite::search(metadata)?.bucket() }
+    }
+
+    #[inline(always)]
+    fn is_of(&self, metadata: &'static Metadata<'static>) -> bool {
+        self.metadata.get().is_some_and(|present| std::ptr::eq(present, metadata))
+    }
 }
 
 static FIRST_PART: [Bucket; FIRST] = [const { Bucket::new() }; FIRST];
@@ -59,8 +71,7 @@ impl Callsite {
     #[inline(always)]
     pub(crate) fn known(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = hash(metadata) % FIRST;
-        let is_here = FIRST_PART[at].metadata.get().is_some_and(|present| std::ptr::eq(present, metadata));
-        is_here.then_some(Self(at as u32))
+        FIRST_PART[at].is_of(metadata).then_some(Self(at as u32))
     }
 
     #[cold]
@@ -113,23 +124,18 @@ impl Known {
     /// It, as an event has it: with a number, unless there are too many.
     #[inline]
     pub(crate) fn site(&self) -> Site<'_> {
-        let bucket = Callsite::of(self.0).and_then(Callsite::bucket);
-        Site::new(bucket.map(|bucket| &bucket.told), self.0.name(), self)
-    }
-}
-
-impl About for Known {
-    #[inline]
-    fn level(&self) -> u8 {
-        match *self.0.level() {
+        let level = match *self.0.level() {
             Level::ERROR => 1,
             Level::WARN => 2,
             Level::INFO => 3,
             Level::DEBUG => 4,
             Level::TRACE => 5,
-        }
+        };
+        Site::new(Bucket::of(self.0).map(|bucket| &bucket.told), self.0.name(), level, self)
     }
+}
 
+impl About for Known {
     fn target(&self) -> &str {
         self.0.target()
     }

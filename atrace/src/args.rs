@@ -8,7 +8,7 @@
 use std::fmt::{self, Write as _};
 use std::mem::MaybeUninit;
 
-use crate::message::NameWriter;
+use crate::message::{NameWriter, SHORT, put_piece};
 use crate::panics::{PANICKED, is_caught};
 
 /// An argument of an event: its name and a value, or a flow.
@@ -105,11 +105,9 @@ pub struct Encoder {
     /// Initialised up to `len`.
     bytes: [MaybeUninit<u8>; ARGS_MAX],
     len: usize,
-    /// Where the text of a value ends that is written.
+    /// Where the text of a value ends that is written, but for what ends it if it is cut; 0: it was cut.
     limit: usize,
     left_out: u32,
-    /// It was cut there.
-    is_cut: bool,
 }
 
 impl Default for Encoder {
@@ -127,18 +125,33 @@ impl fmt::Debug for Encoder {
 impl Encoder {
     /// Without arguments.
     #[inline(always)]
-    pub const fn new() -> Self {
-        Self { bytes: [MaybeUninit::uninit(); ARGS_MAX], len: 0, limit: 0, left_out: 0, is_cut: false }
+    pub fn new() -> Self {
+        // Each byte by itself: as one constant, all of it would be written.
+        Self { bytes: [const { MaybeUninit::uninit() }; ARGS_MAX], len: 0, limit: 0, left_out: 0 }
     }
 
     const fn room(&self) -> usize {
         ARGS_MAX - LEFT_OUT_ROOM - self.len
     }
 
+    /// The place of the next bytes, if there is room for them.
+    #[inline(always)]
+    fn next(&mut self, len: usize) -> Option<&mut [MaybeUninit<u8>]> {
+        self.bytes.get_mut(self.len..self.len + len)
+    }
+
     /// Appends bytes that there is room for.
     #[inline(always)]
-    fn put(&mut self, bytes: &[u8]) {
-        if let Some(place) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        if let Some(place) = self.next(N).and_then(<[_]>::first_chunk_mut::<N>) {
+            *place = bytes.map(MaybeUninit::new);
+            self.len += N;
+        }
+    }
+
+    /// Appends bytes that there is room for.
+    fn put_all(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.next(bytes.len()) {
             // SAFETY: initialised bytes are bytes that may be uninitialised; they are only read.
             let bytes = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) };
             place.copy_from_slice(bytes);
@@ -146,21 +159,17 @@ impl Encoder {
         }
     }
 
+    #[inline(always)]
     fn varint(&mut self, mut value: u64) {
         while value > 0x7f {
-            self.put(&[value as u8 | 0x80]);
+            self.put([value as u8 | 0x80]);
             value >>= 7;
         }
-        self.put(&[value as u8]);
+        self.put([value as u8]);
     }
 
-    /// Keeps room for a length of two bytes.
-    fn later(&mut self) -> usize {
-        self.put(&[0x80, 0]);
-        self.len
-    }
-
-    /// Writes the length of what was put from `start` on.
+    /// Writes the length of what was put from `start` on, for which two bytes were kept before it.
+    #[inline(always)]
     fn close(&mut self, start: usize) {
         let len = self.len - start;
         if let Some([low, high]) = self.bytes.get_mut(start - 2..start) {
@@ -177,16 +186,18 @@ impl Encoder {
             self.left_out += 1;
             return;
         }
-        self.put(&[0x22]); // debug_annotations
-        let start = self.later();
+        let start = self.len + 3;
+        // debug_annotations, its length, which is known later, and the name.
         match key {
             Key::Told(site, at) => {
                 let number = key_number(site, at);
-                self.put(&[0x08, number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8]);
+                let [low, middle, high] =
+                    [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8];
+                self.put([0x22, 0, 0, 0x08, low, middle, high]);
             }
             Key::Text(_) => {
-                self.put(&[0x52, text.len() as u8]);
-                self.put(text.as_bytes());
+                self.put([0x22, 0, 0, 0x52, text.len() as u8]);
+                self.put_all(text.as_bytes());
             }
         }
         value(self);
@@ -196,14 +207,14 @@ impl Encoder {
     /// Adds an argument.
     #[inline]
     pub fn bool(&mut self, key: Key<'_>, value: bool) {
-        self.argument(key, |encoder| encoder.put(&[0x10, value.into()]));
+        self.argument(key, |encoder| encoder.put([0x10, value.into()]));
     }
 
     /// Adds an argument.
     #[inline]
     pub fn uint(&mut self, key: Key<'_>, value: u64) {
         self.argument(key, |encoder| {
-            encoder.put(&[0x18]);
+            encoder.put([0x18]);
             encoder.varint(value);
         });
     }
@@ -212,7 +223,7 @@ impl Encoder {
     #[inline]
     pub fn int(&mut self, key: Key<'_>, value: i64) {
         self.argument(key, |encoder| {
-            encoder.put(&[0x20]);
+            encoder.put([0x20]);
             encoder.varint(value.cast_unsigned());
         });
     }
@@ -221,8 +232,8 @@ impl Encoder {
     #[inline]
     pub fn float(&mut self, key: Key<'_>, value: f64) {
         self.argument(key, |encoder| {
-            encoder.put(&[0x29]);
-            encoder.put(&value.to_le_bytes());
+            encoder.put([0x29]);
+            encoder.put(value.to_le_bytes());
         });
     }
 
@@ -230,10 +241,9 @@ impl Encoder {
     #[inline(always)]
     fn text(&mut self, key: Key<'_>, write: impl FnOnce(&mut Self)) {
         self.argument(key, |encoder| {
-            encoder.put(&[0x32]);
-            let start = encoder.later();
-            encoder.limit = start + VALUE_MAX.min(encoder.room());
-            encoder.is_cut = false;
+            encoder.put([0x32, 0, 0]);
+            let start = encoder.len;
+            encoder.limit = start + VALUE_MAX.min(encoder.room()) - CUT.len();
             write(encoder);
             encoder.close(start);
         });
@@ -264,7 +274,7 @@ impl Encoder {
     #[inline]
     pub fn flow(&mut self, number: u64) {
         if self.room() >= FLOW_ROOM {
-            self.put(&flow(number));
+            self.put(flow(number));
         }
     }
 
@@ -272,7 +282,7 @@ impl Encoder {
     #[inline]
     pub fn encoded(&mut self, bytes: &[u8]) {
         if self.room() >= bytes.len() {
-            self.put(bytes);
+            self.put_all(bytes);
         } else {
             self.left_out += 1;
         }
@@ -313,24 +323,37 @@ impl Encoder {
     fn say_left_out(&mut self) {
         const NAME: &[u8] = b"left_out";
         let left_out = std::mem::take(&mut self.left_out).min(0x3fff);
-        self.put(&[0x22, 5 + NAME.len() as u8, 0x52, NAME.len() as u8]);
-        self.put(NAME);
-        self.put(&[0x18, left_out as u8 | 0x80, (left_out >> 7) as u8]);
+        self.put([0x22, 5 + NAME.len() as u8, 0x52, NAME.len() as u8]);
+        self.put_all(NAME);
+        self.put([0x18, left_out as u8 | 0x80, (left_out >> 7) as u8]);
+    }
+
+    #[inline(never)]
+    fn write_long(&mut self, text: &str) -> fmt::Result {
+        if self.limit == 0 {
+            return Err(fmt::Error);
+        }
+        let part = cut(text, self.limit - self.len);
+        self.put_all(part.as_bytes());
+        if part.len() < text.len() {
+            self.put_all(CUT.as_bytes());
+            self.limit = 0;
+            return Err(fmt::Error);
+        }
+        Ok(())
     }
 }
 
 /// Appends to a text: what has no room is cut, and `…` says so.
 impl fmt::Write for Encoder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.is_cut {
-            return Err(fmt::Error);
+        // What is rare is elsewhere, and so this is without a frame.
+        if text.len() >= SHORT || self.len + text.len() > self.limit {
+            return self.write_long(text);
         }
-        let part = cut(text, self.limit - CUT.len() - self.len);
-        self.put(part.as_bytes());
-        if part.len() < text.len() {
-            self.put(CUT.as_bytes());
-            self.is_cut = true;
-            return Err(fmt::Error);
+        if let Some(place) = self.next(text.len()) {
+            put_piece(text, place);
+            self.len += text.len();
         }
         Ok(())
     }
@@ -347,8 +370,12 @@ pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
 }
 
 /// Cuts a text to so many bytes, between characters.
+#[inline]
 pub(crate) fn cut(text: &str, max: usize) -> &str {
-    let mut end = text.len().min(max);
+    if text.len() <= max {
+        return text;
+    }
+    let mut end = max;
     while !text.is_char_boundary(end) {
         end -= 1; // 0 is a boundary.
     }

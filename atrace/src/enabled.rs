@@ -139,12 +139,14 @@ impl Enabled {
 
     /// Writes an instant with encoded arguments, named as its callsite where no name is given.
     #[doc(hidden)]
+    #[inline(always)]
     pub fn __instant(self, site: Site<'_>, name: Option<&str>, args: &[u8]) {
         producer::rich(Type::Instant, (self.tag & AtraceTag::ValidMask).bits(), (Some(site), name), 0, args);
     }
 
     /// Begins a slice with encoded arguments, named as its callsite; part of a flow, unless that is 0.
     #[doc(hidden)]
+    #[inline(always)]
     pub fn __begin(self, site: Site<'_>, flow: u64, args: &[u8]) -> Slice {
         let tags = (self.tag & AtraceTag::ValidMask).bits();
         let is_written = producer::rich(Type::Begin, tags, (Some(site), None), flow, args);

@@ -52,10 +52,14 @@ impl Anchors {
         Self { made: AtomicU32::new(0), anchors: [const { Anchor::none() }; 2] }
     }
 
-    /// The time of a count; `None` where no anchor is near enough.
+    /// The time of the count that `ticks` tells, which is asked where there is an anchor; `None` where none is near enough.
     #[inline(always)]
-    fn scale(&self, ticks: u64) -> Option<u64> {
+    fn scale(&self, ticks: impl FnOnce() -> u64) -> Option<u64> {
         let made = self.made.load(Ordering::Acquire);
+        if made == 0 {
+            return None;
+        }
+        let ticks = ticks();
         let anchor = &self.anchors[(made & 1) as usize];
         let since = ticks.wrapping_sub(anchor.ticks.load(Ordering::Relaxed));
         let reach = anchor.reach.load(Ordering::Relaxed);
@@ -138,12 +142,7 @@ static ANCHORS: Anchors = Anchors::new();
 #[inline(always)]
 pub fn now() -> u64 {
     // Without an anchor the counter is perhaps not allowed: to read it would end the process.
-    if ANCHORS.made.load(Ordering::Relaxed) != 0
-        && let Some(ns) = ANCHORS.scale(counter())
-    {
-        return ns;
-    }
-    asked()
+    ANCHORS.scale(counter).unwrap_or_else(asked)
 }
 
 /// As [`now`], from the system.
@@ -253,16 +252,16 @@ mod tests {
     #[test]
     fn a_count_is_scaled_near_its_anchor_only() {
         let anchors = Anchors::new();
-        assert_eq!(anchors.scale(0), None);
+        assert_eq!(anchors.scale(|| 0), None);
         // Half a nanosecond a tick.
         anchors.set(1000, 5_000, 1 << (SHIFT - 1));
-        assert_eq!(anchors.scale(1000), Some(5_000));
-        assert_eq!(anchors.scale(3001), Some(6_000));
-        assert_eq!(anchors.scale(1000 + 2 * AGE_MAX_NS), Some(5_000 + AGE_MAX_NS));
-        assert_eq!(anchors.scale(1001 + 2 * AGE_MAX_NS), None);
-        assert_eq!(anchors.scale(999), None);
+        assert_eq!(anchors.scale(|| 1000), Some(5_000));
+        assert_eq!(anchors.scale(|| 3001), Some(6_000));
+        assert_eq!(anchors.scale(|| 1000 + 2 * AGE_MAX_NS), Some(5_000 + AGE_MAX_NS));
+        assert_eq!(anchors.scale(|| 1001 + 2 * AGE_MAX_NS), None);
+        assert_eq!(anchors.scale(|| 999), None);
         anchors.set(0, 0, 0);
-        assert_eq!(anchors.scale(1), None);
+        assert_eq!(anchors.scale(|| 1), None);
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl<'a> EventName<'a> {
     /// The callsite that it is of.
     #[inline(always)]
     pub(crate) fn site(self) -> Option<Site<'a>> {
-        self.number.map(|number| Site { number: number.of(&NEXT), name: self.text, about: None })
+        self.number.map(|number| Site { number: number.of(&NEXT), name: self.text, level: 0, about: None })
     }
 }
 
@@ -88,8 +88,6 @@ impl From<&'static Name> for EventName<'static> {
 
 /// What a tracer built on this crate knows of a callsite beside its name. None of it changes.
 pub trait About: std::fmt::Debug {
-    /// From 1, an error, to 5.
-    fn level(&self) -> u8;
     /// The part of the program.
     fn target(&self) -> &str;
     /// The file and the line.
@@ -104,14 +102,16 @@ pub trait About: std::fmt::Debug {
 pub struct Site<'a> {
     pub(crate) number: u32,
     pub(crate) name: &'a str,
+    /// From 1, an error, to 5, where something is known about it.
+    pub(crate) level: u8,
     pub(crate) about: Option<&'a dyn About>,
 }
 
 impl<'a> Site<'a> {
     /// The callsite with this number, or without one.
     #[inline]
-    pub fn new(number: Option<&Number>, name: &'a str, about: &'a dyn About) -> Self {
-        Self { number: number.map_or(BEYOND, |number| number.of(&NEXT)), name, about: Some(about) }
+    pub fn new(number: Option<&Number>, name: &'a str, level: u8, about: &'a dyn About) -> Self {
+        Self { number: number.map_or(BEYOND, |number| number.of(&NEXT)), name, level, about: Some(about) }
     }
 
     /// How its argument with this name and place among all of them is named.

@@ -47,7 +47,7 @@ pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
 }
 
 /// The length from which a text is long.
-pub(super) const SHORT: usize = 32;
+pub(crate) const SHORT: usize = 32;
 
 /// [`copy`] of less than [`SHORT`] bytes.
 #[cfg_attr(debug_assertions, inline(never))]

@@ -31,7 +31,7 @@ impl NameWriter<'_> {
         for piece in pieces {
             // SAFETY: `at + piece.len()` is at most `end`, and so within the buffer: `limit` is at most MESSAGE_MAX.
             let place = unsafe { self.message.buffer.get_unchecked_mut(at..at + piece.len()) };
-            put(piece, place);
+            put_piece(piece, place);
             at += piece.len();
         }
         self.message.len = at;
@@ -94,7 +94,7 @@ impl fmt::Write for NameWriter<'_> {
             self.unchecked |= copy_short(text.as_bytes(), place, true);
         } else {
             self.unchecked = true;
-            put(text, place);
+            put_piece(text, place);
         }
         self.message.len = start + text.len();
         Ok(())
@@ -149,7 +149,7 @@ fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
 /// Copies the piece to where there is room for it.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn put(piece: &str, to: &mut [MaybeUninit<u8>]) {
+pub(crate) fn put_piece(piece: &str, to: &mut [MaybeUninit<u8>]) {
     if piece.len() < SHORT {
         copy_short(piece.as_bytes(), to, false);
     } else {

@@ -159,7 +159,8 @@ impl Put {
     unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
         if !site.has_number() {
             // SAFETY: the caller has room.
-            return unsafe { self.whole_site(site, has_name) };
+            *self = unsafe { self.whole_site(site, has_name) };
+            return;
         }
         let [low, high] = pair(site.number);
         // SAFETY: the caller has room for 18 bytes.
@@ -167,25 +168,25 @@ impl Put {
             if has_name {
                 self.bytes([0x50, low, high]);
             }
-            if let Some(about) = site.about {
+            if site.about.is_some() {
                 // category_iids, source_location_iid, and of debug_annotations `level`, both by number.
                 self.bytes([0x18, low, high, 0x90, 2, low, high]);
-                self.bytes([0x22, 5, 0x08, LEVEL_NUMBER, 0x88, 1, about.level()]);
+                self.bytes([0x22, 5, 0x08, LEVEL_NUMBER, 0x88, 1, site.level]);
             }
         }
     }
 
-    /// The same without a number.
+    /// The same without a number; returns where the next byte goes.
     #[cold]
     #[inline(never)]
-    unsafe fn whole_site(&mut self, site: &Site<'_>, has_name: bool) {
+    unsafe fn whole_site(mut self, site: &Site<'_>, has_name: bool) -> Self {
         // SAFETY: the caller has room for the texts, cut as here, and 64 bytes more.
         unsafe {
             if has_name {
                 self.bytes([0xba]);
                 self.field(1, cut(site.name, SITE_NAME_MAX));
             }
-            let Some(about) = site.about else { return };
+            let Some(about) = site.about else { return self };
             self.bytes([0xb2]);
             self.field(1, cut(about.target(), SITE_TEXT_MAX));
             if let Some((file, line)) = about.place() {
@@ -199,9 +200,10 @@ impl Put {
             self.bytes([0x22]);
             let level = self.later();
             self.field(0x52, LEVEL);
-            self.field(0x32, level_name(about.level()));
+            self.field(0x32, level_name(site.level));
             self.close(level);
         }
+        self
     }
 
     /// Keeps room for a length of two bytes.
@@ -364,7 +366,11 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
         if let Some(name) = event.name {
             put.bytes([0xba, 1]);
             let text = put.later();
-            put.text(name);
+            if name.len() <= SHORT {
+                put.short_text(name);
+            } else {
+                put.text(name);
+            }
             put.close(text);
         }
         if let Some(site) = &event.site {
@@ -373,7 +379,9 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
         if event.flow != 0 {
             put.bytes(flow(event.flow));
         }
-        put.text(event.args);
+        if !event.args.is_empty() {
+            put.text(event.args);
+        }
         match event.amount {
             None => {}
             Some(Amount::Whole(value)) => {
@@ -619,10 +627,6 @@ mod tests {
     struct Known(usize);
 
     impl crate::callsite::About for Known {
-        fn level(&self) -> u8 {
-            3
-        }
-
         fn target(&self) -> &str {
             "target"
         }
@@ -643,7 +647,7 @@ mod tests {
 
         for (number, len, arguments) in [(FIRST, 0, 0), (BEYOND - 1, 300, 32), (1000, 5000, 1)] {
             let (name, about) = ("n".repeat(len), Known(arguments));
-            let site = Site { number, name: &name, about: Some(&about) };
+            let site = Site { number, name: &name, level: 3, about: Some(&about) };
             let (arena, _) = Arena::make(1).unwrap();
             let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
             let (start, room) = (chunk.at(), chunk.room());
