@@ -53,11 +53,16 @@ impl Service {
     pub fn consumers(&self) -> PathBuf {
         Self::consumers_in(&self.directory)
     }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }

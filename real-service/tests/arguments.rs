@@ -1,37 +1,18 @@
 //! Typed arguments, flows, and names that are sent once, through Perfetto's own service.
 #![cfg(not(no_tracing))]
 
-mod program;
-
 use atrace::{
     Arg, AtraceTag, Name, atrace_async_for_track_begin_args, atrace_async_for_track_end, atrace_begin_args,
     atrace_end, atrace_instant_args, atrace_instant_for_track_args, begin_scoped_event_args, perfetto,
     trace_method, trace_name,
 };
-use atrace_real_service::{Config, Event, Service, Session, Trace, processed};
-
-use self::program::{is_program, program};
+use atrace_real_service::{Event, Setup, is_program};
 
 const TAG: AtraceTag = AtraceTag::App;
 const WRONG: &str = "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
 
-/// Traces the program of this name; None without a service.
-fn traced(role: &str) -> Option<(tempfile::TempDir, Trace)> {
-    let directory = tempfile::tempdir().unwrap();
-    let service = Service::start(directory.path())?;
-    let session = Session::start(&service, &Config::default());
-    assert!(program(role, &service).status().unwrap().success());
-    let trace = session.stop();
-    trace.save(&directory.path().join("trace")).unwrap();
-    Some((directory, trace))
-}
-
 fn name(event: &Event) -> String {
     event.name.as_deref().map_or("end".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
-}
-
-fn rows(answer: &str) -> &str {
-    answer.split_once("\"rows\":").unwrap().1.trim_end_matches('}')
 }
 
 fn method() {
@@ -64,7 +45,8 @@ fn arguments_keep_their_types() {
         }
         return;
     }
-    let Some((directory, trace)) = traced(ROLE) else { return };
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     let arg = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let all = [
         arg("yes", "true"),
@@ -94,16 +76,16 @@ fn arguments_keep_their_types() {
     let args = "select key, coalesce(string_value, display_value), value_type from args where arg_set_id = \
                 (select arg_set_id from slice where name = 'begin' limit 1) and key like 'debug.%' order by id";
     let flows = "select count(*) from flow";
-    let Some(answers) = processed(&directory.path().join("trace"), &[WRONG, args, flows]) else { return };
-    assert_eq!(rows(&answers[0]), "[]");
+    let Some(answers) = setup.rows(&trace, &[WRONG, args, flows]) else { return };
+    assert_eq!(answers[0], "[]");
     // (The processor's columns have a sign.)
     assert_eq!(
-        rows(&answers[1]),
+        answers[1],
         "[[\"debug.yes\",\"true\",\"bool\"],[\"debug.int\",\"-7\",\"int\"],\
          [\"debug.uint\",\"-1\",\"uint\"],[\"debug.float\",\"0.5\",\"real\"],\
          [\"debug.str\",\"a | text\\n\",\"string\"]]"
     );
-    assert_eq!(rows(&answers[2]), "[[3]]");
+    assert_eq!(answers[2], "[[3]]");
 }
 
 /// What is told once is told again when readers may have lost it: each few chunks, and after events were lost.
@@ -127,7 +109,8 @@ fn names_are_told_again() {
         });
         return;
     }
-    let Some((directory, trace)) = traced(ROLE) else { return };
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     let events = trace.events();
     let begins = events.iter().filter(|event| event.kind == 1);
     let mut seen = [0; 3];
@@ -140,8 +123,8 @@ fn names_are_told_again() {
     assert!(seen.iter().all(|seen| *seen > 100), "{seen:?}");
     let wrong = "select name, value from stats where severity = 'error' and value > 0";
     let unnamed = "select count(*) from slice where name is null";
-    let Some(answers) = processed(&directory.path().join("trace"), &[wrong, unnamed]) else { return };
-    assert_eq!((rows(&answers[0]), rows(&answers[1])), ("[]", "[[0]]"));
+    let Some(answers) = setup.rows(&trace, &[wrong, unnamed]) else { return };
+    assert_eq!(answers, ["[]", "[[0]]"]);
 }
 
 /// Beyond 16,384 callsites names go with each event.
@@ -165,7 +148,8 @@ fn more_names_than_numbers() {
         }
         return;
     }
-    let Some((_directory, trace)) = traced(ROLE) else { return };
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     for event in trace.events() {
         let found = name(&event);
         let number: usize = found.strip_prefix("name ").expect(&found).parse().unwrap();

@@ -1,16 +1,12 @@
 //! This library as a consumer of Perfetto's own service.
 #![cfg(not(no_tracing))]
 
-mod program;
-
 use std::fs::File;
 use std::time::Duration;
 
 use atrace::perfetto::consumer::{Consumer, Wanted};
 use atrace::{AtraceTag, atrace_instant, atrace_is_tag_enabled};
-use atrace_real_service::{Losses, Service, Trace, processed};
-
-use self::program::{is_program, program};
+use atrace_real_service::{Losses, Setup, Trace, is_program, processed};
 
 #[test]
 fn the_service_records_what_is_asked_for() {
@@ -30,20 +26,19 @@ fn the_service_records_what_is_asked_for() {
     }
     const CONSUMER: &str = "ATRACE_TEST_CONSUMER";
     let Some(wanted) = std::env::var_os(CONSUMER) else {
-        let directory = tempfile::tempdir().unwrap();
-        let Some(service) = Service::start(directory.path()) else { return };
+        let Some(setup) = Setup::start(TEST) else { return };
         // The place is told by the environment, which a process has one of.
         for (wanted, events) in [("*consumer*", 1000), ("*/other.program", 0)] {
-            let mut traced = program(TEST, &service).spawn().unwrap();
+            let mut traced = setup.program().spawn().unwrap();
             let mut consumer = std::process::Command::new(std::env::current_exe().unwrap());
-            consumer.args([TEST, "--exact"]).env("PERFETTO_CONSUMER_SOCK_NAME", service.consumers());
-            consumer.env("ATRACE_TEST_FILE", directory.path().join("trace"));
+            consumer.args([TEST, "--exact"]).env("PERFETTO_CONSUMER_SOCK_NAME", setup.service.consumers());
+            consumer.env("ATRACE_TEST_FILE", setup.place("trace"));
             assert!(consumer.env(CONSUMER, wanted).status().unwrap().success());
             if events == 0 {
                 traced.kill().unwrap();
             }
             traced.wait().unwrap();
-            let path = directory.path().join("trace");
+            let path = setup.place("trace");
             let trace = Trace::open(&path);
             assert_eq!((trace.events().len(), trace.losses()), (events, Losses::default()), "{wanted}");
             let wrong =

@@ -3,12 +3,8 @@
 //! The program that is traced is this test again, as a process of its own: what it is connected to is its own.
 #![cfg(not(no_tracing))]
 
-mod program;
-
 use atrace::{AtraceTag, begin_scoped_event, perfetto};
-use atrace_real_service::{Config, Service, Session, processed};
-
-use self::program::{is_program, program};
+use atrace_real_service::{Setup, is_program};
 
 #[test]
 fn every_kind_of_event_is_shown() {
@@ -38,13 +34,8 @@ fn every_kind_of_event_is_shown() {
         atrace::atrace_end(AtraceTag::App);
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    assert!(program(ROLE, &service).status().unwrap().success());
-    let trace = session.stop();
-    let path = directory.path().join("trace");
-    trace.save(&path).unwrap();
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     let names: Vec<_> = trace
         .events()
         .into_iter()
@@ -68,8 +59,8 @@ fn every_kind_of_event_is_shown() {
             name(1, "plain | 7\n", "app"),
         ]
     );
-    let Some(answers) = processed(
-        &path,
+    let Some(answers) = setup.rows(
+        &trace,
         &[
             "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
             "select s.name, s.depth, s.dur > 0 as ended, s.category from slice s join thread_track t on s.track_id = t.id order by s.ts",
@@ -80,20 +71,19 @@ fn every_kind_of_event_is_shown() {
     ) else {
         return;
     };
-    let rows = |answer: usize| answers[answer].split_once("\"rows\":").unwrap().1.trim_end_matches('}');
-    assert_eq!(rows(0), "[]");
+    assert_eq!(answers[0], "[]");
     let long = "long ".repeat(100);
     assert_eq!(
-        rows(1),
+        answers[1],
         format!(
             "[[\"outer\",0,1,\"app\"],[\"inner\",1,1,\"app\"],[\"moment\",2,0,\"view\"],\
              [\"two categories\",0,1,\"camera,hal\"],[\"{long}\",0,1,\"app\"],[\"plain | 7\\n\",0,1,\"app\"]]"
         )
     );
     assert_eq!(
-        rows(2),
+        answers[2],
         "[[\"async\",\"async\",1],[\"async\",\"async\",1],[\"on a row\",\"row\",1],[\"moment of a row\",\"row\",0]]"
     );
-    assert_eq!(rows(3), "[[\"count\",-7],[\"count\",1099511627776],[\"count\",0.5]]");
-    assert_eq!(rows(4), "[[1,\"every_kind_of_e\"]]");
+    assert_eq!(answers[3], "[[\"count\",-7],[\"count\",1099511627776],[\"count\",0.5]]");
+    assert_eq!(answers[4], "[[1,\"every_kind_of_e\"]]");
 }

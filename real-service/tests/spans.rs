@@ -1,14 +1,11 @@
 //! What `tracing` tells, through Perfetto's own service: as it is shown, and whatever the program does.
 #![cfg(not(no_tracing))]
 
-mod program;
-
 use std::fmt;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atrace::{AtraceTag, Slice, perfetto};
-use atrace_real_service::{Config, Event, Service, Session, Trace, processed};
+use atrace_real_service::{Config, Event, Session, Setup, Trace, is_program, place, step, until, wait_for};
 use atrace_subscriber::{AsyncSpans, AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::{Instrument as _, Span};
 use tracing::{debug, error, info, info_span, span, trace, warn};
@@ -16,27 +13,10 @@ use tracing_core::field::FieldSet;
 use tracing_core::{Callsite, Interest, Kind, Level, Metadata};
 use tracing_subscriber::prelude::*;
 
-use self::program::{is_program, program};
-
 const WRONG: &str = "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
-
-/// Traces the program of this name; None without a service.
-fn traced(role: &str) -> Option<(tempfile::TempDir, Trace)> {
-    let directory = tempfile::tempdir().unwrap();
-    let service = Service::start(directory.path())?;
-    let session = Session::start(&service, &Config::default());
-    assert!(program(role, &service).status().unwrap().success());
-    let trace = session.stop();
-    trace.save(&directory.path().join("trace")).unwrap();
-    Some((directory, trace))
-}
 
 fn name(event: &Event) -> String {
     event.name.as_deref().map_or("end".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
-}
-
-fn rows(answer: &str) -> &str {
-    answer.split_once("\"rows\":").unwrap().1.trim_end_matches('}')
 }
 
 /// An event as a line: what it is, its name, level and arguments.
@@ -118,7 +98,7 @@ fn expect(trace: &Trace) {
         }
         let place = event.place.as_ref();
         assert_eq!(
-            place.is_some_and(|(file, line)| file == "real-service/tests/spans.rs" && *line > 40),
+            place.is_some_and(|(file, line)| file == "real-service/tests/spans.rs" && *line > 20),
             !is_end && !is_log
         );
     }
@@ -132,22 +112,22 @@ fn every_construct_is_shown_alone() {
         AtraceSubscriber::default().init();
         return constructs();
     }
-    let Some((directory, trace)) = traced(ROLE) else { return };
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     expect(&trace);
-    let path = directory.path().join("trace");
     let track = "select s.name, t.name, s.dur > 0, extract_arg(s.arg_set_id, 'debug.number'), extract_arg(s.arg_set_id, 'debug.status') \
                  from slice s join process_track t on s.track_id = t.id";
     let named = "select count(distinct name), count(*) from slice where name = 'outer'";
     let later = "select extract_arg(arg_set_id, 'debug.later'), extract_arg(arg_set_id, 'debug.level') from slice where name = 'outer'";
     let counters = "select t.name, c.value from counter c join process_counter_track t on c.track_id = t.id order by t.name";
     let place = "select extract_arg(arg_set_id, 'source.file_name') from slice where name = 'outer'";
-    let Some(answers) = processed(&path, &[WRONG, track, named, later, counters, place]) else { return };
-    assert_eq!(rows(&answers[0]), "[]");
-    assert_eq!(rows(&answers[1]), "[[\"request\",\"requests\",1,2,200]]");
-    assert_eq!(rows(&answers[2]), "[[1,2]]");
-    assert_eq!(rows(&answers[3]), "[[\"recorded\",\"INFO\"],[\"recorded\",\"INFO\"]]");
-    assert_eq!(rows(&answers[4]), "[[\"load\",0.25],[\"waiting\",3]]");
-    assert_eq!(rows(&answers[5]), "[[\"real-service/tests/spans.rs\"],[\"real-service/tests/spans.rs\"]]");
+    let Some(answers) = setup.rows(&trace, &[WRONG, track, named, later, counters, place]) else { return };
+    assert_eq!(answers[0], "[]");
+    assert_eq!(answers[1], "[[\"request\",\"requests\",1,2,200]]");
+    assert_eq!(answers[2], "[[1,2]]");
+    assert_eq!(answers[3], "[[\"recorded\",\"INFO\"],[\"recorded\",\"INFO\"]]");
+    assert_eq!(answers[4], "[[\"load\",0.25],[\"waiting\",3]]");
+    assert_eq!(answers[5], "[[\"real-service/tests/spans.rs\"],[\"real-service/tests/spans.rs\"]]");
 }
 
 #[test]
@@ -158,7 +138,8 @@ fn every_construct_is_shown_by_a_layer() {
         tracing_subscriber::registry().with(AtraceLayer::default()).init();
         return constructs();
     }
-    let Some((_directory, trace)) = traced(ROLE) else { return };
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     expect(&trace);
 }
 
@@ -181,11 +162,11 @@ fn flows() {
 }
 
 /// The flows from one slice to another, by their names.
-fn arrows(directory: &Path) -> Option<String> {
+fn arrows(setup: &Setup, trace: &Trace) -> Option<String> {
     let arrows = "select a.name || ' ' || b.name || ' ' || count(*) from flow join slice a on a.id = slice_out join slice b on b.id = slice_in group by a.name, b.name order by 1";
-    let answers = processed(&directory.join("trace"), &[WRONG, arrows])?;
-    assert_eq!(rows(&answers[0]), "[]");
-    Some(rows(&answers[1]).to_owned())
+    let answers = setup.rows(trace, &[WRONG, arrows])?;
+    assert_eq!(answers[0], "[]");
+    Some(answers[1].clone())
 }
 
 #[test]
@@ -196,7 +177,8 @@ fn polls_are_a_flow_alone() {
         tracing::subscriber::set_global_default(AtraceSubscriber::default()).unwrap();
         return flows();
     }
-    let Some((directory, trace)) = traced(ROLE) else { return };
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     let of = |wanted: &str| -> Vec<_> {
         trace.events().into_iter().filter(|it| name(it) == wanted).map(|it| it.flows).collect()
     };
@@ -204,7 +186,7 @@ fn polls_are_a_flow_alone() {
     assert!(first.len() == 2 && first[0].len() == 1 && first[1] == first[0]);
     assert!(second.len() == 1 && second[0].len() == 2 && second[0][1] == first[0][0]);
     assert_eq!(of("plain"), [vec![], vec![]]);
-    if let Some(arrows) = arrows(directory.path()) {
+    if let Some(arrows) = arrows(&setup, &trace) {
         assert_eq!(arrows, "[[\"first first 1\"],[\"first second 1\"]]");
     }
 }
@@ -217,8 +199,9 @@ fn polls_are_a_flow_by_a_layer() {
         tracing_subscriber::registry().with(AtraceLayer::default()).init();
         return flows();
     }
-    let Some((directory, _trace)) = traced(ROLE) else { return };
-    if let Some(arrows) = arrows(directory.path()) {
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
+    if let Some(arrows) = arrows(&setup, &trace) {
         assert_eq!(arrows, "[[\"first first 1\"],[\"first second 1\"],[\"second plain 1\"]]");
     }
 }
@@ -308,7 +291,8 @@ fn values_may_do_what_they_like() {
         tracing::subscriber::set_global_default(AtraceSubscriber::default()).unwrap();
         return hostile();
     }
-    let Some((directory, trace)) = traced(ROLE) else { return };
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     assert_eq!(trace.losses(), atrace_real_service::Losses::default());
     let lines: Vec<_> = trace.events().iter().filter(|event| event.kind != 2).map(shown).collect();
     let cut = |letter: &str, count| letter.repeat(count);
@@ -345,8 +329,8 @@ fn values_may_do_what_they_like() {
         assert!(line == *expected || expected.contains("f31"), "{line}\n{expected}");
     }
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
-    if let Some(answers) = processed(&directory.path().join("trace"), &[WRONG]) {
-        assert_eq!(rows(&answers[0]), "[]");
+    if let Some(answers) = setup.rows(&trace, &[WRONG]) {
+        assert_eq!(answers[0], "[]");
     }
 }
 
@@ -393,7 +377,8 @@ fn ten_thousand_callsites() {
         }
         return;
     }
-    let Some((_directory, trace)) = traced(ROLE) else { return };
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let trace = setup.traced();
     let events = trace.events();
     assert!(events.len() > CALLSITES);
     for event in events {
@@ -406,22 +391,12 @@ fn ten_thousand_callsites() {
     }
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Callsites are as without a subscriber until a session asks, and again when it ends.
 #[test]
 fn filters_follow_sessions() {
     const ROLE: &str = "filters_follow_sessions";
     const ROUNDS: usize = 5;
     if is_program(ROLE) {
-        let directory = std::env::var_os("DIRECTORY").unwrap();
-        let step = |name: String| std::fs::write(Path::new(&directory).join(name), "").unwrap();
         perfetto::connect();
         if std::env::var_os("AS_LAYER").is_some() {
             tracing_subscriber::registry().with(AtraceLayer::default()).with(AtraceFilter::default()).init();
@@ -434,27 +409,26 @@ fn filters_follow_sessions() {
                     && tracing::level_filters::LevelFilter::current()
                         == tracing::level_filters::LevelFilter::OFF
             });
-            step(format!("session {round}?"));
+            step(&place(&format!("session {round}?")));
             until("on", || tracing::enabled!(Level::ERROR));
             info!(round, "seen");
             info_span!("span", round).in_scope(|| ());
-            step(format!("stop {round}?"));
+            step(&place(&format!("stop {round}?")));
         }
         return;
     }
     for as_layer in [false, true] {
-        let directory = tempfile::tempdir().unwrap();
-        let Some(service) = Service::start(directory.path()) else { return };
-        let mut program = program(ROLE, &service);
-        program.env("DIRECTORY", directory.path());
+        let Some(setup) = Setup::start(ROLE) else { return };
+        let mut program = setup.program();
         if as_layer {
             program.env("AS_LAYER", "1");
         }
         let mut child = program.spawn().unwrap();
         for round in 0..ROUNDS {
-            until("the program", || directory.path().join(format!("session {round}?")).exists());
-            let session = Session::start(&service, &Config { enabled: vec!["app"], ..Config::default() });
-            until("the program", || directory.path().join(format!("stop {round}?")).exists());
+            wait_for(&setup.place(&format!("session {round}?")));
+            let session =
+                Session::start(&setup.service, &Config { enabled: vec!["app"], ..Config::default() });
+            wait_for(&setup.place(&format!("stop {round}?")));
             let lines: Vec<_> = session.stop().events().iter().map(shown).collect();
             let expected = [
                 format!("instant seen, level=INFO, round={round}"),
@@ -482,9 +456,8 @@ impl Drop for Running {
 #[test]
 fn a_thousand_tasks_while_sessions_come_and_go() {
     const ROLE: &str = "a_thousand_tasks_while_sessions_come_and_go";
-    const SESSIONS: usize = 30;
+    let sessions = if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 1000 } else { 30 };
     if is_program(ROLE) {
-        let directory = std::env::var_os("DIRECTORY").unwrap();
         perfetto::connect();
         let subscriber = AtraceSubscriber::default().with_async_target("spans::waits", AsyncSpans::Beside);
         tracing::subscriber::set_global_default(subscriber).unwrap();
@@ -493,7 +466,7 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
         runtime.block_on(async {
             let tasks: Vec<_> = (0..1000_u32)
                 .map(|number| {
-                    let done = Path::new(&directory).join("done");
+                    let done = place("done");
                     tokio::spawn(async move {
                         while !done.exists() {
                             let span = info_span!("task", number, later = tracing::field::Empty);
@@ -516,12 +489,11 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
         });
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let mut child = Running(program(ROLE, &service).env("DIRECTORY", directory.path()).spawn().unwrap());
+    let Some(setup) = Setup::start(ROLE) else { return };
+    let mut child = Running(setup.program().spawn().unwrap());
     let mut events = 0;
-    for number in 0..SESSIONS {
-        let session = Session::start(&service, &Config::default());
+    for number in 0..sessions {
+        let session = setup.session();
         if number % 10 == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -549,15 +521,13 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
             }
         }
         if number % 25 == 0 {
-            let path = directory.path().join("trace");
-            trace.save(&path).unwrap();
             let wrong = "select name, value from stats where severity = 'error' and value > 0";
-            if let Some(answers) = processed(&path, &[wrong]) {
-                assert_eq!(rows(&answers[0]), "[]");
+            if let Some(answers) = setup.rows(&trace, &[wrong]) {
+                assert_eq!(answers[0], "[]");
             }
         }
     }
-    std::fs::write(directory.path().join("done"), "").unwrap();
+    step(&setup.place("done"));
     assert!(child.0.wait().unwrap().success());
     assert!(events > 1000, "{events}");
 }
@@ -567,7 +537,6 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
 fn spans_that_were_made_before_the_session() {
     const ROLE: &str = "spans_that_were_made_before_the_session";
     if is_program(ROLE) {
-        let directory = std::env::var_os("DIRECTORY").unwrap();
         perfetto::connect();
         let subscriber = AtraceSubscriber::default();
         let keeps = std::env::var_os("KEEPS").is_some();
@@ -575,7 +544,7 @@ fn spans_that_were_made_before_the_session() {
         tracing::subscriber::set_global_default(subscriber).unwrap();
         let span = info_span!("span", number = 1, later = tracing::field::Empty);
         let entered = span.enter();
-        std::fs::write(Path::new(&directory).join("session?"), "").unwrap();
+        step(&place("session?"));
         until("a session", || atrace::atrace_is_tag_enabled(AtraceTag::App));
         span.record("later", 2);
         let inner = Slice::begin(AtraceTag::App, "inner");
@@ -585,16 +554,14 @@ fn spans_that_were_made_before_the_session() {
         return;
     }
     for keeps in [false, true] {
-        let directory = tempfile::tempdir().unwrap();
-        let Some(service) = Service::start(directory.path()) else { return };
-        let mut program = program(ROLE, &service);
-        program.env("DIRECTORY", directory.path());
+        let Some(setup) = Setup::start(ROLE) else { return };
+        let mut program = setup.program();
         if keeps {
             program.env("KEEPS", "1");
         }
         let mut child = program.spawn().unwrap();
-        until("the program", || directory.path().join("session?").exists());
-        let session = Session::start(&service, &Config::default());
+        wait_for(&setup.place("session?"));
+        let session = setup.session();
         assert!(child.wait().unwrap().success());
         let lines: Vec<_> = session.stop().events().iter().map(shown).collect();
         let args = if keeps { ", number=1, later=2" } else { "" };

@@ -3,30 +3,23 @@
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "programs that fork and kill themselves")]
 
-mod program;
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, perfetto};
-use atrace_real_service::{Config, Event, Losses, Service, Session, Trace, processed};
-
-use self::program::{is_program, program};
+use atrace_real_service::{Config, Event, Losses, Service, Session, Setup, Trace, is_program, place, step};
 
 /// Perfetto's processor finds nothing wrong in the trace, and no loss but those that the producer told.
-fn is_accepted(trace: &Trace, directory: &std::path::Path) {
+fn is_accepted(trace: &Trace, setup: &Setup) {
     let Losses { told, found } = trace.losses();
     assert_eq!(found, 0, "the service missed a chunk");
-    let path = directory.join("trace");
-    trace.save(&path).unwrap();
     let wrong = "select name, sum(value) from stats where severity in ('error', 'data_loss') and value > 0 group by name";
-    if let Some(answers) = processed(&path, &[wrong]) {
-        let rows = answers[0].split_once("\"rows\":").unwrap().1;
+    if let Some(rows) = setup.rows(trace, &[wrong]) {
         // (What was lost before a sequence's first packet is none to it.)
-        let is_told = (1..=told).any(|count| rows == format!("[[\"{LOSS}\",{count}]]}}"));
-        assert!(rows == "[]}" || is_told, "{rows}, told {told}");
+        let is_told = (1..=told).any(|count| rows[0] == format!("[[\"{LOSS}\",{count}]]"));
+        assert!(rows[0] == "[]" || is_told, "{rows:?}, told {told}");
     }
 }
 
@@ -60,14 +53,13 @@ const LOSS: &str = "traced_buf_sequence_packet_loss";
 
 /// In the program: says how many events were lost.
 fn report_losses() {
-    std::fs::write(std::env::var_os("LOST_FILE").unwrap(), perfetto::status().lost().to_string()).unwrap();
+    std::fs::write(place("lost"), perfetto::status().lost().to_string()).unwrap();
 }
 
 /// Runs the program; returns what it said.
-fn losses_of(mut program: std::process::Command, directory: &std::path::Path) -> u64 {
-    let file = directory.join("lost");
-    assert!(program.env("LOST_FILE", &file).status().unwrap().success());
-    std::fs::read_to_string(file).unwrap().parse().unwrap()
+fn losses_of(setup: &Setup) -> u64 {
+    assert!(setup.program().status().unwrap().success());
+    std::fs::read_to_string(setup.place("lost")).unwrap().parse().unwrap()
 }
 
 /// What had returned when the process was killed is in the trace.
@@ -83,15 +75,14 @@ fn nothing_is_lost_when_the_process_is_killed() {
         // SAFETY: ends this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    assert_eq!(program(TEST, &service).status().unwrap().signal(), Some(libc::SIGKILL));
+    let Some(setup) = Setup::start(TEST) else { return };
+    let session = setup.session();
+    assert_eq!(setup.program().status().unwrap().signal(), Some(libc::SIGKILL));
     let trace = session.stop();
     let names: Vec<_> = trace.events().into_iter().filter_map(|event| event.name).collect();
     assert_eq!(names.len(), EVENTS);
     assert!(names.iter().zip(0..).all(|(name, number)| *name == format!("event {number}").into_bytes()));
-    is_accepted(&trace, directory.path());
+    is_accepted(&trace, &setup);
 }
 
 /// Threads that come and go, as many as would need all memory if they kept their chunks.
@@ -117,16 +108,15 @@ fn threads_write_what_they_wrote() {
         report_losses();
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    let lost = losses_of(program(TEST, &service), directory.path());
+    let Some(setup) = Setup::start(TEST) else { return };
+    let session = setup.session();
+    let lost = losses_of(&setup);
     let trace = session.stop();
     let events = trace.events();
     let begins = balanced(&events);
     assert_eq!(events.len() as u64 + lost, u64::from(times(250, 1_250)) * 8 * 40 * 3);
     assert!(begins > 0);
-    is_accepted(&trace, directory.path());
+    is_accepted(&trace, &setup);
 }
 
 /// Without a pause the memory is full again and again: what is read and what is counted as lost are all.
@@ -144,20 +134,18 @@ fn what_is_lost_is_counted_and_told() {
         std::thread::sleep(Duration::from_millis(50));
         atrace_begin(AtraceTag::App, "last");
         atrace_end(AtraceTag::App);
-        std::fs::write(std::env::var_os("LOST_FILE").unwrap(), perfetto::status().lost().to_string())
-            .unwrap();
+        report_losses();
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    let lost = losses_of(program(TEST, &service), directory.path());
+    let Some(setup) = Setup::start(TEST) else { return };
+    let session = setup.session();
+    let lost = losses_of(&setup);
     let trace = session.stop();
     let events = trace.events();
     balanced(&events);
     assert_eq!(events.len() as u64 + lost, 2 * SLICES + 2);
     assert_eq!(lost > 0, trace.losses().told > 0, "who was told?");
-    is_accepted(&trace, directory.path());
+    is_accepted(&trace, &setup);
 }
 
 /// The service is killed and comes back: the program goes on, and is a producer again.
@@ -166,11 +154,11 @@ fn a_service_that_comes_back_is_found() {
     const TEST: &str = "a_service_that_comes_back_is_found";
     if is_program(TEST) {
         perfetto::connect();
-        let ready = std::path::PathBuf::from(std::env::var_os("DIRECTORY").unwrap());
+        let stop = place("stop");
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    while !ready.join("stop").exists() {
+                    while !stop.exists() {
                         for _ in 0..100 {
                             atrace_begin(AtraceTag::App, "slice");
                             atrace_end(AtraceTag::App);
@@ -182,11 +170,10 @@ fn a_service_that_comes_back_is_found() {
         });
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(mut service) = Service::start(directory.path()) else { return };
-    let mut child = program(TEST, &service).env("DIRECTORY", directory.path()).spawn().unwrap();
+    let Some(mut setup) = Setup::start(TEST) else { return };
+    let mut child = setup.program().spawn().unwrap();
     for round in 0..3 {
-        let mut session = Session::start(&service, &Config::default());
+        let mut session = setup.session();
         let mut trace;
         loop {
             std::thread::sleep(Duration::from_millis(200));
@@ -195,19 +182,19 @@ fn a_service_that_comes_back_is_found() {
             if trace.events().len() > 1000 {
                 break;
             }
-            session = Session::start(&service, &Config::default());
+            session = setup.session();
         }
         balanced_but_at_the_ends(&trace.events());
-        is_accepted(&trace, directory.path());
+        is_accepted(&trace, &setup);
         if round < 2 {
             // Killed while a session runs.
-            let session = Session::start(&service, &Config::default());
-            drop(service);
+            let session = setup.session();
+            setup.service.kill();
             drop(session);
-            service = Service::start(directory.path()).unwrap();
+            setup.service = Service::start(setup.directory()).unwrap();
         }
     }
-    std::fs::write(directory.path().join("stop"), "").unwrap();
+    step(&setup.place("stop"));
     assert!(child.wait().unwrap().success());
 }
 
@@ -248,10 +235,9 @@ fn a_child_is_its_own_producer() {
         atrace_end(AtraceTag::App);
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    let mut child = program(TEST, &service).spawn().unwrap();
+    let Some(setup) = Setup::start(TEST) else { return };
+    let session = setup.session();
+    let mut child = setup.program().spawn().unwrap();
     let pid = u64::from(child.id());
     assert!(child.wait().unwrap().success());
     let trace = session.stop();
@@ -261,7 +247,7 @@ fn a_child_is_its_own_producer() {
     let (own, others): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| event.pid == pid);
     assert_eq!((own.len(), others.len()), (2 + children, 200 * children));
     assert!(others.iter().all(|event| event.name.as_ref().is_none_or(|name| name == b"child's")));
-    is_accepted(&trace, directory.path());
+    is_accepted(&trace, &setup);
 }
 
 /// Sessions that start and stop under threads that write; several at once, each with its own categories.
@@ -270,7 +256,7 @@ fn sessions_come_and_go_under_writers() {
     const TEST: &str = "sessions_come_and_go_under_writers";
     if is_program(TEST) {
         perfetto::connect();
-        let stop = std::path::PathBuf::from(std::env::var_os("DIRECTORY").unwrap()).join("stop");
+        let stop = place("stop");
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -288,14 +274,13 @@ fn sessions_come_and_go_under_writers() {
         });
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let mut child = program(TEST, &service).env("DIRECTORY", directory.path()).spawn().unwrap();
+    let Some(setup) = Setup::start(TEST) else { return };
+    let mut child = setup.program().spawn().unwrap();
     let small = |enabled| Config { buffer_kib: 4096, enabled, ..Config::default() };
     let mut found = 0;
     for _ in 0..times(60, 5_000) {
-        let app = Session::start(&service, &small(vec!["app"]));
-        let view = Session::start(&service, &small(vec!["view"]));
+        let app = Session::start(&setup.service, &small(vec!["app"]));
+        let view = Session::start(&setup.service, &small(vec!["view"]));
         std::thread::sleep(Duration::from_millis(7));
         for (session, name) in [(app, "app"), (view, "view")] {
             let events = session.stop().events();
@@ -307,7 +292,7 @@ fn sessions_come_and_go_under_writers() {
         }
     }
     assert!(found > 1000, "{found}");
-    std::fs::write(directory.path().join("stop"), "").unwrap();
+    step(&setup.place("stop"));
     assert!(child.wait().unwrap().success());
 }
 
@@ -348,22 +333,20 @@ fn a_handler_traces_in_the_middle_of_events() {
         let handled = HANDLED.load(std::sync::atomic::Ordering::Relaxed);
         assert!(handled > 100);
         let told = format!("{} {handled}", perfetto::status().lost());
-        std::fs::write(std::env::var_os("LOST_FILE").unwrap(), told).unwrap();
+        std::fs::write(place("lost"), told).unwrap();
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    let file = directory.path().join("lost");
-    assert!(program(TEST, &service).env("LOST_FILE", &file).status().unwrap().success());
+    let Some(setup) = Setup::start(TEST) else { return };
+    let session = setup.session();
+    assert!(setup.program().status().unwrap().success());
     let trace = session.stop();
-    let told = std::fs::read_to_string(file).unwrap();
+    let told = std::fs::read_to_string(setup.place("lost")).unwrap();
     let (lost, handled) = told.split_once(' ').unwrap();
     let (lost, handled): (u64, u64) = (lost.parse().unwrap(), handled.parse().unwrap());
     let events = trace.events();
     balanced(&events);
     assert_eq!(events.len() as u64 + lost, 1 + 2 * SLICES + 2 * handled);
-    is_accepted(&trace, directory.path());
+    is_accepted(&trace, &setup);
 }
 
 /// A program that closes what it did not open: the socket is not in its table.
@@ -380,10 +363,9 @@ fn the_socket_is_out_of_the_programs_reach() {
         atrace_instant(AtraceTag::App, "after");
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    assert!(program(TEST, &service).status().unwrap().success());
+    let Some(setup) = Setup::start(TEST) else { return };
+    let session = setup.session();
+    assert!(setup.program().status().unwrap().success());
     let names: Vec<_> = session.stop().events().into_iter().filter_map(|event| event.name).collect();
     assert_eq!(names, [b"before".to_vec(), b"after".to_vec()]);
 }
@@ -406,10 +388,9 @@ fn huge_names_are_cut() {
         report_losses();
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    let lost = losses_of(program(TEST, &service), directory.path());
+    let Some(setup) = Setup::start(TEST) else { return };
+    let session = setup.session();
+    let lost = losses_of(&setup);
     let trace = session.stop();
     let events = trace.events();
     balanced(&events);
@@ -419,7 +400,7 @@ fn huge_names_are_cut() {
             assert!(name.len() > 3000 && str::from_utf8(name).unwrap().chars().all(|one| one == '\u{e9}'));
         }
     }
-    is_accepted(&trace, directory.path());
+    is_accepted(&trace, &setup);
 }
 
 /// A program that executes another: what it wrote before is there, and the other is a producer of its own.
@@ -437,15 +418,12 @@ fn a_program_that_executes_another() {
         }
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let session = Session::start(&service, &Config::default());
-    assert!(program(TEST, &service).status().unwrap().success());
-    let trace = session.stop();
+    let Some(setup) = Setup::start(TEST) else { return };
+    let trace = setup.traced();
     let mut names: Vec<_> = trace.events().into_iter().filter_map(|event| event.name).collect();
     names.sort();
     assert_eq!(names, [b"first".to_vec(), b"second".to_vec()]);
-    is_accepted(&trace, directory.path());
+    is_accepted(&trace, &setup);
 }
 
 /// Eight sessions at once, as many as there may be, each with the events that it asks for.
@@ -462,19 +440,17 @@ fn eight_sessions_at_once() {
             }
         }
         // With one that it makes itself.
-        let own = std::path::PathBuf::from(std::env::var_os("DIRECTORY").unwrap()).join("own");
-        let recording = perfetto::record_to(own).unwrap();
+        let recording = perfetto::record_to(place("own")).unwrap();
         atrace_instant(AtraceTag::App, "last");
         recording.finish().unwrap();
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
+    let Some(setup) = Setup::start(TEST) else { return };
     let wanted = |number: usize| if number.is_multiple_of(2) { "app" } else { "view" };
     let config = |number| Config { buffer_kib: 1024, enabled: vec![wanted(number)], ..Config::default() };
-    let mut sessions: Vec<_> = (0..4).map(|number| Session::start(&service, &config(number))).collect();
+    let mut sessions: Vec<_> = (0..4).map(|number| Session::start(&setup.service, &config(number))).collect();
     // The service gives each user five: the others are another one's, as whom a thread connects.
-    for place in [directory.path(), &service.consumers()] {
+    for place in [setup.directory(), &setup.service.consumers()] {
         std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
     std::thread::scope(|scope| {
@@ -483,7 +459,7 @@ fn eight_sessions_at_once() {
             if unsafe { libc::syscall(libc::SYS_setresuid, -1, 54_321, -1) } != 0 {
                 return Vec::new();
             }
-            (4..8).map(|number| Session::start(&service, &config(number))).collect()
+            (4..8).map(|number| Session::start(&setup.service, &config(number))).collect()
         });
         sessions.extend(others.join().unwrap());
     });
@@ -491,7 +467,7 @@ fn eight_sessions_at_once() {
         eprintln!("skipped: only root can be another user");
         return;
     }
-    let status = program(TEST, &service).env("DIRECTORY", directory.path()).status().unwrap();
+    let status = setup.program().status().unwrap();
     assert!(status.success());
     for (number, session) in sessions.into_iter().enumerate() {
         let trace = session.stop();
@@ -501,6 +477,6 @@ fn eight_sessions_at_once() {
         assert_eq!(events.iter().any(|event| event.kind == 3), wanted(number) == "app");
         assert_eq!(trace.losses(), Losses::default());
     }
-    let own = Trace::open(&directory.path().join("own"));
+    let own = Trace::open(&setup.place("own"));
     assert_eq!(own.events().len(), 1);
 }

@@ -2,15 +2,11 @@
 #![cfg(target_os = "linux")]
 #![expect(unsafe_code, reason = "a program that takes system calls away from itself")]
 
-mod program;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use atrace::{AtraceTag, atrace_instant, perfetto};
-use atrace_real_service::{Config, Service, Session};
-
-use self::program::{is_program, program};
+use atrace_real_service::{Setup, is_program, place};
 
 /// What stands at a descriptor of the socket's thread, in this process.
 fn at(descriptor: u32) -> Option<PathBuf> {
@@ -40,9 +36,8 @@ fn its_first_descriptors_lead_nowhere() {
         assert!(own.all(|place| !place.to_string_lossy().starts_with("socket:")));
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    assert!(program(TEST, &service).status().unwrap().success());
+    let Some(setup) = Setup::start(TEST) else { return };
+    assert!(setup.program().status().unwrap().success());
 }
 
 /// `docs/security.md` lists these: what the thread calls once it is connected.
@@ -95,7 +90,7 @@ fn it_makes_the_listed_calls_alone() {
         perfetto::connect();
         assert!(perfetto::status().is_connected());
         atrace_instant(AtraceTag::App, "before");
-        let ready = PathBuf::from(std::env::var_os("DIRECTORY").unwrap()).join("ready");
+        let ready = place("ready");
         // What is written there is what the test waits for; from then on only sleep and memory are left here.
         std::fs::write(ready, "").unwrap();
         allow_only(&CALLS);
@@ -111,16 +106,15 @@ fn it_makes_the_listed_calls_alone() {
         // SAFETY: ends the process.
         unsafe { libc::_exit(0) };
     }
-    let directory = tempfile::tempdir().unwrap();
-    let Some(service) = Service::start(directory.path()) else { return };
-    let mut session = Session::start(&service, &Config::default());
-    let mut child = program(TEST, &service).env("DIRECTORY", directory.path()).spawn().unwrap();
-    while !directory.path().join("ready").exists() {
+    let Some(setup) = Setup::start(TEST) else { return };
+    let mut session = setup.session();
+    let mut child = setup.program().spawn().unwrap();
+    while !setup.place("ready").exists() {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(100));
-    let second = Session::start(&service, &Config::default());
+    let second = setup.session();
     std::thread::sleep(Duration::from_millis(100));
     session.flush();
     second.stop();

@@ -1,39 +1,12 @@
 //! Which way an event goes, and who is told of sessions.
 #![cfg(not(no_tracing))]
 
-mod program;
-
-use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use atrace::{AtraceTag, SinkKind, Slice, atrace_begin, atrace_end, atrace_instant, control, perfetto};
-use atrace_real_service::{Config, Service, Session};
+use atrace_real_service::{Config, Session, Setup, is_program, place, step, until, wait_for};
 use atrace_sys::properties::Properties;
-
-use self::program::{is_program, program};
-
-/// Waits until it is so: for what another process does.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The program and the test go on in turns: each waits for the other's step.
-fn step(directory: &Path, name: &str) {
-    std::fs::write(directory.join(name), "").unwrap();
-}
-
-fn wait_for(directory: &Path, name: &str) {
-    until(name, || directory.join(name).exists());
-}
-
-fn directory() -> PathBuf {
-    std::env::var_os("DIRECTORY").unwrap().into()
-}
 
 /// Sets the property that has these tags prefer Perfetto's way.
 fn prefer(tags: &str) {
@@ -47,7 +20,6 @@ fn an_event_goes_one_way() {
     const TEST: &str = "an_event_goes_one_way";
     const TAG: AtraceTag = AtraceTag::Camera;
     if is_program(TEST) {
-        let directory = directory();
         perfetto::connect();
         assert_eq!(atrace::sink().kind(), SinkKind::File);
         let control = control::Control::open().unwrap();
@@ -57,8 +29,8 @@ fn an_event_goes_one_way() {
         let on = control.enable_tags(TAG).unwrap();
         atrace_instant(TAG, "ATrace only");
         let by_atrace = Slice::begin(TAG, "begun by ATrace");
-        step(&directory, "session?");
-        wait_for(&directory, "session");
+        step(&place("session?"));
+        wait_for(&place("session"));
         until("a session", || perfetto::status().sessions() == 1);
         assert_eq!(atrace::atrace_get_enabled_tags(), AtraceTag::ValidMask);
         atrace_instant(TAG, "both");
@@ -78,28 +50,26 @@ fn an_event_goes_one_way() {
         atrace_instant(TAG, "parked");
         atrace::atrace_set_tracing_enabled(true);
         drop(on);
-        step(&directory, "stop?");
-        wait_for(&directory, "stopped");
+        step(&place("stop?"));
+        wait_for(&place("stopped"));
         until("no session", || perfetto::status().sessions() == 0);
         assert!(!atrace::atrace_is_tag_enabled(TAG));
         atrace_instant(TAG, "neither");
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let place = |name| directory.path().join(name);
-    let Some(service) = Service::start(directory.path()) else { return };
-    std::fs::write(place("marker"), "").unwrap();
-    let mut program = program(TEST, &service);
-    program.env("DIRECTORY", directory.path()).env_remove("ATRACE_BACKEND");
-    program.env("ATRACE_MARKER", place("marker")).env("ATRACE_PROPERTIES", place("properties"));
+    let Some(setup) = Setup::start(TEST) else { return };
+    std::fs::write(setup.place("marker"), "").unwrap();
+    let mut program = setup.program();
+    program.env_remove("ATRACE_BACKEND");
+    program.env("ATRACE_MARKER", setup.place("marker")).env("ATRACE_PROPERTIES", setup.place("properties"));
     let mut child = program.spawn().unwrap();
     let pid = child.id();
-    wait_for(directory.path(), "session?");
-    let session = Session::start(&service, &Config::default());
-    step(directory.path(), "session");
-    wait_for(directory.path(), "stop?");
+    wait_for(&setup.place("session?"));
+    let session = setup.session();
+    step(&setup.place("session"));
+    wait_for(&setup.place("stop?"));
     let trace = session.stop();
-    step(directory.path(), "stopped");
+    step(&setup.place("stopped"));
     assert!(child.wait().unwrap().success());
 
     let by_perfetto: Vec<_> = trace
@@ -108,7 +78,7 @@ fn an_event_goes_one_way() {
         .map(|event| event.name.map_or("end".to_owned(), |name| String::from_utf8(name).unwrap()))
         .collect();
     assert_eq!(by_perfetto, ["both, preferred", "session only", "begun by Perfetto", "end"]);
-    let by_atrace = std::fs::read_to_string(place("marker")).unwrap();
+    let by_atrace = std::fs::read_to_string(setup.place("marker")).unwrap();
     let messages = ["I|P|ATrace only", "B|P|begun by ATrace", "I|P|both", "E|P", "I|P|both again"];
     assert_eq!(by_atrace, messages.concat().replace("|P", &format!("|{pid}")));
 }
@@ -121,35 +91,31 @@ fn watches_follow_sessions() {
         perfetto::connect();
         let (told, tags) = mpsc::channel();
         let _watch = atrace::watch::watch(move |tags| told.send(tags).unwrap()).unwrap();
-        let directory = directory();
         for round in 0..3 {
-            step(&directory, &format!("session {round}?"));
+            step(&place(&format!("session {round}?")));
             let found = tags.recv_timeout(Duration::from_secs(30)).unwrap();
             // (What ATrace has on is on as well.)
             assert_eq!(found - AtraceTag::Always, AtraceTag::App | AtraceTag::View);
-            step(&directory, &format!("stop {round}?"));
+            step(&place(&format!("stop {round}?")));
             let found = tags.recv_timeout(Duration::from_secs(30)).unwrap();
             assert_eq!(found - AtraceTag::Always, AtraceTag::empty());
         }
         return;
     }
     for has_properties in [false, true] {
-        let directory = tempfile::tempdir().unwrap();
-        let place = |name| directory.path().join(name);
-        let Some(service) = Service::start(directory.path()) else { return };
-        let mut program = program(TEST, &service);
-        program.env("DIRECTORY", directory.path());
+        let Some(setup) = Setup::start(TEST) else { return };
+        let mut program = setup.program();
         if has_properties {
-            std::fs::write(place("marker"), "").unwrap();
-            program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", place("marker"));
-            program.env("ATRACE_PROPERTIES", place("properties"));
+            std::fs::write(setup.place("marker"), "").unwrap();
+            program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
+            program.env("ATRACE_PROPERTIES", setup.place("properties"));
         }
         let mut child = program.spawn().unwrap();
         for round in 0..3 {
-            wait_for(directory.path(), &format!("session {round}?"));
+            wait_for(&setup.place(&format!("session {round}?")));
             let wanted = Config { enabled: vec!["app", "view"], ..Config::default() };
-            let session = Session::start(&service, &wanted);
-            wait_for(directory.path(), &format!("stop {round}?"));
+            let session = Session::start(&setup.service, &wanted);
+            wait_for(&setup.place(&format!("stop {round}?")));
             session.stop();
         }
         assert!(child.wait().unwrap().success());

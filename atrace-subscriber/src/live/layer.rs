@@ -19,8 +19,6 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 
 /// Knows the spans that are alive, as a layer over a `Registry`.
 ///
-/// See [`live`](self::super) for what it is for and what it costs.
-///
 /// ```
 /// use atrace_subscriber::live::LiveLayer;
 /// use atrace_subscriber::{AtraceFilter, AtraceLayer};
@@ -36,6 +34,26 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 /// let _span = tracing::info_span!("work").entered();
 /// eprintln!("{}", handle.dump());
 /// ```
+///
+/// # Rules
+///
+/// *Threads.* Everything may be called on any thread, at any time, also within what `tracing` calls: by a
+/// value's `Debug`, by another layer. A dump looks at one part of the spans after the other: each record is as
+/// it was at one moment, two of them perhaps not at the same, and a span that is made or closed meanwhile may
+/// or may not be in it. Nobody waits longer than the copying of such a part takes. Spans that a signal handler
+/// makes on a thread that was just in here are not shown.
+///
+/// *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields; entering and
+/// leaving look it up there. Memory stays with the layer for as many spans as were alive at a time, each with room for
+/// the return addresses that [may be kept](Self::with_depth).
+///
+/// *Fork.* A child begins with none: the spans of its parent are not its own. It waits for no thread of its parent's;
+/// what those had stays in its memory, unused. In one that was forked while another thread looked symbols up,
+/// functions have no names: a lock is held by a thread that is not there.
+///
+/// *Registry.* The layer needs a span's life to be kept: a `Registry` below it. Beside an
+/// [`AtraceLayer`](crate::AtraceLayer) with a filter of its own, spans are alive for this layer on or off; below
+/// a filter for the whole stack, only what the filter lets through.
 #[derive(Debug)]
 pub struct LiveLayer {
     backtraces: bool,
@@ -69,6 +87,17 @@ impl LiveLayer {
     }
 
     /// Keeps with each span the backtrace of its creation.
+    ///
+    /// What is kept is the return addresses of the stack that made the span. What functions these are is looked up when
+    /// someone asks ([`Symbols::Lazy`]), once an address, or at each creation ([`Symbols::Eager`]), which costs far more. In
+    /// an `async` program the stack of a creation is that of the poll: who awaits whom at that moment.
+    ///
+    /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
+    ///
+    /// How addresses are found is [`Walk`]'s to say. **A program on x86-64 should be compiled with frame pointers**,
+    /// `RUSTFLAGS="-C force-frame-pointers=yes"`: else the unwinder finds them, which takes far longer. (Rust's standard
+    /// library has them already; 64-bit ARM always has.) Functions have names where the binary has symbols, files and lines
+    /// where it has debug information, `debug = "line-tables-only"` in the profile.
     #[must_use]
     pub fn with_backtraces(mut self, yes: bool) -> Self {
         self.backtraces = yes;

@@ -1,0 +1,117 @@
+//! The program that a test traces: the test again, in a process of its own, as what it is connected to is its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::{Config, Service, Session, Trace, processed};
+
+const PROGRAM: &str = "ATRACE_TEST_PROGRAM";
+const DIRECTORY: &str = "ATRACE_TEST_DIRECTORY";
+
+/// Tells whether this process is the program of the test of this name.
+pub fn is_program(test: &str) -> bool {
+    std::env::var(PROGRAM).is_ok_and(|present| present == test)
+}
+
+/// Returns a place in the test's directory: for the program.
+///
+/// # Panics
+///
+/// In another process.
+pub fn place(name: &str) -> PathBuf {
+    PathBuf::from(std::env::var_os(DIRECTORY).expect("it is the program")).join(name)
+}
+
+/// Waits until it is so: for what another process does.
+///
+/// # Panics
+///
+/// When it is not so for half a minute.
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says, to the program or to its test, that a step was made.
+///
+/// # Panics
+///
+/// When the file can't be written.
+pub fn step(place: &Path) {
+    std::fs::write(place, "").expect("it can be written");
+}
+
+/// Waits until the other side has made the step.
+///
+/// # Panics
+///
+/// When it does not for half a minute.
+pub fn wait_for(place: &Path) {
+    until(&place.display().to_string(), || place.exists());
+}
+
+/// A directory, a service in it, and the program that is its producer.
+#[derive(Debug)]
+pub struct Setup {
+    /// The service.
+    pub service: Service,
+    directory: TempDir,
+    test: &'static str,
+}
+
+impl Setup {
+    /// Starts a service for the test of this name; says what is skipped, and returns None, where there is none.
+    pub fn start(test: &'static str) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = Service::start(directory.path())?;
+        Some(Self { service, directory, test })
+    }
+
+    /// Where the service's sockets are, and what the test keeps.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A place in there.
+    pub fn place(&self, name: &str) -> PathBuf {
+        self.directory().join(name)
+    }
+
+    /// The program.
+    pub fn program(&self) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.args([self.test, "--exact", "--nocapture", "--test-threads=1"]);
+        command.env(PROGRAM, self.test).env(DIRECTORY, self.directory()).env("ATRACE_BACKEND", "perfetto");
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", self.service.producers());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Starts a session that wants everything.
+    pub fn session(&self) -> Session {
+        Session::start(&self.service, &Config::default())
+    }
+
+    /// Traces the program from its begin to its end.
+    pub fn traced(&self) -> Trace {
+        let session = self.session();
+        assert!(self.program().status().expect("it starts").success());
+        session.stop()
+    }
+
+    /// The rows that Perfetto's processor answers about the trace, for each statement; see [`processed`].
+    pub fn rows(&self, trace: &Trace, statements: &[&str]) -> Option<Vec<String>> {
+        let path = self.place("trace");
+        trace.save(&path).expect("it can be written");
+        let rows = |answer: &String| {
+            answer.split_once("\"rows\":").expect("an answer").1.trim_end_matches('}').to_owned()
+        };
+        Some(processed(&path, statements)?.iter().map(rows).collect())
+    }
+}
