@@ -16,6 +16,17 @@ use crate::span::Span;
 /// Defines the options that subscriber and layer have alike.
 macro_rules! options {
     () => {
+        /// Writes one way only, also while the other one is on.
+        ///
+        /// Without this each event goes the way that [`atrace`] chooses: to Perfetto's memory where only a session
+        /// asks for it, else to ATrace. Two layers with a way each write every event to both. A
+        /// filter follows either way: while only the other one is on, events are asked about, and not written.
+        #[must_use]
+        pub fn with_way(mut self, way: $crate::Way) -> Self {
+            self.recorder.set_way(way);
+            self
+        }
+
         /// Leaves the fields out: an event is its message, or `LEVEL event` without one; a span is its name.
         #[must_use]
         pub fn without_fields(mut self) -> Self {
@@ -63,6 +74,18 @@ macro_rules! options {
     };
 }
 pub(crate) use options;
+
+/// A way for events out of the process.
+///
+/// See [`AtraceLayer::with_way`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Way {
+    /// The kernel's buffer, or Android's libraries, as text.
+    Atrace,
+    /// Perfetto's memory, with types. It needs [`atrace::perfetto::connect`] or a recording.
+    Perfetto,
+}
 
 /// How a span that is shown as an async slice is shown on the threads that enter it.
 ///

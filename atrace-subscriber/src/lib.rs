@@ -26,6 +26,7 @@
 //! | others listen too | `registry().with(…)`, with [`AtraceLayer`]`::default().with_filter(`[`AtraceFilter`]`::default())` among the layers: while off, the others go on as ever |
 //! | others listen, but only while ATrace does | the layers, and [`AtraceFilter`]`::default()` as the last one: while off, the whole stack is silent and free |
 //! | spans made while off shall appear when entered later | either of the two without a filter: while off, an event costs a call that does nothing |
+//! | all shall go one way, whichever is on | any of these, [`with_way`](AtraceLayer::with_way) |
 //! | AOSP's `atrace_tracing_subscriber` was used | [`AtraceSubscriber`], alone or as a layer as there; its [`with_filter()`](AtraceSubscriber::with_filter) silences the whole stack |
 //!
 //! Levels and targets are filtered as everywhere in `tracing-subscriber`:
@@ -141,5 +142,5 @@ mod sync {
 
 pub use filter::AtraceFilter;
 pub use follow::after_fork;
-pub use layer::{AsyncSpans, AtraceLayer};
+pub use layer::{AsyncSpans, AtraceLayer, Way};
 pub use subscriber::AtraceSubscriber;

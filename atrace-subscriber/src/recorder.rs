@@ -2,18 +2,18 @@
 
 use std::borrow::Cow;
 
-use atrace::__typed::{flow, flow_number, is_used};
+use atrace::__typed::{flow, flow_number, is_used, only_atrace, only_perfetto};
 use atrace::{
     AtraceTag, Enabled, Glance, PreparedTag, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
 };
 use tracing_core::span::{Attributes, Record};
 use tracing_core::{Event, Metadata};
 
-use crate::AsyncSpans;
 use crate::callsites::{Callsite, Known};
 use crate::entered::{self, Owner, flow_id};
 use crate::kept::{Kept, Texts};
 use crate::span::Span;
+use crate::{AsyncSpans, Way};
 use crate::{fields, typed};
 
 /// The options of a subscriber, and its number.
@@ -44,6 +44,15 @@ impl Recorder {
             async_targets: Vec::new(),
             may_be_async: false,
         }
+    }
+
+    /// Writes this way only.
+    pub(crate) fn set_way(&mut self, way: Way) {
+        self.tag = match way {
+            Way::Atrace => only_atrace(self.tag),
+            Way::Perfetto => only_perfetto(self.tag),
+        };
+        self.prepared = PreparedTag::new(self.tag);
     }
 
     /// False is exact.

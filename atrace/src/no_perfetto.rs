@@ -128,6 +128,10 @@ pub(crate) mod producer {
 
     pub(crate) const EXISTS: bool = false;
 
+    pub(crate) fn can_be_used() -> bool {
+        false
+    }
+
     /// Never.
     #[inline]
     pub fn is_used() -> bool {

@@ -17,6 +17,21 @@ pub(crate) enum Way {
     Perfetto,
 }
 
+/// Bits of a tag beside the tags': its events go this way only.
+const ONLY_ATRACE: AtraceTag = AtraceTag::from_bits_retain(1 << 61);
+const ONLY_PERFETTO: AtraceTag = AtraceTag::from_bits_retain(1 << 62);
+
+/// The tag for events that go to ATrace only.
+pub fn only_atrace(tag: AtraceTag) -> AtraceTag {
+    (tag - ONLY_PERFETTO) | ONLY_ATRACE
+}
+
+/// The tag for events that go into Perfetto's memory only; none where there is no memory for that.
+pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
+    // An event is asked which way it goes where there are two.
+    if producer::can_be_used() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
+}
+
 /// Tells for sure whether `tag` is enabled, after a look at the gate; returns which way its events go.
 #[inline(always)]
 pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Way> {
@@ -36,8 +51,10 @@ pub(crate) fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
 #[inline(never)]
 fn of_both(tag: AtraceTag) -> Option<Way> {
     let tags = tag & AtraceTag::ValidMask;
-    let is_wanted = producer::tags().intersects(tags);
-    let is_atrace = refresh::atrace_tags().intersects(tags) && choice::present().is_open();
+    let is_wanted = !tag.intersects(ONLY_ATRACE) && producer::tags().intersects(tags);
+    let is_atrace = !tag.intersects(ONLY_PERFETTO)
+        && refresh::atrace_tags().intersects(tags)
+        && choice::present().is_open();
     let prefers = || refresh::preferred().intersects(tags);
     if refresh::is_disabled() {
         None

@@ -1,12 +1,16 @@
 //! Which way an event goes, and who is told of sessions.
 #![cfg(not(no_tracing))]
+#![expect(unsafe_code, reason = "a program that forks")]
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use atrace::{AtraceTag, SinkKind, Slice, atrace_begin, atrace_end, atrace_instant, control, perfetto};
 use atrace_real_service::{Config, Session, Setup, is_program, place, step, until, wait_for};
+use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber, Way};
 use atrace_sys::properties::Properties;
+use tracing::{Level, enabled, info, info_span};
+use tracing_subscriber::prelude::*;
 
 /// Sets the property that has these tags prefer Perfetto's way.
 fn prefer(tags: &str) {
@@ -81,6 +85,103 @@ fn an_event_goes_one_way() {
     let by_atrace = std::fs::read_to_string(setup.place("marker")).unwrap();
     let messages = ["I|P|ATrace only", "B|P|begun by ATrace", "I|P|both", "E|P", "I|P|both again"];
     assert_eq!(by_atrace, messages.concat().replace("|P", &format!("|{pid}")));
+}
+
+/// What a subscriber, or a stack, has for a way out.
+#[derive(Clone, Copy, PartialEq)]
+enum Stack {
+    Atrace,
+    Perfetto,
+    Both,
+    BothFiltered,
+}
+
+impl Stack {
+    const ALL: [Self; 4] = [Self::Atrace, Self::Perfetto, Self::Both, Self::BothFiltered];
+
+    fn init(self, tag: AtraceTag) {
+        let layer = |way| AtraceLayer::new(tag).with_way(way);
+        let both = tracing_subscriber::registry().with(layer(Way::Atrace)).with(layer(Way::Perfetto));
+        match self {
+            Self::Atrace => AtraceSubscriber::new(tag).with_way(Way::Atrace).init(),
+            Self::Perfetto => AtraceSubscriber::new(tag).with_filter().with_way(Way::Perfetto).init(),
+            Self::Both => both.init(),
+            Self::BothFiltered => both.with(AtraceFilter::new(tag)).init(),
+        }
+    }
+}
+
+/// A subscriber with a way writes nothing the other way; two layers with one each write everything both ways. So it is in
+/// a forked child.
+#[test]
+fn a_layer_for_each_way() {
+    const TEST: &str = "a_layer_for_each_way";
+    const STACK: &str = "STACK";
+    const TAG: AtraceTag = AtraceTag::Camera;
+    if is_program(TEST) {
+        perfetto::connect();
+        let control = control::Control::open().unwrap();
+        let number: usize = std::env::var(STACK).unwrap().parse().unwrap();
+        Stack::ALL[number].init(TAG);
+        info!("neither");
+        let on = control.enable_tags(TAG).unwrap();
+        until("on", || enabled!(Level::INFO));
+        info!("ATrace only");
+        step(&place("session?"));
+        until("a session", || perfetto::status().sessions() == 1);
+        info_span!("span").in_scope(|| info!("both"));
+        // SAFETY: the child traces, and ends without returning.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::fs::write(place("child"), std::process::id().to_string()).unwrap();
+            info!("child's");
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+        drop(on);
+        info!("session only");
+        step(&place("stop?"));
+        wait_for(&place("stopped"));
+        until("no session", || perfetto::status().sessions() == 0);
+        info!("neither");
+        return;
+    }
+    for (number, stack) in Stack::ALL.into_iter().enumerate() {
+        let Some(setup) = Setup::start(TEST) else { return };
+        std::fs::write(setup.place("marker"), "").unwrap();
+        let mut program = setup.program();
+        program.env_remove("ATRACE_BACKEND").env(STACK, number.to_string());
+        program.env("ATRACE_MARKER", setup.place("marker"));
+        let mut program = program.env("ATRACE_PROPERTIES", setup.place("properties")).spawn().unwrap();
+        wait_for(&setup.place("session?"));
+        let session = setup.session();
+        wait_for(&setup.place("stop?"));
+        let trace = session.stop();
+        step(&setup.place("stopped"));
+        assert!(program.wait().unwrap().success());
+
+        let child = std::fs::read_to_string(setup.place("child")).unwrap();
+        let messages = std::fs::read_to_string(setup.place("marker")).unwrap();
+        let messages =
+            messages.replace(&format!("|{}", program.id()), "|P").replace(&format!("|{child}"), "|C");
+        let by_atrace = ["I|P|ATrace only", "B|P|span", "I|P|both", "E|P", "I|C|child's"].concat();
+        assert_eq!(messages, if stack == Stack::Perfetto { String::new() } else { by_atrace });
+
+        let names = |is_child: bool| -> Vec<_> {
+            let events = trace.events().into_iter();
+            let events = events.filter(|event| (event.pid.to_string() == child) == is_child);
+            let name = |name| String::from_utf8(name).unwrap();
+            events.map(|event| event.name.map_or("end".to_owned(), name)).collect()
+        };
+        let (own, childs): (&[&str], &[&str]) = match stack {
+            Stack::Atrace => (&[], &[]),
+            _ => (&["span", "both", "end", "session only"], &["child's"]),
+        };
+        assert_eq!(names(false), own);
+        assert_eq!(names(true), childs);
+    }
 }
 
 /// A watch is told of sessions, with and without properties.

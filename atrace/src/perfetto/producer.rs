@@ -70,6 +70,11 @@ pub(crate) fn lost() -> u64 {
 /// In this build a process can be one.
 pub(crate) const EXISTS: bool = true;
 
+/// Makes this process ready to be one; false where there is no memory for it.
+pub(crate) fn can_be_used() -> bool {
+    prepare().is_some()
+}
+
 /// Whether this process, or an ancestor of it, was ever made a producer.
 #[inline]
 pub fn is_used() -> bool {
