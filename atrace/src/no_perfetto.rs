@@ -157,6 +157,10 @@ pub(crate) mod producer {
         false
     }
 
+    pub(crate) fn short_called(_: Type, _: u64, _: &str) -> bool {
+        false
+    }
+
     pub(crate) fn end(_: u64) -> bool {
         false
     }

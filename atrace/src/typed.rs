@@ -50,7 +50,7 @@ fn written(tags: u64, kind: Type, row: Option<(Row, &str)>, name: EventName<'_>,
     let site = name.site().filter(|site| site.has_number());
     match (row, &site) {
         (None, Some(site)) if args.is_empty() => return producer::named(kind, tags, site),
-        (None, None) if args.is_empty() => return producer::short(kind, tags, name.text),
+        (None, None) if args.is_empty() => return producer::short_called(kind, tags, name.text),
         _ => {}
     }
     with_args(tags, kind, row, (site, site.is_none().then_some(name.text)), args)

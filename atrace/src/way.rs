@@ -105,7 +105,7 @@ fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Op
 #[inline(never)]
 fn emit_end(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
     match of(sink, tag)? {
-        Way::Perfetto => producer::end(valid(tag)).then_some(Way::Perfetto),
+        Way::Perfetto => end_by_perfetto(valid(tag)).then_some(Way::Perfetto),
         way => way.write_str(tag, Kind::End, None, None).then_some(way),
     }
 }
@@ -146,7 +146,15 @@ impl Way {
     ) -> bool {
         match self {
             Self::Atrace(sink) => sink.write(kind, track, name),
-            Self::Perfetto => written_by(tag, kind, track, name),
+            Self::Perfetto => {
+                let (has_name, mut name) = (name.is_some(), name);
+                let mut write = |writer: &mut NameWriter<'_>| {
+                    if let Some(name) = name.take() {
+                        name(writer);
+                    }
+                };
+                written_by(tag, kind, track, if has_name { Some(&mut write) } else { None })
+            }
         }
     }
 
@@ -188,7 +196,7 @@ fn written_by(
     tag: AtraceTag,
     kind: Kind,
     track: Option<&str>,
-    name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+    name: Option<&mut dyn FnMut(&mut NameWriter<'_>)>,
 ) -> bool {
     let mut text = Message::new();
     let name = name.map(|name| text.plain(name));
@@ -202,9 +210,9 @@ fn written(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) 
     let (text, row) = (name.unwrap_or_default(), track.unwrap_or_default());
     let on = |kind, row, name, amount| producer::on_track(kind, tags, row, name, amount, u32::MAX);
     match kind {
-        Kind::Begin => producer::short(Type::Begin, tags, text),
-        Kind::Instant => producer::short(Type::Instant, tags, text),
-        Kind::End => producer::end(tags),
+        Kind::Begin => producer::short_called(Type::Begin, tags, text),
+        Kind::Instant => producer::short_called(Type::Instant, tags, text),
+        Kind::End => end_by_perfetto(tags),
         Kind::AsyncBegin(cookie) => on(Type::Begin, (Row::Async(cookie), text), name, None),
         Kind::AsyncEnd(cookie) => on(Type::End, (Row::Async(cookie), text), None, None),
         Kind::TrackBegin(cookie) => on(Type::Begin, (Row::Named(cookie), row), name, None),
@@ -225,10 +233,11 @@ pub(crate) fn end_by_sink() {
     };
 }
 
-/// Writes the end of a slice of the calling thread, whose begin, with these tags, went Perfetto's way.
+/// Writes the end of a slice of the calling thread, whose begin, with these tags, went Perfetto's way; tells whether it
+/// was written.
 #[inline(never)]
-pub(crate) fn end_by_perfetto(tags: u64) {
-    producer::end(tags);
+pub(crate) fn end_by_perfetto(tags: u64) -> bool {
+    producer::end(tags)
 }
 
 /// How many sessions have begun: a slice ends in those that it began in.

@@ -157,6 +157,7 @@ impl Arena {
     }
 
     /// Takes a free chunk of this layout.
+    #[inline(never)]
     fn take(&'static self, layout: Layout) -> Option<(u32, u32)> {
         if self.is_retired.load(Ordering::Relaxed) {
             return None;
@@ -196,14 +197,16 @@ impl Arena {
     }
 
     /// Takes what was handed over: chunks in the order that each thread completed them, and their buffers.
-    pub fn take_handed(&self, mut each: impl FnMut(Moved)) {
-        let mut indices = Vec::new();
+    pub fn take_handed(&self) -> Vec<Moved> {
+        let mut taken = Vec::new();
         let chunks = self.pages * CHUNKS_MAX;
-        self.handed.take(chunks, |index| Some(&self.beside(index)?.next), |index| indices.push(index));
-        for index in indices.into_iter().rev() {
+        let next = |index| Some(&self.beside(index)?.next);
+        self.handed.take(chunks, next, |index| {
             let buffer = self.beside(index).map_or(0, |beside| beside.buffer.load(Ordering::Relaxed));
-            each(Moved { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer });
-        }
+            taken.push(Moved { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer });
+        });
+        taken.reverse();
+        taken
     }
 
     /// Reads a complete chunk, as the service does, and frees it: calls `each` with its writer's number and each of its

@@ -104,18 +104,23 @@ impl Shared {
     }
 
     /// Has the word of all sessions' tags be what they say. Of two that do so at once, the later sees both.
+    #[inline(never)]
     fn publish_tags(&self) {
         loop {
             let seen = self.tags.load(Ordering::Acquire);
-            let tags = self.sessions.iter().fold(0, |all, session| all | session.tags.load(Ordering::SeqCst));
+            let tags = self.tags_of_all();
             if self.tags.compare_exchange(seen, tags, Ordering::SeqCst, Ordering::Relaxed).is_err() {
                 continue;
             }
-            let now = self.sessions.iter().fold(0, |all, session| all | session.tags.load(Ordering::SeqCst));
-            if now == tags {
+            if self.tags_of_all() == tags {
                 return;
             }
         }
+    }
+
+    #[inline(never)]
+    fn tags_of_all(&self) -> u64 {
+        self.sessions.iter().fold(0, |all, session| all | session.tags.load(Ordering::SeqCst))
     }
 }
 
@@ -263,18 +268,19 @@ impl<W: Zeroes + 'static> Pool<W> {
 
     /// The calling thread ends: calls `each` with each session and this thread's writer there, then gives its place
     /// back.
-    pub fn end_thread(&self, mut each: impl FnMut(&'static Session, &mut W)) {
+    pub fn end_thread(&self, each: fn(&'static Session, &mut W)) {
         let Some(layout) = self.layout() else { return };
         let place = PLACE.replace(0) as usize;
         let Some(thread) = layout.threads.get(place.wrapping_sub(1)) else { return };
         if thread.presence.enter() != Found::Entered {
             return; // A child's, or in the middle of an event that can't go on.
         }
-        Self::end(layout, place - 1, &mut each);
+        Self::end(layout, place - 1, each);
     }
 
     /// Gives a place back, inside which its thread is, or was when it ended.
-    fn end(layout: &'static Layout<W>, place: usize, each: &mut impl FnMut(&'static Session, &mut W)) {
+    #[inline(never)]
+    fn end(layout: &'static Layout<W>, place: usize, each: fn(&'static Session, &mut W)) {
         let mut inside = Inside { layout, place, _not_send: PhantomData };
         for (number, session) in layout.shared.sessions.iter().enumerate() {
             if Epoch::is_open(session.epoch.now()) {
@@ -287,7 +293,7 @@ impl<W: Zeroes + 'static> Pool<W> {
 
     /// Does what [`end_thread`](Self::end_thread) does for threads that have ended and could not say so. Now and then, by
     /// a thread that opens and closes sessions.
-    pub fn look_for_ended(&self, mut each: impl FnMut(&'static Session, &mut W)) {
+    pub fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
         /// Of two that look at once, one does.
         static TURN: Turn = Turn::new();
         let Some(layout) = self.layout() else { return };
@@ -298,7 +304,7 @@ impl<W: Zeroes + 'static> Pool<W> {
                 let has_ended = number != 0 && !crate::system::is_thread(number);
                 if has_ended && thread.presence.enter() == Found::Entered {
                     thread.unnoticed.store(0, Ordering::Relaxed);
-                    Self::end(layout, place, &mut each);
+                    Self::end(layout, place, each);
                 }
             }
         });
@@ -306,7 +312,8 @@ impl<W: Zeroes + 'static> Pool<W> {
 
     /// After a session was closed: calls `each` with the writers of all threads that are not inside; tells whether
     /// there were no others. By the thread that closed it.
-    pub fn reclaim(&self, session: usize, mut each: impl FnMut(&mut W)) -> bool {
+    #[inline(never)]
+    pub fn reclaim(&self, session: usize, each: &mut dyn FnMut(&mut W)) -> bool {
         let Some(layout) = self.layout() else { return true };
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
         let mut is_done = true;
@@ -459,7 +466,7 @@ mod tests {
             });
             loop {
                 let mut sum = 0;
-                let is_done = POOL.reclaim(3, |counter| sum += counter.0);
+                let is_done = POOL.reclaim(3, &mut |counter| sum += counter.0);
                 if is_done && sum == round * 16_000 {
                     break;
                 } // Else the handlers of threads that ended are running.

@@ -45,6 +45,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    #[inline(never)]
     fn varint(&mut self, value: u64) {
         let mut buffer = [0; VARINT_MAX];
         let len = put_varint(&mut buffer, value);
@@ -181,10 +182,12 @@ impl<'a> Reader<'a> {
     }
 
     /// The first of a message's fields with this number.
+    #[inline(never)]
     pub fn first(bytes: &'a [u8], field: u32) -> Option<Value<'a>> {
         Self::new(bytes).find_map(|(number, value)| (number == field).then_some(value))
     }
 
+    #[inline(never)]
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for (at, byte) in self.rest.iter().enumerate().take(VARINT_MAX) {
@@ -203,6 +206,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
+    #[inline(never)]
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
         let key = self.varint()?;
         let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;

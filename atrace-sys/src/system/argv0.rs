@@ -31,6 +31,7 @@ impl Argv0 {
 /// What was read last.
 static ARGV0: OnceRef<Argv0> = OnceRef::new();
 
+#[inline(never)]
 pub(crate) fn reread() {
     loop {
         let present = ARGV0.get();

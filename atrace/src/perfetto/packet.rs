@@ -412,6 +412,7 @@ fn level_name(level: u8) -> &'static str {
 }
 
 /// The room that the packet about a callsite needs at most.
+#[inline(never)]
 pub(super) fn site_room(site: &Site<'_>) -> usize {
     const HEAD: usize = 12; // Of a text with a number.
     let mut room = 64 + site.name.len().min(SITE_NAME_MAX);
@@ -424,6 +425,7 @@ pub(super) fn site_room(site: &Site<'_>) -> usize {
 }
 
 /// Writes what a callsite with a number never changes. False where there is no room.
+#[inline(never)]
 pub(super) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     if chunk.room() < site_room(site) {
         return false;
@@ -478,6 +480,7 @@ pub(super) struct Described<'a> {
 }
 
 /// Writes a track's description. False where there is no room.
+#[inline(never)]
 pub(super) fn describe(chunk: &mut Chunk, track: &Described<'_>) -> bool {
     if track.name.len() > TEXT_MAX || chunk.room() < LONG_ROOM / 2 + track.name.len() {
         return false;
@@ -615,7 +618,9 @@ mod tests {
                 }
                 chunk.complete();
                 let mut handed = Vec::new();
-                arena.take_handed(|place| handed.push((place.page, place.chunk, place.buffer)));
+                handed.extend(
+                    arena.take_handed().into_iter().map(|place| (place.page, place.chunk, place.buffer)),
+                );
                 assert_eq!(handed, [(0, 0, 1)]);
                 arena.retire();
             }

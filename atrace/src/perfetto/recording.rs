@@ -14,12 +14,11 @@ use atrace_sys::fork::{Generation, PerProcess, generation};
 use atrace_sys::perfetto::clock::{self, Speed};
 use atrace_sys::perfetto::memory::Arena;
 use atrace_sys::perfetto::pool::OWN_SESSION;
-use atrace_sys::perfetto::wire::Moved;
 use atrace_sys::process;
 
 use super::producer;
 use super::trace_file::{TraceFile, Whose, add};
-use super::writer::POOL;
+use super::writer::{self, POOL};
 use crate::AtraceTag;
 
 /// The memory between threads and the file: 4 MiB.
@@ -118,7 +117,6 @@ struct Writer {
     arena: &'static Arena,
     speed: Speed,
     anchored: u64,
-    places: Vec<Moved>,
     bytes: Vec<u8>,
     pid: u32,
     uid: u32,
@@ -127,9 +125,8 @@ struct Writer {
 impl Writer {
     fn new(file: File, arena: &'static Arena) -> Self {
         let (pid, uid) = (process::raw_id(), process::user());
-        let (places, bytes) = (Vec::new(), Vec::new());
         let file = TraceFile::new(file);
-        Self { file, arena, speed: Speed::default(), anchored: 0, places, bytes, pid, uid }
+        Self { file, arena, speed: Speed::default(), anchored: 0, bytes: Vec::new(), pid, uid }
     }
 
     fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
@@ -155,7 +152,7 @@ impl Writer {
 
     /// After the session was closed: what its threads had begun.
     fn finish(&mut self) -> io::Result<()> {
-        while !POOL.reclaim(OWN_SESSION, |writer| writer.take_away()) {
+        while !POOL.reclaim(OWN_SESSION, &mut writer::Writer::take_away) {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.write().map(|_| ())
@@ -166,16 +163,15 @@ impl Writer {
         if !self.speed.is_known() || now.wrapping_sub(self.anchored) > 900_000_000 {
             clock::anchor(&mut self.speed);
             self.anchored = now;
-            POOL.look_for_ended(|session, writer| writer.finish(session.epoch.now()));
+            POOL.look_for_ended(writer::finish);
         }
     }
 
     /// Writes what was handed over; tells whether there was anything.
     fn write(&mut self) -> io::Result<bool> {
-        let Self { arena, places, bytes, pid, uid, .. } = self;
-        arena.take_handed(|place| places.push(place));
+        let Self { arena, bytes, pid, uid, .. } = self;
         bytes.clear();
-        for place in places.drain(..) {
+        for place in arena.take_handed() {
             arena.read(&place, |writer, packet| {
                 add(bytes, packet, &Whose::new(writer.into(), *pid, *uid), false);
             });

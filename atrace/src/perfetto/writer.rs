@@ -116,6 +116,7 @@ impl Writer {
     }
 
     /// Completes the chunk, whichever session it is of.
+    #[inline(never)]
     pub(super) fn take_away(&mut self) {
         lose(self.debts.forgive());
         self.chunk.complete();
@@ -332,6 +333,7 @@ impl Writer {
     }
 
     /// Names the categories that the state has not named.
+    #[inline(never)]
     fn name_categories(&mut self, tags: u64) {
         let mut missing = tags as u32 & !self.categories;
         if missing == 0 {
@@ -358,6 +360,7 @@ impl Writer {
     }
 
     /// Names the levels, if the state has not.
+    #[inline(never)]
     fn name_levels(&mut self) {
         if self.categories & ALL_LEVELS != 0 {
             return;
@@ -496,6 +499,11 @@ impl Writer {
             self.chunk.write(&packet[1..]);
         }
     }
+}
+
+/// Completes what the writer of an ended thread has of an open session.
+pub(super) fn finish(session: &Session, writer: &mut Writer) {
+    writer.finish(session.epoch.now());
 }
 
 /// So many events are lost.

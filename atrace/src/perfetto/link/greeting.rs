@@ -22,12 +22,7 @@ impl Link {
         Ok(())
     }
 
-    pub(super) fn handle(
-        &mut self,
-        request: u64,
-        body: Body<'_>,
-        say: &impl Fn(Standing),
-    ) -> Result<(), Gone> {
+    pub(super) fn handle(&mut self, request: u64, body: Body<'_>, say: fn(Standing)) -> Result<(), Gone> {
         match body {
             Body::Bound(bound) if self.methods[COMMIT].is_none() => {
                 for (name, method) in wire::methods(bound).ok_or(Gone::Unable)? {

@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use atrace_sys::perfetto::clock::{self, Speed};
 use atrace_sys::perfetto::memory::Arena;
-use atrace_sys::perfetto::pool::{SERVICES, Shared};
+use atrace_sys::perfetto::pool::Shared;
 use atrace_sys::perfetto::socket::{self, Refused, Socket};
 use atrace_sys::perfetto::wire::{FRAME_MAX, Method, PREFIX};
 
 use self::requests::METHODS;
-use self::sessions::Running;
+use self::sessions::Session;
 use super::standing::{Gone, Standing};
-use super::writer::POOL;
+use super::writer::{self, POOL};
 
 /// The memory that is shared: 1 MiB, of which what is never written costs nothing.
 const PAGES: u32 = 128;
@@ -45,15 +45,18 @@ pub(super) fn leave_memory() {
 }
 
 /// The thread's body.
-pub(super) fn run(shared: &'static Shared, say: impl Fn(Standing), changed: fn()) {
+pub(super) fn run(shared: &'static Shared, say: fn(Standing), changed: fn()) {
     atrace_sys::thread::have_descriptors_of_its_own();
     let mut back_off = FIRST_BACK_OFF;
+    // Of connections before: those with a thread that is in the middle of an event still.
+    let mut ended = Vec::new();
     loop {
         match Link::connect(shared, changed) {
             Ok(mut link) => {
                 back_off = FIRST_BACK_OFF;
-                let gone = link.serve(&say);
-                link.close_all();
+                link.sessions = ended;
+                let gone = link.serve(say);
+                ended = link.close_all();
                 say(Standing::Gone(gone));
             }
             Err(refused) => say(Standing::Refused(refused)),
@@ -83,11 +86,7 @@ struct Link {
     arena: Option<&'static Arena>,
     /// A descriptor that came along with something, until it is asked for.
     received: Option<OwnedFd>,
-    running: [Option<Running>; SERVICES],
-    /// Sessions that have ended with a thread in the middle of an event, a bit for each.
-    draining: u32,
-    /// Of the writers of how many threads the service knows that are of such sessions.
-    leaving: [usize; SERVICES],
+    sessions: Vec<Session>,
     speed: Speed,
     anchored: u64,
     is_settled: bool,
@@ -113,9 +112,7 @@ impl Link {
             sync: 0,
             arena: None,
             received: None,
-            running: [None; SERVICES],
-            draining: 0,
-            leaving: [0; SERVICES],
+            sessions: Vec::new(),
             speed: Speed::default(),
             anchored: 0,
             is_settled: false,
@@ -124,7 +121,7 @@ impl Link {
     }
 
     /// Does what the service says until it is gone.
-    fn serve(&mut self, say: &impl Fn(Standing)) -> Gone {
+    fn serve(&mut self, say: fn(Standing)) -> Gone {
         // The counter's speed is known by the time that a session comes.
         self.anchor();
         match self.introduce().and_then(|()| self.attend(say)) {
@@ -133,10 +130,10 @@ impl Link {
         }
     }
 
-    fn attend(&mut self, say: &impl Fn(Standing)) -> Result<std::convert::Infallible, Gone> {
+    fn attend(&mut self, say: fn(Standing)) -> Result<std::convert::Infallible, Gone> {
         let mut period = SHORTEST;
         loop {
-            let is_idle = self.running.iter().all(Option::is_none) && self.draining == 0;
+            let is_idle = self.sessions.is_empty();
             let is_new = self.anchored == 0 || self.is_speed_unknown() || self.tell_again > 0;
             let timeout = if is_idle && !is_new { None } else { Some(period) };
             self.send(None)?;
@@ -160,7 +157,7 @@ impl Link {
         let now = clock::asked();
         if now.wrapping_sub(self.anchored) > 900_000_000 || self.is_speed_unknown() {
             self.anchor();
-            POOL.look_for_ended(|session, writer| writer.finish(session.epoch.now()));
+            POOL.look_for_ended(writer::finish);
         }
         self.drain();
         self.make_known()?;

@@ -43,6 +43,7 @@ impl Link {
         self.invoke_by(method, wants_reply, &mut arguments)
     }
 
+    #[inline(never)]
     fn invoke_by(
         &mut self,
         method: usize,
@@ -63,7 +64,7 @@ impl Link {
         if is_sent { Ok(()) } else { Err(Gone::Errno(EPIPE)) }
     }
 
-    pub(super) fn receive(&mut self, say: &impl Fn(Standing)) -> Result<(), Gone> {
+    pub(super) fn receive(&mut self, say: fn(Standing)) -> Result<(), Gone> {
         let old = self.inbox.len();
         self.inbox.resize(old + (16 << 10), 0);
         let got = self.socket.receive(&mut self.inbox[old..]);

@@ -14,7 +14,7 @@ use super::requests::{REGISTER_WRITER, STARTED, STOPPED, UNREGISTER_WRITER};
 use super::{ARENA, Link};
 use crate::perfetto::category;
 use crate::perfetto::standing::Gone;
-use crate::perfetto::writer::POOL;
+use crate::perfetto::writer::{POOL, Writer};
 
 /// As many writers more than there are threads are made known to the service.
 const AHEAD: usize = 64;
@@ -23,11 +23,24 @@ const DRAIN_MS: u32 = 50;
 
 /// A session that the service has started.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Running {
+pub(super) struct Session {
+    /// Its place among those of this process.
+    number: usize,
+    /// The service's number.
     instance: u64,
     buffer: u32,
     /// Of the writers of how many threads the service knows.
     known: usize,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// It has ended, perhaps with a thread in the middle of an event.
+    Draining,
+    /// It has ended, and no thread has a chunk of it.
+    Drained,
 }
 
 impl Link {
@@ -59,14 +72,14 @@ impl Link {
         self.drain();
         self.commit(None)?;
         self.unregister()?;
-        let is_free = |number: &usize| self.running[*number].is_none() && self.draining & 1 << number == 0;
+        let is_free = |number: &usize| self.sessions.iter().all(|session| session.number != *number);
         // More sessions than there are places: the service is told that it began, and gets nothing.
         if let Some(number) = (0..SERVICES).find(is_free)
             && let Some(arena) = self.arena
         {
             self.anchor();
             let buffer = Reader::first(config, 2).map_or(0, |buffer| buffer.number() as u32);
-            self.running[number] = Some(Running { instance, buffer, known: 0 });
+            self.sessions.push(Session { number, instance, buffer, known: 0, phase: Phase::Open });
             self.make_known()?;
             self.send(None)?;
             self.shared.open(number, arena, buffer, category::wanted(config));
@@ -79,19 +92,11 @@ impl Link {
     }
 
     fn stop(&mut self, instance: u64) -> Result<(), Gone> {
-        let found = self.running.iter().position(|one| one.is_some_and(|one| one.instance == instance));
-        if let Some(number) = found {
-            self.close(number);
-            // Who is inside is so for nanoseconds, unless it was put to sleep there.
-            for _ in 0..DRAIN_MS {
-                self.drain();
-                if self.draining & 1 << number == 0 {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
+        let is_it = |session: &Session| session.instance == instance && session.phase == Phase::Open;
+        if let Some(at) = self.sessions.iter().position(is_it) {
+            self.close(at);
+            self.drain_for_long();
             self.commit(None)?;
-            self.leaving[number] = self.running[number].take().map_or(0, |one| one.known);
             self.unregister()?;
         }
         self.invoke(STOPPED, false, |arguments| {
@@ -101,36 +106,53 @@ impl Link {
     }
 
     /// Closes a session: no event begins to be written for it any more.
-    fn close(&mut self, number: usize) {
-        self.shared.close(number);
+    #[inline(never)]
+    fn close(&mut self, at: usize) {
+        let session = &mut self.sessions[at];
+        session.phase = Phase::Draining;
+        self.shared.close(session.number);
         self.tell();
-        self.draining |= 1 << number;
     }
 
-    /// The connection is gone: all sessions end, and what is written is nobody's.
-    pub(super) fn close_all(&mut self) {
-        for number in 0..SERVICES {
-            if self.running[number].take().is_some() {
-                self.close(number);
+    /// The connection is gone: all sessions end, and what is written is nobody's. Returns those of them with a thread that
+    /// stands in the middle of an event: their places are not free.
+    pub(super) fn close_all(mut self) -> Vec<Session> {
+        for at in 0..self.sessions.len() {
+            if self.sessions[at].phase == Phase::Open {
+                self.close(at);
             }
         }
-        // Before another connection has sessions at the same places.
-        while self.draining != 0 {
-            self.drain();
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.drain_for_long();
         ARENA.store(std::ptr::null_mut(), Ordering::Release);
         if let Some(arena) = self.arena.take() {
             arena.retire();
         }
+        self.sessions.retain(|session| session.phase != Phase::Drained);
+        // The next service has never heard of their writers.
+        self.sessions.iter_mut().for_each(|session| session.known = 0);
+        self.sessions
     }
 
-    /// Takes the chunks of sessions that have ended.
-    pub(super) fn drain(&mut self) {
-        for number in (0..SERVICES).filter(|number| self.draining & 1 << number != 0).collect::<Vec<_>>() {
-            if POOL.reclaim(number, |writer| writer.take_away()) {
-                self.draining &= !(1 << number);
+    /// Takes the chunks of sessions that have ended; tells whether no thread has one any more.
+    #[inline(never)]
+    pub(super) fn drain(&mut self) -> bool {
+        let mut is_done = true;
+        for session in self.sessions.iter_mut().filter(|session| session.phase == Phase::Draining) {
+            if POOL.reclaim(session.number, &mut Writer::take_away) {
+                session.phase = Phase::Drained;
             }
+            is_done &= session.phase == Phase::Drained;
+        }
+        is_done
+    }
+
+    /// [`drain`](Self::drain), for a while: who is inside is so for nanoseconds, unless it was put to sleep there.
+    fn drain_for_long(&mut self) {
+        for _ in 0..DRAIN_MS {
+            if self.drain() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -143,20 +165,17 @@ impl Link {
     /// is killed.
     pub(super) fn make_known(&mut self) -> Result<(), Gone> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
-        for number in 0..SERVICES {
-            let Some(mut running) = self.running[number] else { continue };
-            if running.known + AHEAD / 2 > wanted {
+        for at in 0..self.sessions.len() {
+            let Session { number, buffer, known, phase, .. } = self.sessions[at];
+            if phase != Phase::Open || known + AHEAD / 2 > wanted {
                 continue;
             }
-            for thread in running.known..wanted {
+            for thread in known..wanted {
                 self.invoke(REGISTER_WRITER, false, |arguments| {
-                    arguments
-                        .number(1, writer_number(number, thread).into())
-                        .number(2, running.buffer.into());
+                    arguments.number(1, writer_number(number, thread).into()).number(2, buffer.into());
                 })?;
             }
-            running.known = wanted;
-            self.running[number] = Some(running);
+            self.sessions[at].known = wanted;
         }
         Ok(())
     }
@@ -164,11 +183,9 @@ impl Link {
     /// Has the service forget the writers of sessions that have ended. Of one with a thread in the middle of an event it
     /// then takes what that thread had written before.
     pub(super) fn unregister(&mut self) -> Result<(), Gone> {
-        for number in 0..SERVICES {
-            if self.draining & 1 << number != 0 {
-                continue;
-            }
-            for thread in 0..std::mem::take(&mut self.leaving[number]) {
+        while let Some(at) = self.sessions.iter().position(|session| session.phase == Phase::Drained) {
+            let Session { number, known, .. } = self.sessions.swap_remove(at);
+            for thread in 0..known {
                 self.invoke(UNREGISTER_WRITER, false, |arguments| {
                     arguments.number(1, writer_number(number, thread).into());
                 })?;
