@@ -58,7 +58,8 @@ pub fn connect() {
 ///
 /// # Errors
 ///
-/// When the file can't be created, there is no memory or no thread for it, or the process records itself already.
+/// When the file can't be created, there is no memory or no thread for it, the process records itself already, or a
+/// thread is in the middle of an event of the recording before.
 pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
     let recording = Recording::begin(path.as_ref(), AtraceTag::ValidMask)?;
     refresh::update();

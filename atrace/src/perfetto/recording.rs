@@ -62,6 +62,7 @@ impl Recording {
     }
 
     fn start(path: &Path, tags: AtraceTag) -> io::Result<Self> {
+        free_place()?; // Of the recording before.
         let file = File::create(path)?;
         let shared =
             producer::prepare().ok_or_else(|| io::Error::other("no memory for the threads' places"))?;
@@ -86,7 +87,8 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// What the file said: the disk is full, perhaps.
+    /// What the file said: the disk is full, perhaps. [`TimedOut`](io::ErrorKind::TimedOut) where a thread is in the middle
+    /// of an event and does not come out: what it wrote last is not in the file.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
@@ -109,6 +111,22 @@ impl Drop for Recording {
     fn drop(&mut self) {
         let _ = self.end();
     }
+}
+
+/// How long is waited for threads in the middle of an event.
+const DRAIN_MS: u32 = 100;
+
+/// Takes the chunks of the session that has ended. A thread that is in the middle of an event for long, since it is
+/// stopped there or has left it by a long jump, has its last chunk, and the session's place.
+fn free_place() -> io::Result<()> {
+    for _ in 0..DRAIN_MS {
+        if POOL.reclaim(OWN_SESSION, &mut writer::Writer::take_away) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let what = "a thread does not come out of an event: what it wrote last is not in the recording";
+    Err(io::Error::new(io::ErrorKind::TimedOut, what))
 }
 
 /// The file, and what is added to each packet.
@@ -152,10 +170,9 @@ impl Writer {
 
     /// After the session was closed: what its threads had begun.
     fn finish(&mut self) -> io::Result<()> {
-        while !POOL.reclaim(OWN_SESSION, &mut writer::Writer::take_away) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.write().map(|_| ())
+        let freed = free_place();
+        self.write()?;
+        freed
     }
 
     fn anchor(&mut self) {

@@ -1,0 +1,129 @@
+//! A thread that is stopped in the middle of an event keeps nobody waiting, and harms nothing when it goes on.
+
+#![cfg(not(no_tracing))]
+
+mod common;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../real-service/src/trace.rs"]
+mod trace;
+
+#[allow(
+    unsafe_code,
+    reason = "a handler of a signal stops a thread, as a debugger or a long jump would leave it"
+)]
+mod cases {
+    use std::fs::File;
+    use std::os::unix::net::UnixListener;
+    use std::os::unix::thread::JoinHandleExt as _;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::JoinHandle;
+    use std::time::Duration;
+
+    use atrace::perfetto;
+    use atrace::perfetto::service::{Keep, Service};
+    use atrace::*;
+
+    use crate::common::{self, case, until};
+    use crate::trace::Trace;
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    static IS_STOPPED: AtomicBool = AtomicBool::new(false);
+    static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
+
+    /// Stops the thread, if it is in the middle of an event: another one is then lost, and counted.
+    extern "C" fn stop(_: libc::c_int) {
+        let lost = perfetto::status().lost();
+        atrace_instant(TAG, "by the handler");
+        if perfetto::status().lost() > lost && !MAY_GO_ON.load(Ordering::SeqCst) {
+            IS_STOPPED.store(true, Ordering::SeqCst);
+            while !MAY_GO_ON.load(Ordering::SeqCst) {
+                // SAFETY: no preconditions.
+                unsafe { libc::usleep(1000) };
+            }
+        }
+    }
+
+    /// Starts a thread that writes events, and stops it in the middle of one.
+    fn stopped() -> JoinHandle<()> {
+        // SAFETY: a handler that makes async-signal-safe calls alone.
+        unsafe { libc::signal(libc::SIGUSR1, stop as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        let thread = std::thread::spawn(|| {
+            let name = "n".repeat(500);
+            while !MAY_GO_ON.load(Ordering::SeqCst) {
+                (0..20).for_each(|_| atrace_instant(TAG, &name));
+                std::thread::sleep(Duration::from_micros(100)); // The memory is never full.
+            }
+            atrace_instant(TAG, "gone on");
+        });
+        until("it is stopped in the middle of an event", || {
+            // SAFETY: it is not joined yet.
+            unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
+            IS_STOPPED.load(Ordering::SeqCst)
+        });
+        thread
+    }
+
+    fn go_on(thread: JoinHandle<()>) {
+        MAY_GO_ON.store(true, Ordering::SeqCst);
+        thread.join().unwrap();
+    }
+
+    fn has(trace: &Path, name: &str) -> bool {
+        Trace::open(trace).events().iter().any(|event| event.name.as_deref() == Some(name.as_bytes()))
+    }
+
+    #[test]
+    fn a_recording_ends() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let [first, second, third] = ["first", "second", "third"].map(|name| directory.path().join(name));
+            let recording = perfetto::record_to(&first).unwrap();
+            let thread = stopped();
+            std::thread::spawn(|| atrace_instant(TAG, "another thread's")).join().unwrap();
+            let said = recording.finish().unwrap_err();
+            assert_eq!(said.kind(), std::io::ErrorKind::TimedOut, "{said}");
+            assert!(has(&first, "another thread's"));
+            // It may have the memory of this one still.
+            assert_eq!(perfetto::record_to(&second).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+            go_on(thread);
+            let recording = perfetto::record_to(&third).unwrap();
+            atrace_instant(TAG, "the next");
+            recording.finish().unwrap();
+            assert!(has(&third, "the next") && !has(&third, "gone on"));
+        });
+        common::Place::file().run(&name);
+    }
+
+    #[test]
+    fn a_process_connects_again() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let socket = directory.path().join("socket");
+            let begin = |trace: &str| {
+                let _ = std::fs::remove_file(&socket);
+                let file = File::create(directory.path().join(trace)).unwrap();
+                let listener = UnixListener::bind(&socket).unwrap();
+                // SAFETY: no preconditions.
+                let user = unsafe { libc::geteuid() };
+                Service::start(listener, user, Keep::File { file, max: None }).unwrap()
+            };
+            // SAFETY: no other thread looks at the environment.
+            unsafe { std::env::set_var("PERFETTO_PRODUCER_SOCK_NAME", &socket) };
+            let service = begin("first");
+            perfetto::connect();
+            let thread = stopped();
+            service.finish();
+            until("it is gone", || !perfetto::status().is_connected());
+            let service = begin("second");
+            until("it is there again", || perfetto::status().sessions() == 1);
+            std::thread::spawn(|| atrace_instant(TAG, "another thread's")).join().unwrap();
+            go_on(thread);
+            service.finish();
+            assert!(has(&directory.path().join("second"), "another thread's"));
+            assert!(has(&directory.path().join("second"), "gone on"));
+        });
+        common::Place::file().run(&name);
+    }
+}
