@@ -10,7 +10,7 @@ use super::config::Config;
 use super::rounds::{Comparison, run};
 use crate::promise::Verdict;
 use crate::stats::Interval;
-use crate::stats::sample::{Sample, ratio};
+use crate::stats::sample::{Sample, compare, ratio};
 
 /// What disturbs a machine; times are microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -143,13 +143,12 @@ impl Simulated {
         (0..3).map(|_| self.takes(2.0, 0.002, true)).fold(f64::INFINITY, f64::min)
     }
 
-    /// A slice of an operation that truly takes so many nanoseconds.
-    fn slice(&mut self, ns: f64) -> Sample {
-        const MICROS: f64 = 300.0;
+    /// A slice, of so many microseconds, of an operation that truly takes so many nanoseconds.
+    fn slice(&mut self, ns: f64, micros: f64) -> Sample {
         let before = self.chain();
-        let took = self.takes(MICROS, 0.01, false);
+        let took = self.takes(micros, 0.01, false);
         let after = self.chain();
-        Sample { ns: ns * took / MICROS, chain: [before * 1e3, after * 1e3] }
+        Sample { ns: ns * took / micros, chain: [before * 1e3, after * 1e3] }
     }
 }
 
@@ -160,7 +159,8 @@ fn verdicts(machine: Machine, of_limit: f64, runs: u64) -> [u32; 3] {
     for seed in 0..runs {
         let simulated = RefCell::new(Simulated::new(machine, seed * 7919 + of_limit.to_bits()));
         let compared = [Comparison { of: 0, base: 1, at_most: Some(LIMIT) }];
-        let slice = |case: usize| simulated.borrow_mut().slice([400.0 * LIMIT * of_limit, 400.0][case]);
+        let slice =
+            |case: usize| simulated.borrow_mut().slice([400.0 * LIMIT * of_limit, 400.0][case], 300.0);
         let elapsed = || Duration::from_secs_f64(simulated.borrow().now / 1e6);
         // A third of the rounds that a full run may have.
         let config = Config { max_rounds: 1000, ..Config::full() };
@@ -186,6 +186,37 @@ fn promises_are_decided_and_rightly() {
             assert!(wrong <= 2, "{name} at {truth} of the limit: {wrong} of 40 are wrong");
         }
     }
+}
+
+/// What a traced slice of 12 ms takes above an untraced one of 2 ms, of the writes alone, which it truly consists of: the
+/// messages are written for so many microseconds beside it.
+fn above_of_writes(machine: Machine, micros: f64) -> f64 {
+    let ratio = |seed: u64| {
+        let mut simulated = Simulated::new(machine, seed * 7919);
+        let mut turn = |_| {
+            [(12e6, 12e3), (2e6, 2e3), (10e6, micros)].map(|(ns, for_micros)| simulated.slice(ns, for_micros))
+        };
+        let turns: Vec<[Sample; 3]> = (0..60).map(&mut turn).collect();
+        compare(&[turns], 2e3, |[on, off, writes]| (on.ns - off.ns) / writes.ns, Interval::of_clusters)
+            .unwrap()
+            .median
+    };
+    Interval::of(&(0..15).map(ratio).collect::<Vec<_>>()).unwrap().median
+}
+
+/// What hits one slice in a hundred of a millisecond hits one in eight of those that last 12 ms: what is long is compared with what
+/// is long.
+#[test]
+fn messages_are_written_for_as_long_as_what_they_are_compared_with() {
+    let mut misjudged = 0;
+    for (machine, _) in machines() {
+        let [short, long] = [1e3, 12e3].map(|micros| above_of_writes(machine, micros));
+        let name = machine.name;
+        println!("{name}: {short:.3} of a millisecond's writes, {long:.3} of writes that last as long");
+        assert!((long - 1.0).abs() <= 0.015, "{name}: {long}");
+        misjudged += u32::from(short >= 1.04);
+    }
+    assert!(misjudged >= 2, "{misjudged} machines misjudge what is compared with a millisecond's writes");
 }
 
 /// Why slices of different speed are left out rather than scaled: an operation that waits for memory or the kernel is not

@@ -1,5 +1,5 @@
 //! What is measured: every kind of event, in Rust and in C++; what a program does with `tracing`, under every kind of
-//! subscriber; and the server that programs ask.
+//! subscriber; the server that programs ask; and what waits for each other.
 
 pub mod cases;
 pub mod events;
@@ -7,3 +7,4 @@ pub mod http;
 mod peers;
 pub mod subject;
 pub mod subscribers;
+pub mod waiting;

@@ -42,6 +42,12 @@ impl Plan {
         (if self.once { over.min(100) } else { over }).next_multiple_of(batch)
     }
 
+    /// How long messages are written beside a slice that took so long: as long, or what comes now and then would hit the one
+    /// and not the other (`measure/simulation.rs`). Longer than most that comes, it need not be.
+    pub(super) fn writes(&self, beside: Duration) -> Duration {
+        if self.once { self.slice } else { beside.clamp(self.slice, self.slice * 16) }
+    }
+
     /// How many generations there are, if the first round of one took so long and so much time is left.
     pub(super) fn generations(&self, round: Duration, left: Duration, most: usize) -> usize {
         // As many as leave three quarters to other turns than the first round's.
@@ -283,9 +289,11 @@ mod tests {
         let fit = |round| plan.generations(Duration::from_secs(round), plan.budget, 40);
         assert_eq!([fit(1), fit(5), fit(0)], [20, 9, 40]);
         assert_eq!(plan.counted_over(1000, 1), 1000);
+        assert_eq!([0, 1, 9, 30].map(|ms| plan.writes(Duration::from_millis(ms)).as_millis()), [1, 1, 9, 16]);
         let quick = Plan::of(&Args { quick: true, ..Args::default() }, 80);
         assert_eq!((quick.budget, quick.counted_over(5000, 30)), (Duration::from_secs(16), 510));
         let test = Plan::of(&Args { test: true, ..Args::default() }, 80);
         assert_eq!((test.generations, test.counted_over(5000, 30)), ([1, 1], 120));
+        assert_eq!(test.writes(Duration::from_secs(1)), test.slice);
     }
 }

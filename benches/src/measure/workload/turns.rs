@@ -115,7 +115,7 @@ fn take_turns(
         if results.modes()[mode].writes() && !messages.is_empty() {
             let ways: &[bool] = if results.compares_the_whole() { &[false, true] } else { &[false] };
             for &inlined in ways {
-                let raw = processes[mode].raw(case, messages, plan.slice, inlined)?;
+                let raw = processes[mode].raw(case, messages, plan.writes(reply.elapsed), inlined)?;
                 results.add_raw((case, mode), turn, raw, inlined, n, &reply);
             }
         }

@@ -1,21 +1,13 @@
 //! An acquire of a semaphore that says, while it waits, what is to be done if it is cancelled.
-//!
-//! Who waits is kept in [`Slots`], as Kotlin's semaphore keeps its continuations in segments. The future only
-//! knows its slot; what it needs to give that back, its cancellation handler, is the same three words whether
-//! they are kept [`Inline`] or [`Boxed`].
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
-
-/// What an acquire ends with.
-pub(crate) type Permit = Result<SemaphorePermit<'static>, AcquireError>;
+use super::{Cancel, HANDLER, Handler};
 
 /// A few places for futures that wait, made once.
-pub(crate) struct Slots<F> {
+pub struct Slots<F> {
     all: Mutex<Vec<Slot<F>>>,
 }
 
@@ -26,13 +18,15 @@ struct Slot<F> {
 }
 
 impl<F: Future> Slots<F> {
-    pub(crate) fn new(places: usize) -> Self {
+    /// Makes so many.
+    #[must_use]
+    pub fn new(places: usize) -> Self {
         let slot = |_| Slot { ticket: 0, waiter: Box::pin(None) };
         Self { all: Mutex::new((0..places).map(slot).collect()) }
     }
 
-    /// How many wait.
-    pub(crate) fn taken(&self) -> usize {
+    /// Returns how many wait.
+    pub fn taken(&self) -> usize {
         self.lock().iter().filter(|slot| slot.waiter.is_some()).count()
     }
 
@@ -63,17 +57,17 @@ impl<F: Future> Slots<F> {
     }
 }
 
-/// What gives a place back, and with it the one in the semaphore's queue: 24 bytes.
-pub(crate) struct Unregister<F: 'static> {
+/// What gives a place back, and with it the one in the semaphore's queue.
+struct Unregister<F: 'static> {
     slots: &'static Slots<F>,
     index: usize,
     ticket: u64,
 }
 
-const _: () = assert!(size_of::<Unregister<()>>() == 24, "what the boxed handler allocates");
+const _: () = assert!(size_of::<Unregister<()>>() as u64 == HANDLER, "what the boxed handler allocates");
 
-impl<F: Future> Unregister<F> {
-    fn call(self) {
+impl<F: Future + Send + 'static> Cancel for Unregister<F> {
+    fn cancel(self) {
         let slot = &mut self.slots.lock()[self.index];
         // Somebody else's by now, if this is called too late.
         if slot.ticket == self.ticket {
@@ -82,61 +76,22 @@ impl<F: Future> Unregister<F> {
     }
 }
 
-/// Where a cancellation handler is kept.
-pub(crate) trait Handler: 'static {
-    const NAME: &'static str;
-    type Kept<F: Future + Send + 'static>: Send + 'static;
-
-    fn keep<F: Future + Send + 'static>(unregister: Unregister<F>) -> Self::Kept<F>;
-
-    fn cancel<F: Future + Send + 'static>(kept: Self::Kept<F>);
-}
-
-/// In the future that waits.
-pub(crate) enum Inline {}
-
-impl Handler for Inline {
-    const NAME: &'static str = "inline";
-    type Kept<F: Future + Send + 'static> = Unregister<F>;
-
-    fn keep<F: Future + Send + 'static>(unregister: Unregister<F>) -> Unregister<F> {
-        unregister
-    }
-
-    fn cancel<F: Future + Send + 'static>(kept: Unregister<F>) {
-        kept.call();
-    }
-}
-
-/// On the heap.
-pub(crate) enum Boxed {}
-
-impl Handler for Boxed {
-    const NAME: &'static str = "boxed";
-    type Kept<F: Future + Send + 'static> = Box<dyn FnOnce() + Send>;
-
-    fn keep<F: Future + Send + 'static>(unregister: Unregister<F>) -> Self::Kept<F> {
-        Box::new(move || unregister.call())
-    }
-
-    fn cancel<F: Future + Send + 'static>(kept: Self::Kept<F>) {
-        kept();
-    }
-}
-
 /// An acquire that waits in a slot, and is unregistered when it is dropped there.
-pub(crate) struct Acquire<H: Handler, F: Future + Send + 'static> {
+pub struct Acquire<H: Handler, F: Future + Send + 'static> {
     slots: &'static Slots<F>,
     /// The semaphore's own future, until it is polled.
     start: Option<F>,
-    waits: Option<(usize, H::Kept<F>)>,
+    waits: Option<(usize, Kept<H, F>)>,
 }
+
+type Kept<H, F> = <H as Handler>::Kept<Unregister<F>>;
 
 /// What is pinned is in the slots.
 impl<H: Handler, F: Future + Send + 'static> Unpin for Acquire<H, F> {}
 
 impl<H: Handler, F: Future + Send + 'static> Acquire<H, F> {
-    pub(crate) fn new(acquire: F, slots: &'static Slots<F>) -> Self {
+    /// Makes one that waits in one of the slots if it has to.
+    pub fn new(acquire: F, slots: &'static Slots<F>) -> Self {
         Self { slots, start: Some(acquire), waits: None }
     }
 }
@@ -171,18 +126,18 @@ impl<H: Handler, F: Future + Send + 'static> Drop for Acquire<H, F> {
     }
 }
 
-/// Proves that a handler unregisters: a waiter that is dropped gets no permit, and the one behind it does.
+/// Proves that a handler unregisters: of two that wait for the permit `held`, the one that is dropped gets none, and the other
+/// does.
 ///
 /// # Errors
 ///
 /// What happened instead.
-pub(crate) fn cancel<H: Handler, F: Future<Output = Permit> + Send + 'static>(
-    semaphore: &'static Semaphore,
+pub fn prove_acquire<H: Handler, F: Future + Send + 'static>(
+    held: impl Sized,
     slots: &'static Slots<F>,
     acquire: &impl Fn() -> F,
 ) -> Result<(), String> {
     let mut context = Context::from_waker(Waker::noop());
-    let held = semaphore.try_acquire().map_err(|e| format!("the permit is not there: {e}"))?;
     let mut first = Acquire::<H, F>::new(acquire(), slots);
     let mut second = Acquire::<H, F>::new(acquire(), slots);
     let mut poll = |waiter: &mut Acquire<H, F>| Pin::new(waiter).poll(&mut context);
@@ -199,7 +154,7 @@ pub(crate) fn cancel<H: Handler, F: Future<Output = Permit> + Send + 'static>(
         Poll::Ready(permit) => drop(permit),
         Poll::Pending => return Err(format!("a waiter that was cancelled ({}) got the permit", H::NAME)),
     }
-    if left != 1 || slots.taken() != 0 || semaphore.available_permits() != 1 {
+    if left != 1 || slots.taken() != 0 {
         return Err(format!("the {} handler left {left} waiters", H::NAME));
     }
     Ok(())
