@@ -1,12 +1,12 @@
 //! The original's table, with its labels, and what was promised.
 
-use atrace_benches::measure::workload::{Results, zero_above};
+use atrace_benches::measure::workload::Results;
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
 use atrace_benches::table::{Cell, Table};
 
-use super::modes::{BY_POINTERS, DEFAULT, NULL, ORIGINAL};
+use super::modes::{BY_POINTERS, DEFAULT, ORIGINAL};
 
 /// Its benchmarks: what they are called there, here, and whether the traces of creations were fetched.
 const BENCHMARKS: [(&str, &str, &str); 13] = [
@@ -132,11 +132,6 @@ pub(crate) fn bars(results: &Results) -> Vec<Judged> {
             let verdict = Verdict::at_most(asked * 1e3, row.interval());
             let of = format!("in the mode {mode}");
             bars.push(Judged::new(what, of, format!("{us:.1} µs"), format!("≤ {asked} µs"), verdict));
-        }
-    }
-    for case in results.traced_cases() {
-        for mode in NULL {
-            bars.extend(results.row(case, mode).and_then(|row| zero_above(row, DEFAULT)));
         }
     }
     bars

@@ -36,7 +36,6 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Instant;
 
-pub use self::bars::zero_above;
 pub use self::case::{Case, Done, Wrong};
 pub use self::instrument::{Bare, Traced, Tracing};
 pub use self::mode::Mode;

@@ -422,7 +422,7 @@ const ZERO_RATIO: f64 = 0.01;
 
 /// How many nanoseconds a difference of zero may be, to an operation that takes so long and
 /// has so many units that it is about.
-pub(super) fn allowed(ns: f64, units: f64) -> f64 {
+fn allowed(ns: f64, units: f64) -> f64 {
     (ZERO_NS * units).max(ZERO_RATIO * ns)
 }
 

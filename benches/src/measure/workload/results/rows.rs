@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Info, Key, RawWrites, Results, Rounds, What, median};
+use super::{Info, Key, RawWrites, Results, Rounds, What, allowed, median};
 use crate::row::{Above, Row, Versus};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample};
@@ -121,6 +121,30 @@ impl Results {
     /// How many nanoseconds longer, at the reference speed.
     pub(super) fn above(&self, key: &Key, base: &Key) -> Option<Interval> {
         self.generations([key, base], |[own, base]| own.at(self.reference) - base.at(self.reference))
+    }
+
+    /// The cases that run in a mode and in its twin.
+    pub(in crate::measure::workload) fn twins(&self, mode: usize) -> Vec<usize> {
+        let twin = self.twin(mode);
+        let both = |case: &usize| self.runs_in(*case, mode) && self.runs_in(*case, twin);
+        (0..self.cases.len()).filter(both).collect()
+    }
+
+    /// How far a mode is from its twin, in all slices of these cases together: parts of what a difference may be that should be
+    /// none.
+    pub(in crate::measure::workload) fn apart(&self, cases: &[usize], mode: usize) -> Option<Interval> {
+        let mut clusters = vec![Vec::new(); self.generations];
+        for &case in cases {
+            let [own, base] = [mode, self.twin(mode)].map(|mode| (case, mode, What::Total));
+            let Some(place) = self.places.get(&base) else { continue };
+            let allowed = allowed(self.rows[*place].median, self.units_of(case));
+            let part = |sample: Sample| Sample { ns: sample.ns / allowed, ..sample };
+            for (all, pairs) in clusters.iter_mut().zip(self.together([&own, &base])?) {
+                all.extend(pairs.into_iter().map(|pair| pair.map(part)));
+            }
+        }
+        let apart = |[own, base]: [Sample; 2]| own.at(self.reference) - base.at(self.reference);
+        sample::compare(&clusters, self.reference, apart, Interval::of_clusters)
     }
 
     /// How many times as long.
