@@ -150,13 +150,13 @@ impl Enabled {
     pub fn __begin(self, site: Site<'_>, flow: u64, args: &[u8]) -> Slice {
         let tags = (self.tag & AtraceTag::ValidMask).bits();
         let is_written = producer::rich(Type::Begin, tags, (Some(site), None), flow, args);
-        Slice::written(is_written.then_some(self.way), self.tag)
+        Slice::by(is_written.then_some(self.way), self.tag)
     }
 
     /// Begins a slice, as [`Slice::begin_with`].
     #[inline(always)]
     pub fn begin_with(self, name: impl FnOnce(&mut NameWriter<'_>)) -> Slice {
         let is_written = self.way.write(self.tag, Kind::Begin, None, Some(name));
-        Slice::written(is_written.then_some(self.way), self.tag)
+        Slice::by(is_written.then_some(self.way), self.tag)
     }
 }

@@ -5,10 +5,10 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::NonZeroU64;
 
 use atrace_sys::fork::{Generation, generation};
 
+use crate::began::{Began, Ends};
 use crate::callsite::Site;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
@@ -282,9 +282,7 @@ pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct Slice {
-    /// The process that wrote the begin, by its generation; where it went Perfetto's way, with the tags below it and
-    /// [`BY_PERFETTO`]. A forked child holds copies of its parent's slices, which are not its own to end.
-    by: Option<NonZeroU64>,
+    began: Option<Began>,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -292,17 +290,13 @@ impl Slice {
     /// A slice whose begin was not written.
     #[inline(always)]
     pub const fn none() -> Self {
-        Self { by: None, _not_send: PhantomData }
+        Self { began: None, _not_send: PhantomData }
     }
 
+    /// A slice that went this way.
     #[inline(always)]
-    pub(crate) fn written(way: Option<Way>, tag: AtraceTag) -> Self {
-        let by = match way {
-            None => 0,
-            Some(Way::Atrace(_)) => generation().number(),
-            Some(Way::Perfetto) => BY_PERFETTO | shifted(generation()) | (tag & AtraceTag::ValidMask).bits(),
-        };
-        Self { by: NonZeroU64::new(by), _not_send: PhantomData }
+    pub(crate) fn by(way: Option<Way>, tag: AtraceTag) -> Self {
+        Self { began: way.and_then(|way| Began::now(way, tag)), _not_send: PhantomData }
     }
 
     /// Begins a slice, as [`atrace_begin`].
@@ -311,7 +305,7 @@ impl Slice {
         #[inline(never)]
         fn on(glance: Glance, tag: AtraceTag, name: &str) -> Slice {
             let write = Some(|writer: &mut NameWriter<'_>| writer.push_str(name));
-            Slice::written(emit(glance, tag, Kind::Begin, None, Some(name), write), tag)
+            Slice::by(emit(glance, tag, Kind::Begin, None, Some(name), write), tag)
         }
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }
@@ -319,55 +313,41 @@ impl Slice {
     /// Begins a slice, as [`atrace_begin_with`].
     #[inline(always)]
     pub fn begin_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> Self {
-        gate::glance(tag).map_or(Self::none(), |glance| {
-            Self::written(emit_with(glance, tag, Kind::Begin, None, name), tag)
-        })
+        gate::glance(tag)
+            .map_or(Self::none(), |glance| Self::by(emit_with(glance, tag, Kind::Begin, None, name), tag))
     }
 
     /// Tells whether the begin was written.
     #[inline(always)]
     pub fn is_written(&self) -> bool {
-        self.by.is_some()
+        self.began.is_some()
     }
 
     /// Writes the end if the begin was written, by this process; whatever is enabled by now.
     #[inline(always)]
     pub fn end(self) {
-        if let Some(by) = self.by {
-            end_slice(by.get());
+        if let Some(began) = self.began {
+            end_slice(began);
         }
     }
-}
 
-impl Slice {
     /// [`end`](Self::end), with encoded arguments where it went Perfetto's way.
     #[doc(hidden)]
     pub fn __end_with(self, args: &[u8]) {
-        match self.by.map(NonZeroU64::get) {
-            Some(by) if by & !AtraceTag::ValidMask.bits() == BY_PERFETTO | shifted(generation()) => {
-                producer::end_with(by & AtraceTag::ValidMask.bits(), args);
-            }
+        match self.began.and_then(Began::ends) {
+            Some(Ends::ByPerfetto { tags }) => _ = producer::end_with(tags, args),
             _ => self.end(),
         }
     }
 }
 
 #[inline(never)]
-fn end_slice(by: u64) {
-    let present = generation();
-    if by == present.number() {
-        way::end_by_sink();
-    } else if by & !AtraceTag::ValidMask.bits() == BY_PERFETTO | shifted(present) {
-        way::end_by_perfetto(by & AtraceTag::ValidMask.bits());
+fn end_slice(began: Began) {
+    match began.ends() {
+        Some(Ends::ByAtrace) => way::end_by_sink(),
+        Some(Ends::ByPerfetto { tags }) => _ = way::end_by_perfetto(tags),
+        None => {}
     }
-}
-
-/// No generation has this bit.
-const BY_PERFETTO: u64 = 1 << 63;
-
-/// The generation above the tags, below [`BY_PERFETTO`].
-fn shifted(generation: Generation) -> u64 {
-    (generation.number() << AtraceTag::ValidMask.bits().trailing_ones()) & !BY_PERFETTO
 }
 
 /// An async slice on a named track that knows whether its begin was written: the [`Slice`] of a track.

@@ -136,6 +136,7 @@
 //! what the reader accepts is Perfetto's systrace importer's.
 
 mod args;
+mod began;
 mod callsite;
 pub mod control;
 mod enabled;

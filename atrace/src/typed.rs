@@ -31,7 +31,13 @@ fn emit(
                 Kind::Instant => (Type::Instant, Row::Instants),
                 _ => (Type::Begin, Row::Instants),
             };
-            written((tag & AtraceTag::ValidMask).bits(), kind, track.map(|track| (row, track)), name, args)
+            write_packet(
+                (tag & AtraceTag::ValidMask).bits(),
+                kind,
+                track.map(|track| (row, track)),
+                name,
+                args,
+            )
         }
         Way::Atrace(sink) => sink.write(
             kind,
@@ -46,7 +52,13 @@ fn emit(
 }
 
 /// Writes an event into Perfetto's memory.
-fn written(tags: u64, kind: Type, row: Option<(Row, &str)>, name: EventName<'_>, args: &[Arg<'_>]) -> bool {
+fn write_packet(
+    tags: u64,
+    kind: Type,
+    row: Option<(Row, &str)>,
+    name: EventName<'_>,
+    args: &[Arg<'_>],
+) -> bool {
     let site = name.site().filter(|site| site.has_number());
     match (row, &site) {
         (None, Some(site)) if args.is_empty() => return producer::named(kind, tags, site),
@@ -144,7 +156,7 @@ pub fn begin_scoped_event_args<'a>(
     args: &[Arg<'_>],
 ) -> ScopedEvent {
     let slice = gate::glance(tag).map_or(Slice::none(), |glance| {
-        Slice::written(emit(glance, tag, Kind::Begin, None, name.into(), args), tag)
+        Slice::by(emit(glance, tag, Kind::Begin, None, name.into(), args), tag)
     });
     ScopedEvent::of(slice)
 }
@@ -173,7 +185,7 @@ fn begin_at(glance: Glance, tag: AtraceTag, number: &Number, name: impl FnOnce()
         }
         sink => begin_elsewhere(sink, tag, number, name),
     };
-    Slice::written(way, tag)
+    Slice::by(way, tag)
 }
 
 #[inline(never)]
@@ -185,7 +197,7 @@ fn begin_elsewhere(
 ) -> Option<Way> {
     let (way, name) = (way::of(sink, tag)?, EventName::at(number, name()));
     let is_written = match way {
-        Way::Perfetto => written((tag & AtraceTag::ValidMask).bits(), Type::Begin, None, name, &[]),
+        Way::Perfetto => write_packet((tag & AtraceTag::ValidMask).bits(), Type::Begin, None, name, &[]),
         way => way.write_str(tag, Kind::Begin, None, Some(name.text)),
     };
     is_written.then_some(way)

@@ -153,7 +153,7 @@ impl Way {
                         name(writer);
                     }
                 };
-                written_by(tag, kind, track, if has_name { Some(&mut write) } else { None })
+                write_packet_by(tag, kind, track, if has_name { Some(&mut write) } else { None })
             }
         }
     }
@@ -168,7 +168,7 @@ impl Way {
     ) -> bool {
         match self {
             Self::Atrace(sink) => sink.write_str(kind, track, name),
-            Self::Perfetto => written(tag, kind, track, name),
+            Self::Perfetto => write_packet(tag, kind, track, name),
         }
     }
 
@@ -192,7 +192,7 @@ impl Way {
 /// Has a name written, and writes an event into Perfetto's memory: the program's code runs before anything of that is
 /// held. A call: of both ways, one has its text on the stack, perhaps a signal handler's.
 #[inline(never)]
-fn written_by(
+fn write_packet_by(
     tag: AtraceTag,
     kind: Kind,
     track: Option<&str>,
@@ -200,12 +200,12 @@ fn written_by(
 ) -> bool {
     let mut text = Message::new();
     let name = name.map(|name| text.plain(name));
-    written(tag, kind, track, name)
+    write_packet(tag, kind, track, name)
 }
 
 /// Writes an event into Perfetto's memory.
 #[inline(never)]
-fn written(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) -> bool {
+fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) -> bool {
     let tags = valid(tag);
     let (text, row) = (name.unwrap_or_default(), track.unwrap_or_default());
     let on = |kind, row, name, amount| producer::on_track(kind, tags, row, name, amount, u32::MAX);
