@@ -150,8 +150,15 @@ pub fn now() -> u64 {
 #[inline(never)]
 pub fn asked() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writable. It can't fail for this clock, which every supported kernel has.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    // SAFETY: writable. It can't fail for this clock, which every supported kernel has. The C library's function reads the
+    // counter, too.
+    unsafe {
+        if is_allowed() {
+            libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time);
+        } else {
+            libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_BOOTTIME, &raw mut time);
+        }
+    }
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -230,9 +237,21 @@ fn is_usable() -> bool {
 /// Whether the process may read the counter (`PR_SET_TSC`); a new thread is told what its maker was.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn is_allowed() -> bool {
-    let mut mode: libc::c_int = 0;
-    // SAFETY: the kernel writes an int.
-    unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut mode) == 0 && mode == libc::PR_TSC_ENABLE }
+    /// 0: not asked, 1: no, 2: yes.
+    static IS_ALLOWED: AtomicU32 = AtomicU32::new(0);
+    if IS_ALLOWED.load(Ordering::Relaxed) == 0 {
+        let mut mode: libc::c_int = 0;
+        // SAFETY: the kernel writes an int.
+        let is_asked = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut mode) == 0 };
+        let is_allowed = !is_asked || mode == libc::PR_TSC_ENABLE;
+        IS_ALLOWED.store(1 + u32::from(is_allowed), Ordering::Relaxed);
+    }
+    IS_ALLOWED.load(Ordering::Relaxed) == 2
+}
+
+#[cfg(any(miri, not(target_arch = "x86_64")))]
+fn is_allowed() -> bool {
+    true
 }
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
