@@ -3,11 +3,12 @@
 use atrace_sys::perfetto::memory::Arena;
 
 use super::Link;
-use super::requests::COMMIT;
+use super::requests::{COMMIT, REQUEST_MAX};
 use crate::perfetto::standing::Gone;
 
-/// As many chunks are named in one frame.
-const MOVED_MAX: usize = 4000;
+/// As many chunks are named in one frame: each with at most 15 bytes.
+const MOVED_MAX: usize = 240;
+const _: () = assert!(15 * MOVED_MAX + 64 < REQUEST_MAX);
 
 impl Link {
     /// Names completed chunks to the service; tells whether there were any. With the number of a flush, always.

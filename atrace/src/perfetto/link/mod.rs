@@ -18,9 +18,9 @@ use atrace_sys::perfetto::clock::{self, Speed};
 use atrace_sys::perfetto::memory::Arena;
 use atrace_sys::perfetto::pool::Shared;
 use atrace_sys::perfetto::socket::{self, Refused, Socket};
-use atrace_sys::perfetto::wire::{FRAME_MAX, Method, PREFIX};
+use atrace_sys::perfetto::wire::Method;
 
-use self::requests::METHODS;
+use self::requests::{METHODS, REQUEST_MAX};
 use self::sessions::Session;
 use super::standing::{Gone, Standing};
 use super::writer::{self, POOL};
@@ -104,7 +104,7 @@ impl Link {
             socket,
             inbox: Vec::new(),
             outbox: Vec::new(),
-            scratch: vec![0; FRAME_MAX + PREFIX].into_boxed_slice(),
+            scratch: vec![0; REQUEST_MAX].into_boxed_slice(),
             request: 0,
             methods: [None; METHODS.len()],
             initialize: 0,

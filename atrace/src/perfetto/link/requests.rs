@@ -28,6 +28,11 @@ pub(super) const STARTED: usize = 6;
 pub(super) const STOPPED: usize = 7;
 pub(super) const SYNC: usize = 8;
 
+/// The longest frame that is sent. Without a session, a connection costs little memory.
+pub(super) const REQUEST_MAX: usize = 4 << 10;
+/// As much is received at once.
+const RECEIVED_MAX: usize = 4 << 10;
+
 /// How a send fails whose peer is gone.
 const EPIPE: i32 = 32;
 
@@ -66,7 +71,7 @@ impl Link {
 
     pub(super) fn receive(&mut self, say: fn(Standing)) -> Result<(), Gone> {
         let old = self.inbox.len();
-        self.inbox.resize(old + (16 << 10), 0);
+        self.inbox.resize(old + RECEIVED_MAX, 0);
         let got = self.socket.receive(&mut self.inbox[old..]);
         let (len, descriptor) = match got {
             Ok(Some(got)) => got,
