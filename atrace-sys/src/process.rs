@@ -102,6 +102,13 @@ pub fn has_elevated_rights() -> bool {
     system::has_elevated_rights()
 }
 
+/// Tells whether the calling thread seems to be in a signal's handler, where nothing should wait: on the stack for such, or
+/// with a signal blocked that has a handler.
+#[cfg(not(no_tracing))]
+pub fn is_in_handler() -> bool {
+    system::signals::seem_to_be_handled()
+}
+
 /// Reads an `ATRACE_*` environment variable; `None` when unset, empty, or in a process with elevated rights.
 pub fn variable(name: &str) -> Option<OsString> {
     if has_elevated_rights() {

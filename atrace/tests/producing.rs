@@ -17,6 +17,7 @@ mod cases {
     use std::os::unix::process::CommandExt as _;
     use std::path::Path;
     use std::process::Command;
+    use std::sync::atomic::{AtomicI64, Ordering};
 
     use atrace::perfetto;
     use atrace::perfetto::service::{Keep, Service};
@@ -205,5 +206,52 @@ mod cases {
             atrace_instant(TAG, "parent again");
         });
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
+    }
+
+    /// A first event waits for a session, which a service that says nothing never begins; but not in a handler.
+    #[test]
+    fn a_handler_does_not_wait_for_a_session() {
+        /// How often the thread has slept.
+        fn sleeps() -> i64 {
+            // SAFETY: zeros are such numbers, and the kernel fills them.
+            unsafe {
+                let mut used: libc::rusage = std::mem::zeroed();
+                assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut used), 0);
+                used.ru_nvcsw
+            }
+        }
+        extern "C" fn first_event(_: libc::c_int) {
+            let before = sleeps();
+            atrace_instant(TAG, "first");
+            SLEEPS.store(sleeps() - before, Ordering::SeqCst);
+        }
+        static SLEEPS: AtomicI64 = AtomicI64::new(-1);
+        let name = case!({
+            let handler = first_event as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            if std::env::var_os("ATRACE_TEST_IN_HANDLER").is_some() {
+                // SAFETY: the handler is for a program that is about nothing else.
+                unsafe {
+                    libc::signal(libc::SIGUSR1, handler);
+                    libc::raise(libc::SIGUSR1);
+                }
+            } else {
+                first_event(0);
+            }
+            println!("SLEEPS {}", SLEEPS.load(Ordering::SeqCst));
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let sleeps = |is_in_handler: bool| {
+            let mut command = producer(&place, &std::env::current_exe().unwrap(), &name, &socket);
+            command.env("ATRACE_BACKEND", "perfetto");
+            if is_in_handler {
+                command.env("ATRACE_TEST_IN_HANDLER", "yes");
+            }
+            common::run(&mut command).said("SLEEPS")[0].parse::<i64>().unwrap()
+        };
+        // A millisecond each.
+        assert!(sleeps(false) >= 100);
+        assert!((0..50).contains(&sleeps(true)));
     }
 }

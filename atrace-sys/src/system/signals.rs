@@ -34,6 +34,32 @@ pub(crate) fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(&mut set) == 0 && libc::sigismember(&set, signal) == 1 }
 }
 
+// SAFETY: zeros are the default action, and a stack that is none.
+unsafe impl Plain for libc::sigaction {}
+// SAFETY: as above.
+unsafe impl Plain for libc::stack_t {}
+
+/// Tells whether the calling thread seems to be in a signal's handler: on the stack for such, or with a signal blocked that
+/// has a handler. A program may block one of its own accord, and a handler may leave its signal unblocked.
+pub(crate) fn seem_to_be_handled() -> bool {
+    let mut stack: libc::stack_t = zeros();
+    // SAFETY: the one is none, the other writable.
+    let is_asked = unsafe { libc::sigaltstack(std::ptr::null(), &mut stack) == 0 };
+    if is_asked && stack.ss_flags & libc::SS_ONSTACK != 0 {
+        return true;
+    }
+    let blocked = mask(libc::SIG_BLOCK, &Signals::of([])).0;
+    (1..=64).any(|signal| {
+        let mut action: libc::sigaction = zeros();
+        // SAFETY: the set is initialised, the action writable.
+        unsafe {
+            libc::sigismember(&blocked, signal) == 1
+                && libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+                && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
+        }
+    })
+}
+
 fn mask(how: libc::c_int, signals: &Signals) -> Signals {
     let mut before = zeros();
     // SAFETY: the one is initialised, the other writable.

@@ -10,7 +10,7 @@ use atrace_sys::OnceRef;
 use atrace_sys::fork::generation;
 use atrace_sys::perfetto::clock;
 use atrace_sys::perfetto::pool::Shared;
-use atrace_sys::process::Undisturbed;
+use atrace_sys::process::{self, Undisturbed};
 
 use super::link;
 use super::packet::{self, Described, Long};
@@ -30,10 +30,11 @@ static LINKED: AtomicU64 = AtomicU64::new(0);
 /// How the connection stands, as `Standing` packs it.
 static STANDING: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the socket's thread and waits for the sessions that are there.
+/// Starts the socket's thread and waits for the sessions that are there; not in a signal's handler, where a thread that is
+/// needed may be interrupted.
 pub(crate) fn start() {
     let _undisturbed = Undisturbed::new();
-    if !link() {
+    if !link() || process::is_in_handler() {
         return;
     }
     for _ in 0..WAIT_MS {
@@ -130,10 +131,10 @@ pub(super) fn prepare() -> Option<&'static Shared> {
     static PREPARED: AtomicU64 = AtomicU64::new(0);
     let this = generation().number();
     if PREPARED.swap(this, Ordering::AcqRel) != this {
-        let pid = u64::from(atrace_sys::process::raw_id());
+        let pid = u64::from(process::raw_id());
         let seed = clock::asked();
         PROCESS_TRACK.store(packet::track(packet::hash(seed, &pid.to_le_bytes())), Ordering::Relaxed);
-        atrace_sys::process::with_argv0(|_| ()); // Now, while files may be opened.
+        process::with_argv0(|_| ()); // Now, while files may be opened.
         at_fork();
     }
     let shared = POOL.make(end_thread).ok()?;
