@@ -1,13 +1,14 @@
-// Takes a picture of a trace in Perfetto's own UI.
-// Usage: node picture.mjs UI TRACE OUT.png
+// Takes a picture of a trace in Perfetto's own UI, with a slice selected and its arguments below.
+// Usage: node picture.mjs UI TRACE OUT.png PROCESS SLICE NUMBER
+// PROCESS is what the trace's process is called, whose tracks are shown; of the slices named SLICE the one of that NUMBER is selected.
 // UI is the directory that `setup.sh --ui` makes, served here to a headless Chromium and to nobody else.
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
 import { extname, join, normalize } from "node:path";
 import { launch } from "../browser/browser.mjs";
 
-const [dist, trace, out] = process.argv.slice(2);
-if (!out) throw new Error("usage: picture.mjs UI TRACE OUT.png");
+const [dist, trace, out, traced, slice, number] = process.argv.slice(2);
+if (!number) throw new Error("usage: picture.mjs UI TRACE OUT.png PROCESS SLICE NUMBER");
 
 const types = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json", ".wasm": "application/wasm", ".png": "image/png", ".woff2": "font/woff2" };
 const server = createServer(async (request, response) => {
@@ -27,7 +28,7 @@ const origin = `http://127.0.0.1:${server.address().port}`;
 
 const browser = await launch();
 try {
-    const context = await browser.newContext({ viewport: { width: 1200, height: 660 }, serviceWorkers: "block" });
+    const context = await browser.newContext({ viewport: { width: 1200, height: 940 }, serviceWorkers: "block" });
     const page = await context.newPage();
     const failures = [];
     page.on("pageerror", (error) => failures.push(String(error)));
@@ -35,6 +36,28 @@ try {
     await page.route("**/*", (route) => (route.request().url().startsWith(origin) || /^(blob|data):/.test(route.request().url()) ? route.continue() : route.abort()));
     await page.goto(`${origin}/`);
     await page.waitForURL(/viewer/, { timeout: 60_000 });
+    await page.waitForTimeout(3000);
+    // The name is in two parts, so that its middle can be left out.
+    const header = page.locator(".pf-middle-ellipsis-left", { hasText: traced.slice(0, 8) }).first();
+    if (!(await page.getByText("main thread").first().isVisible())) await header.click({ force: true });
+    const search = page.locator("input").first();
+    await search.fill(slice);
+    for (let found = 0; found < Number(number); found++) {
+        await search.press("Enter");
+        await page.waitForTimeout(500);
+    }
+    await search.blur();
+    // To where it is, and out again, to see what is around it.
+    await page.keyboard.press("f");
+    await page.waitForTimeout(500);
+    await page.mouse.move(700, 400);
+    for (let step = 0; step < 24; step++) {
+        await page.keyboard.press("s", { delay: 150 });
+        await page.waitForTimeout(200);
+    }
+    // Its arguments stand below what else is told of it.
+    await page.mouse.move(300, 800);
+    await page.mouse.wheel(0, 700);
     // It draws as results arrive: the picture is taken when two in a row are the same.
     let before, now;
     do {

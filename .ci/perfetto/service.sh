@@ -11,19 +11,20 @@ trap 'exit 1' HUP INT TERM
 cargo build --quiet -p atrace --features cli --bin atrace --example service
 cargo build --quiet -p atrace-subscriber --example service_with_tracing
 
-# expect REQUEST RENDER FAILED: what is in a trace where names are these, N for a number.
+# expect REQUEST RENDER FAILED DRAW QUEUED: what is in a trace where names are these, N for a number.
 expect() {
     node - "$@" <<'NODE'
-const [request, render, failed] = process.argv.slice(2);
+const [request, render, failed, draw, queued] = process.argv.slice(2);
 const numbers = [...Array(40).keys()];
 const all = (pattern, numbers, more) => pattern.includes('N')
   ? numbers.map((n) => ({ name: pattern.replace('N', n), ...more }))
   : [{ name: pattern, count: numbers.length, ...more }];
 console.log(JSON.stringify({
   slices: [
-    { name: 'parse', count: 40 }, { name: 'read', count: 40 }, { name: 'draw', count: 37 }, ...all(render, numbers),
+    { name: 'parse', count: 40 }, { name: 'read', count: 40 }, ...all(render, numbers),
+    ...(draw.includes('N') ? all(draw, [1, 2, 3], { count: 9 }).concat(all(draw, [4], { count: 10 })) : all(draw, numbers.slice(3))),
   ],
-  async: all(request, numbers, { track: 'requests' }),
+  async: [...all(request, numbers, { track: 'requests' }), ...(queued ? all(queued, numbers, { track: 'requests' }) : [])],
   instants: [{ name: 'ready' }, ...all(failed, [12, 25, 38])],
 }));
 NODE
@@ -60,11 +61,11 @@ check() {
     [ "$(grep -o '\["' "$dir/got" | wc -l)" -eq 2 ] # the columns, and one process
 }
 
-expect 'request N' 'render N' 'request N failed' | tee "$dir/ftrace.json" >"$dir/pftrace.json"
+expect 'request N' 'render N' 'request N failed' draw | tee "$dir/ftrace.json" >"$dir/pftrace.json"
 check service
 # What tracing knows is text of a name by the kernel, and a typed argument by the service.
-expect 'request, number = N' 'render, number = N' 'request failed, number = N' >"$dir/ftrace.json"
-expect request render 'request failed' >"$dir/pftrace.json"
+expect 'request, number = N' 'render, number = N' 'request failed, number = N' 'draw, pages = N' 'queued, number = N' >"$dir/ftrace.json"
+expect request render 'request failed' draw queued >"$dir/pftrace.json"
 check service_with_tracing
 node .ci/perfetto/query.mjs "$dir/service_with_tracing.pftrace" "
     SELECT s.name, count(DISTINCT a.int_value) AS numbers FROM slice s JOIN args a USING (arg_set_id)
@@ -73,3 +74,5 @@ cat "$dir/got"
 for row in '["render",40]' '["request",40]' '["request failed",3]'; do
     grep -qF "$row" "$dir/got"
 done
+# What docs/perfetto.md asks of it, and says is answered.
+node .ci/perfetto/docs.mjs docs/perfetto.md "$dir/service_with_tracing.pftrace"

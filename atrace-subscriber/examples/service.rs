@@ -7,7 +7,7 @@
 //! ```
 //!
 //! leaves `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. In it: on each thread the slices of the
-//! work done there, a track `requests` with a slice for each request's whole life, most of which is waiting,
+//! work done there, tracks `requests` with a slice for each request's whole life and one for the time it is queued,
 //! the counters `waiting` and `answered`, and instants where something was unusual.
 
 use std::error::Error;
@@ -104,7 +104,8 @@ fn parse(line: &str) -> i32 {
 
 async fn answer(number: i32, service: &Arc<Service>) -> String {
     info!(counter.waiting = service.waiting.fetch_add(1, Ordering::Relaxed) + 1);
-    let permit = service.renderers.acquire().await;
+    let queued = info_span!("queued", atrace.track = "requests", number);
+    let permit = service.renderers.acquire().instrument(queued).await;
     info!(counter.waiting = service.waiting.fetch_sub(1, Ordering::Relaxed) - 1);
     let rendered = tokio::task::spawn_blocking(move || render(number)).await;
     drop(permit);
@@ -125,8 +126,9 @@ fn render(number: i32) -> Option<String> {
     if number % 13 == 12 {
         return None;
     }
-    let _draw = debug_span!("draw").entered();
-    work(Duration::from_millis(1));
+    let pages = number % 4 + 1;
+    let _draw = debug_span!("draw", pages).entered();
+    work(Duration::from_micros(400) * pages.unsigned_abs());
     Some(format!("{number} drawn\n"))
 }
 

@@ -1,0 +1,32 @@
+#!/usr/bin/env node
+// Asks a trace what a document asks, and compares the answers with the tables below its queries.
+// Usage: docs.mjs DOCUMENT.md TRACE
+// Each block of sql has its answer as a table below it. Columns whose names begin with ms are times, other each time: they must be
+// positive numbers. Of all other columns the rows must be the same, in any order.
+
+import { readFileSync } from 'node:fs';
+import { openTrace } from './trace_processor.mjs';
+
+const [document, trace] = process.argv.slice(2);
+if (!trace) {
+  console.error('usage: docs.mjs DOCUMENT.md TRACE');
+  process.exit(2);
+}
+const cells = (line) => line.split('|').slice(1, -1).map((cell) => cell.trim());
+const asked = [...readFileSync(document, 'utf8').matchAll(/```sql\n(.*?)```\n\n((?:\|[^\n]*\n)+)/gs)]
+  .map(([, sql, table]) => ({ sql, table: table.trimEnd().split('\n').map(cells) }));
+if (asked.length === 0) throw new Error(`${document} asks nothing`);
+
+const processor = openTrace(trace);
+for (const { sql, table: [columns, , ...rows] } of asked) {
+  const answer = processor.query(sql);
+  const isTime = columns.map((column) => column.startsWith('ms'));
+  const known = (rows) => rows.map((row) => row.filter((_, at) => !isTime[at]).map(String).join(' | ')).sort().join('\n');
+  const wrong = answer.columns.join() !== columns.join() || known(answer.rows) !== known(rows)
+    || answer.rows.some((row) => row.some((cell, at) => isTime[at] && !(Number(cell) >= 0)));
+  console.log(`${sql}${answer.columns.join(' | ')}\n${answer.rows.map((row) => row.join(' | ')).join('\n')}\n`);
+  if (wrong) {
+    console.error(`${document} says something else:\n${columns.join(' | ')}\n${rows.map((row) => row.join(' | ')).join('\n')}`);
+    process.exitCode = 1;
+  }
+}
