@@ -119,7 +119,13 @@ fn emit_any(
     name: Option<&str>,
 ) -> Option<Way> {
     let way = of(sink, tag)?;
-    way.write_str(tag, kind, track, name).then_some(way)
+    let is_written = match (way, kind) {
+        (Way::Perfetto, Kind::Int(value) | Kind::Int64(value)) => {
+            producer::counter(valid(tag), name.unwrap_or_default(), value)
+        }
+        _ => way.write_str(tag, kind, track, name),
+    };
+    is_written.then_some(way)
 }
 
 /// The bits of its tags.
@@ -218,9 +224,7 @@ fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&s
         Kind::TrackBegin(cookie) => on(Type::Begin, (Row::Named(cookie), row), name, None),
         Kind::TrackEnd(cookie) => on(Type::End, (Row::Named(cookie), row), None, None),
         Kind::TrackInstant => on(Type::Instant, (Row::Instants, row), name, None),
-        Kind::Int(value) | Kind::Int64(value) => {
-            on(Type::Counter, (Row::Counter, text), None, Some(Amount::Whole(value)))
-        }
+        Kind::Int(value) | Kind::Int64(value) => producer::counter(tags, text, value),
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) const SHORT_ROOM: usize = 128;
 pub(super) const END_ROOM: usize = 24;
 /// The room that a packet with a callsite's number in place of a name needs.
 const NAMED_ROOM: usize = 32;
+/// The room that a counter's value needs.
+const COUNTER_ROOM: usize = 48;
 /// What a longer packet needs beside its texts: an event with a track's number, all categories, a callsite and a value,
 /// and a track's description.
 pub(super) const LONG_ROOM: usize = 160;
@@ -107,6 +109,13 @@ impl Put {
             ptr::copy_nonoverlapping(text.as_ptr(), self.0, text.len());
             self.0 = self.0.add(text.len());
         }
+    }
+
+    /// A text: a short one without a call.
+    #[inline(always)]
+    unsafe fn any_text(&mut self, text: &[u8]) {
+        // SAFETY: the caller has room.
+        unsafe { if text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
     }
 
     /// A text of at most 96 bytes, with room for 16 more.
@@ -254,6 +263,31 @@ pub(super) fn short(chunk: &mut Chunk, kind: Type, since: u64, category: u32, na
     true
 }
 
+/// Writes a counter's value, with one category. False where there is no room.
+#[inline(always)]
+pub(super) fn counter(chunk: &mut Chunk, since: u64, category: u32, track: u64, value: i64) -> bool {
+    if chunk.room() < COUNTER_ROOM {
+        return false;
+    }
+    let start = chunk.at();
+    // SAFETY: at most 1 + 11 + 8 + 9 + 12 bytes are written.
+    unsafe {
+        let mut put = Put(start.add(1));
+        put.since(since);
+        // sequence_flags: 2, track_event: its length, type, category_iids
+        put.bytes([0x68, 2, 0x5a, 0, 0x48, Type::Counter as u8, 0x18, category as u8]);
+        let event = put.0.sub(4);
+        put.bytes([0x58]);
+        put.bytes(spread(track));
+        put.bytes([0xf0, 1]);
+        put.varint(value as u64);
+        event.sub(1).write((put.0.addr() - event.addr()) as u8);
+        start.write((put.0.addr() - start.addr() - 1) as u8);
+        chunk.publish(put.0);
+    }
+    true
+}
+
 /// Writes the end of a slice of the thread's track. False where there is no room.
 #[inline(always)]
 pub(super) fn end(chunk: &mut Chunk, since: u64) -> bool {
@@ -366,11 +400,7 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
         if let Some(name) = event.name {
             put.bytes([0xba, 1]);
             let text = put.later();
-            if name.len() <= SHORT {
-                put.short_text(name);
-            } else {
-                put.text(name);
-            }
+            put.any_text(name);
             put.close(text);
         }
         if let Some(site) = &event.site {
@@ -479,10 +509,18 @@ pub(super) struct Described<'a> {
     pub(super) is_counter: bool,
 }
 
+impl Described<'_> {
+    /// The room that its packet needs at most.
+    #[inline(always)]
+    pub(super) const fn room(&self) -> usize {
+        LONG_ROOM / 2 + self.name.len()
+    }
+}
+
 /// Writes a track's description. False where there is no room.
 #[inline(never)]
 pub(super) fn describe(chunk: &mut Chunk, track: &Described<'_>) -> bool {
-    if track.name.len() > TEXT_MAX || chunk.room() < LONG_ROOM / 2 + track.name.len() {
+    if track.name.len() > TEXT_MAX || chunk.room() < track.room() {
         return false;
     }
     // SAFETY: 6 bytes, 9 for each number, 4 and the name, 2 for what it counts.
@@ -497,7 +535,7 @@ pub(super) fn describe(chunk: &mut Chunk, track: &Described<'_>) -> bool {
         put.bytes(spread(track.parent));
         put.bytes([0x12]);
         let text = put.later();
-        put.text(track.name);
+        put.any_text(track.name);
         put.close(text);
         if track.is_counter {
             put.bytes([0x42, 0]);
@@ -536,13 +574,24 @@ pub(super) fn hash(seed: u64, text: &[u8]) -> u64 {
         product as u64 ^ (product >> 64) as u64
     };
     let mut state = mix(seed, FACTOR.rotate_left(32)) ^ (text.len() as u64).wrapping_mul(FACTOR);
-    let (words, rest) = text.as_chunks::<8>();
-    for word in words {
+    let mut rest = text;
+    while let Some((word, behind)) = rest.split_first_chunk::<8>() {
         state = mix(state, u64::from_le_bytes(*word));
+        rest = behind;
     }
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    mix(mix(state, u64::from_le_bytes(last)), FACTOR)
+    mix(mix(state, last_word(text)), FACTOR)
+}
+
+/// The last eight bytes of a text, or all of a shorter one: different for two that are as long.
+#[inline(always)]
+fn last_word(text: &[u8]) -> u64 {
+    if let Some(last) = text.last_chunk::<8>() {
+        u64::from_le_bytes(*last)
+    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
+    } else {
+        text.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    }
 }
 
 #[cfg(test)]
@@ -625,6 +674,32 @@ mod tests {
                 arena.retire();
             }
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_counters_value_is_whole_whatever_it_is_and_the_time() {
+        let (arena, _) = Arena::make(1).unwrap();
+        let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+        let start = chunk.at();
+        let times = [0, 127, 128, 16_383, 16_384, u64::MAX];
+        let values = [0, 127, 128, -1, i64::MAX, i64::MIN];
+        for (since, value) in times.into_iter().zip(values) {
+            let room = chunk.room();
+            assert!(counter(&mut chunk, since, 28, track(value as u64), value));
+            assert!(room - chunk.room() <= COUNTER_ROOM);
+        }
+        let found = packets(start, chunk.at());
+        assert_eq!(found.len(), values.len());
+        for ((packet, since), value) in found.iter().zip(times).zip(values) {
+            assert_eq!(Reader::first(packet, 8).unwrap().number(), since);
+            let event = Reader::first(packet, 11).unwrap().bytes();
+            let numbers: Vec<_> = Reader::new(event).map(|(field, value)| (field, value.number())).collect();
+            assert_eq!(numbers, [(9, 4), (3, 28), (11, track(value as u64)), (30, value as u64)]);
+        }
+        while counter(&mut chunk, 1, 1, track(1), 1) {}
+        assert!(chunk.room() < COUNTER_ROOM);
+        arena.retire();
     }
 
     /// What a tracer knows of a callsite.
@@ -725,7 +800,12 @@ mod tests {
 
     #[test]
     fn texts_have_numbers_of_their_own() {
-        let texts = [&b""[..], b"a", b"b", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
+        let mut texts = vec![&b""[..], b"a", b"b", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
+        // Each length, and each byte of them another.
+        let others: Vec<Vec<u8>> = (1..20)
+            .flat_map(|len| (0..=len).map(move |at| (0..len).map(|byte| 1 + u8::from(byte == at)).collect()))
+            .collect();
+        texts.extend(others.iter().map(Vec::as_slice));
         let mut numbers: Vec<_> =
             texts.iter().flat_map(|text| [hash(0, text), hash(1, text), hash(2, text)]).collect();
         numbers.sort_unstable();

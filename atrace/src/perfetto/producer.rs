@@ -212,12 +212,9 @@ fn for_each(tags: u64, begun: u32, mut write: impl FnMut(&mut Writer, &Place, u6
 }
 
 /// Cuts a text at what a chunk can take.
+#[inline]
 fn cut(text: &str) -> &[u8] {
-    let mut end = text.len().min(packet::TEXT_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1; // 0 is a boundary.
-    }
-    &text.as_bytes()[..end]
+    text::cut(text, packet::TEXT_MAX).as_bytes()
 }
 
 /// Writes the begin of a slice of the calling thread, or an instant on its track.
@@ -302,7 +299,7 @@ pub(crate) enum Row {
 }
 
 /// Writes an event on a track of its own, described before it: `begun` as in [`for_each`].
-#[inline(never)]
+#[inline]
 pub(crate) fn on_track(
     kind: Type,
     tags: u64,
@@ -312,8 +309,8 @@ pub(crate) fn on_track(
     begun: u32,
 ) -> bool {
     let tags_named = if kind == Type::End { 0 } else { tags };
-    let long = Long { name: name.map(cut), amount, ..Long::new(kind, tags_named) };
-    put_on_track(tags, row, long, begun)
+    let mut long = Long { name: name.map(cut), amount, ..Long::new(kind, tags_named) };
+    put_on_track(tags, row, &mut long, begun)
 }
 
 /// [`on_track`] with a callsite, whose name it has where none is given, and encoded arguments.
@@ -328,23 +325,54 @@ pub(crate) fn rich_on_track(
     let tags_named = if kind == Type::End { 0 } else { tags };
     let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
     let row = (row.0, text::cut(row.1, NAME_MAX));
-    put_on_track(tags, row, Long { name, site, args, ..Long::new(kind, tags_named) }, begun)
+    put_on_track(tags, row, &mut Long { name, site, args, ..Long::new(kind, tags_named) }, begun)
 }
 
-fn put_on_track(tags: u64, (row, track): (Row, &str), long: Long<'_>, begun: u32) -> bool {
+#[inline(never)]
+fn put_on_track(tags: u64, (row, track): (Row, &str), long: &mut Long<'_>, begun: u32) -> bool {
     let (track, parent) = (cut(track), process_track());
-    let of = match row {
-        Row::Async(cookie) => u64::from(cookie as u32) << 2,
-        Row::Named(cookie) => u64::from(cookie as u32) << 2 | 1,
-        Row::Instants => 2,
-        Row::Counter => 3,
-    };
-    let number = packet::track(packet::hash(parent ^ of.wrapping_mul(0xd6e8_feb8_6659_fd93), track));
+    let number = row.number(parent, track);
     let is_counter = matches!(row, Row::Counter);
-    let described = Described { track: number, parent, name: track, is_counter };
+    let track = Described { track: number, parent, name: track, is_counter };
     // The end's track was described with its begin.
-    let event = Event { long: Long { track: Some(number), ..long }, track: Some(described) };
-    for_each(tags, begun, |writer, place, now| writer.any(place, &event, now))
+    long.track = Some(number);
+    for_each(tags, begun, |writer, place, now| {
+        writer.on_track(place.epoch, long, &track, now)
+            || writer.any(place, &Event { long: *long, track: Some(track) }, now)
+    })
+}
+
+impl Row {
+    /// The number of the track with this name, below the process'.
+    #[inline(always)]
+    fn number(self, parent: u64, name: &[u8]) -> u64 {
+        let of = match self {
+            Self::Async(cookie) => u64::from(cookie as u32) << 2,
+            Self::Named(cookie) => u64::from(cookie as u32) << 2 | 1,
+            Self::Instants => 2,
+            Self::Counter => 3,
+        };
+        packet::track(packet::hash(parent ^ of.wrapping_mul(0xd6e8_feb8_6659_fd93), name))
+    }
+}
+
+/// Sets a counter.
+pub(crate) fn counter(tags: u64, name: &str, value: i64) -> bool {
+    let number = Row::Counter.number(process_track(), cut(name));
+    for_each(tags, u32::MAX, |writer, place, now| {
+        writer.counter(place.epoch, tags, now, number, value)
+            || slow_counter(writer, place, tags, name, value, now)
+    })
+}
+
+#[inline(never)]
+fn slow_counter(writer: &mut Writer, place: &Place, tags: u64, name: &str, value: i64, now: u64) -> bool {
+    let (name, parent) = (cut(name), process_track());
+    let number = Row::Counter.number(parent, name);
+    let track = Some(Described { track: number, parent, name, is_counter: true });
+    let amount = Some(Amount::Whole(value));
+    let long = Long { track: Some(number), amount, ..Long::new(Type::Counter, tags) };
+    writer.any(place, &Event { long, track }, now)
 }
 
 /// The number of a flow that this process knows by `id`: another one's in each process.

@@ -156,10 +156,7 @@ impl Writer {
     /// [`short`](Self::short) with more than a name; of a callsite that has a number, if of any.
     #[inline(always)]
     pub(super) fn rich(&mut self, epoch: u32, event: &Long<'_>, now: u64) -> bool {
-        let is_told = |site: Site<'_>| {
-            self.told_sites.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
-        };
-        if !self.is_plain(epoch, event.tags) || !event.site.is_none_or(is_told) {
+        if !self.is_plain(epoch, event.tags) || !self.is_told(event.site.as_ref()) {
             return false;
         }
         let time = now.max(self.last);
@@ -169,6 +166,51 @@ impl Writer {
         self.last = time;
         self.depth += u32::from(event.kind == Type::Begin);
         true
+    }
+
+    /// Sets a counter that is described, where nothing stands against it.
+    #[inline(always)]
+    pub(super) fn counter(&mut self, epoch: u32, tags: u64, now: u64, track: u64, value: i64) -> bool {
+        if !self.is_plain(epoch, tags) || self.counters[track as usize % REMEMBERED] != track {
+            return false;
+        }
+        let time = now.max(self.last);
+        if !packet::counter(&mut self.chunk, time - self.last, tags.trailing_zeros() + 1, track, value) {
+            return false;
+        }
+        self.last = time;
+        true
+    }
+
+    /// Writes an event on a track of its own, which is described first, where nothing stands against it.
+    #[inline(always)]
+    pub(super) fn on_track(&mut self, epoch: u32, event: &Long<'_>, track: &Described<'_>, now: u64) -> bool {
+        let is_named = event.tags as u32 & !self.categories == 0;
+        if self.epoch != epoch
+            || !self.debts.is_none()
+            || !is_named
+            || !self.is_told(event.site.as_ref())
+            || self.chunk.room() < event.room() + track.room()
+        {
+            return false;
+        }
+        if !self.knows(track) && !packet::describe(&mut self.chunk, track) {
+            return false;
+        }
+        let time = now.max(self.last);
+        let is_written = packet::long(&mut self.chunk, time - self.last, event);
+        if is_written {
+            self.last = time;
+        }
+        is_written
+    }
+
+    /// Whether readers know all that never changes of the callsite, if it is one.
+    #[inline(always)]
+    fn is_told(&self, site: Option<&Site<'_>>) -> bool {
+        site.is_none_or(|site| {
+            self.told_sites.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
+        })
     }
 
     /// Whether nothing stands against an event of the thread's track that is no end: one category, which was named.
