@@ -402,11 +402,58 @@ pub fn after_fork() -> io::Result<()> {
     DETACHED.after_fork()
 }
 
-#[cfg(all(test, feature = "log"))]
+#[cfg(test)]
 mod tests {
+    use tracing_core::span::{Attributes, Id, Record};
+    use tracing_core::{Event, Metadata, Subscriber};
+
     use super::*;
 
+    thread_local! {
+        static PANICS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Panics when a callsite is registered on a thread where it is to.
+    struct Panics;
+
+    impl Subscriber for Panics {
+        fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+            assert!(!PANICS.get(), "on purpose");
+            Interest::never()
+        }
+
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            false
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Whoever asks on this thread after that is counted again, as no rebuild of ours.
+    #[test]
+    fn a_rebuild_that_panics_is_over() {
+        let dispatch = Dispatch::new(Panics);
+        dispatcher::with_default(&dispatch, || tracing::info!("a callsite to be asked"));
+        ORDINARY.add_dispatch(&dispatch);
+        PANICS.set(true);
+        ORDINARY.rebuild();
+        assert!(!REBUILDING.get());
+        // And the next one finds all in order.
+        PANICS.set(false);
+        ORDINARY.rebuild();
+        assert!(!REBUILDING.get());
+    }
+
     /// The level of `log` belongs to the process: one test for all of it.
+    #[cfg(feature = "log")]
     #[test]
     fn each_level_of_log_follows_its_own() {
         let levels = [
