@@ -9,6 +9,7 @@ mod trace;
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -77,12 +78,28 @@ fn memory_called(name: &std::ffi::CStr, size: usize, seals: i32) -> OwnedFd {
     }
 }
 
+/// Memory that a producer writes as it likes: what is written to the file is in the service's mapping of it.
+struct Memory {
+    file: File,
+    seen: Foreign,
+}
+
+impl Memory {
+    fn new(file: &OwnedFd, page: usize) -> Self {
+        Self { file: file.try_clone().unwrap().into(), seen: Foreign::map(file.as_fd(), page).unwrap() }
+    }
+
+    fn store(&self, offset: usize, word: u32) {
+        self.file.write_all_at(&word.to_ne_bytes(), offset as u64).unwrap();
+    }
+}
+
 /// A producer that says what it likes.
 struct Producer {
     socket: Socket,
     inbox: Vec<u8>,
     request: u64,
-    memory: Foreign,
+    memory: Memory,
 }
 
 impl Producer {
@@ -95,13 +112,13 @@ impl Producer {
         let mut producer = Self::bare(place);
         producer.initialize(&file, PAGE as u64);
         producer.begin();
-        producer.memory = Foreign::map(file.as_fd(), PAGE).unwrap();
+        producer.memory = Memory::new(&file, PAGE);
         producer
     }
 
     fn bare(place: &Place) -> Self {
         let socket = Socket::new(UnixStream::connect(place.socket()).unwrap().into());
-        let memory = Foreign::make(PAGE, PAGE).unwrap().0;
+        let memory = Memory::new(&memory(PAGE, SEALS), PAGE);
         Self { socket, inbox: Vec::new(), request: 0, memory }
     }
 
@@ -526,8 +543,8 @@ fn who_has_no_memory_is_given_some() {
         file = producer.socket.receive(&mut bytes).unwrap().and_then(|(_, file)| file);
     }
     let file = file.unwrap();
-    let memory = Foreign::map(file.as_fd(), 8192).unwrap();
-    assert_eq!(memory.size(), 64 << 10);
+    let memory = Memory::new(&file, 8192);
+    assert_eq!(memory.seen.size(), 64 << 10);
     memory.store(16, u32::from_le_bytes(EVENT[..4].try_into().unwrap()));
     memory.store(20, u32::from_le_bytes(EVENT[4..8].try_into().unwrap()));
     memory.store(24, u32::from(EVENT[8]));
@@ -549,7 +566,7 @@ fn a_file_that_is_full_ends_the_recording() {
         producer.chunk(0, number, 1, 1, EVENT, COMPLETE);
         producer.commit(0, 0);
         until(|| {
-            producer.memory.state(0, 0) != Some(atrace_sys::perfetto::foreign::State::Complete)
+            producer.memory.seen.state(0, 0) != Some(atrace_sys::perfetto::foreign::State::Complete)
                 || place.service.as_ref().unwrap().is_over()
         });
     }

@@ -200,13 +200,6 @@ impl Foreign {
             let _ = header.compare_exchange(left, 0, Ordering::Release, Ordering::Relaxed);
         }
     }
-
-    /// Writes a word, as a producer would: for tests that lie.
-    pub fn store(&self, offset: usize, value: u32) {
-        if let Some(word) = self.word(offset) {
-            word.store(value, Ordering::Release);
-        }
-    }
 }
 
 impl Drop for Foreign {
