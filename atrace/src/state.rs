@@ -1,7 +1,7 @@
 //! The state page: what this process says of its tracing, for the doctor, in another process, to read.
 //!
-//! It is text, a line `key value` each, published when the properties were read again, events could not be written, or
-//! a filter came or went; never by an event. Its keys:
+//! It is text, a line `key value` each, published when the properties were read again, events could not be written, a
+//! filter came or went, or Perfetto's sessions want other tags; never by an event. Its keys:
 //!
 //! | key | value |
 //! |---|---|

@@ -574,10 +574,21 @@ mod cases {
         assert!(said.contains("as the process said last: Perfetto's service: "), "{said}");
         let said = ask(&["status"]);
         assert!(said.contains("Perfetto's service: none at /nonexistent: nobody to talk to"), "{said}");
+        let line = |said: &str| {
+            said.lines().find(|line| line.contains(&format!("  {} (", program.id()))).map(str::to_owned)
+        };
+        let own = line(&said).expect(&said);
+        assert!(own.ends_with(": connected, 1 sessions (all categories), 0 events lost"), "{said}");
+        // Root asks as the program's user.
+        let said = end(place.0.atrace(&name).arg("status")).stdout;
+        assert_eq!(line(&said).as_ref(), Some(&own), "{said}");
         signal(&child, libc::SIGINT);
         let ran = common::end_of(child);
         assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
         assert!(ran.stderr.contains("no service of Perfetto's runs here: this is one"), "{ran:?}");
+        until("the process says that it is over", || {
+            line(&ask(&["status"])).is_some_and(|own| !own.contains("1 sessions"))
+        });
         let events = place.trace("out").events();
         assert!(events.len() > 10 && events.iter().all(|event| event.pid == u64::from(program.id())));
         assert!(!socket.exists());

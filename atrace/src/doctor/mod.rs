@@ -25,6 +25,7 @@ mod published;
 mod report;
 mod sink;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use atrace_sys::errand::{PATIENCE, User};
@@ -62,6 +63,24 @@ pub fn examine(pid: u32) -> Report {
     }
     let published = patient.state(&status, &mut report);
     patient.report(published, report)
+}
+
+/// Tells how a process stands to Perfetto's service, as it said last: None where it never asked for one, or says nothing that
+/// may be seen from here. What it takes comes off `left`; with nothing left nobody is asked.
+///
+/// As root, this forks, as [`examine`] does.
+pub fn standing(pid: u32, left: &mut Duration) -> Option<String> {
+    let process = Process(pid);
+    let is_state =
+        |(_, to): (u32, PathBuf)| to.as_os_str().as_encoded_bytes().starts_with(b"/memfd:atrace-state ");
+    if left.is_zero() || !process.descriptors().is_ok_and(|mut all| all.any(is_state)) {
+        return None;
+    }
+    let facts = look::facts(pid, &process.status()?, left).ok()?;
+    match &facts.page {
+        Page::Text { text, is_parents: false } => Published::parse(text).get("perfetto").map(str::to_owned),
+        _ => None,
+    }
 }
 
 /// Looks at what a program would find that this user starts now, in the environment of the calling process:

@@ -116,11 +116,19 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.standing {
             Standing::Connected => {
-                write!(
-                    f,
-                    "Perfetto's service: connected, {} sessions, {} events lost",
-                    self.sessions, self.lost
-                )
+                write!(f, "Perfetto's service: connected, {} sessions", self.sessions)?;
+                match self.tags {
+                    AtraceTag::ValidMask => f.write_str(" (all categories)")?,
+                    tags => category::NAMES
+                        .iter()
+                        .enumerate()
+                        .filter(|(bit, _)| tags.bits() >> bit & 1 != 0)
+                        .enumerate()
+                        .try_for_each(|(at, (_, name))| {
+                            write!(f, "{}{name}", if at == 0 { " of the categories " } else { ", " })
+                        })?,
+                }
+                write!(f, ", {} events lost", self.lost)
             }
             other => write!(f, "Perfetto's service: {other}"),
         }

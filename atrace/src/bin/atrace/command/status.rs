@@ -3,9 +3,9 @@
 use std::ffi::CString;
 use std::time::Instant;
 
-use atrace::AtraceTag;
 use atrace::perfetto::consumer::{Consumer, State};
 use atrace::shown::shown;
+use atrace::{AtraceTag, doctor};
 use atrace_sys::errand::PATIENCE;
 use atrace_sys::perfetto::socket;
 
@@ -50,6 +50,15 @@ pub(crate) fn main() -> Result<()> {
         }
     }
     print_service();
+    let mut left = PATIENCE;
+    for Follower { process, .. } in &processes {
+        if let Some(standing) = doctor::standing(process.0, &mut left) {
+            print(&format!("  {process}: {}", shown(standing.trim_start_matches("Perfetto's service: "))));
+        }
+    }
+    if left.is_zero() {
+        print("  (not all processes were asked: that took too long)");
+    }
     Ok(())
 }
 
