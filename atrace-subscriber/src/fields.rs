@@ -54,8 +54,8 @@ fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {
     let metadata = event.metadata();
     let start = writer.__len();
-    let of = Of::Event { start, is_log: is_log(metadata) };
-    guarded(writer, |writer| event.record(&mut FieldText { writer, fields, of }));
+    let of = Of::Event { is_log: is_log(metadata) };
+    guarded(writer, |writer| event.record(&mut FieldText { writer, first: start, fields, of }));
     if writer.__len() == start {
         writer.__push_what_fits(&[metadata.level().as_str(), " event"]);
     }
@@ -80,7 +80,7 @@ pub(crate) fn with_span<T>(
             let mut track = String::new();
             writer.__push_pieces([name]);
             let of = Of::Span { track: &mut track };
-            guarded(writer, |writer| record(&mut FieldText { writer, fields, of }));
+            guarded(writer, |writer| record(&mut FieldText { writer, first: NOWHERE, fields, of }));
             track
         },
         |text, track| then(text, &track),
@@ -94,23 +94,22 @@ pub(crate) fn append(kept: &mut String, text: &str) {
     kept.push_str(&text[..end]);
 }
 
+/// In place of [`FieldText::first`], for a span: its name was written before.
+const NOWHERE: usize = usize::MAX;
+
 /// A visitor that writes what it visits.
 struct FieldText<'a, 'b> {
     writer: &'a mut NameWriter<'b>,
+    /// Where the first of an event's text is written, which needs no separator.
+    first: usize,
     /// Not only messages are wanted.
     fields: bool,
     of: Of<'a>,
 }
 
 enum Of<'a> {
-    /// Its text starts at `start`; there no separator is needed.
-    Event {
-        start: usize,
-        is_log: bool,
-    },
-    Span {
-        track: &'a mut String,
-    },
+    Event { is_log: bool },
+    Span { track: &'a mut String },
 }
 
 /// How a field is shown.
@@ -127,7 +126,7 @@ impl FieldText<'_, '_> {
     fn shows(&self, name: &str, is_integer: bool) -> Shown {
         let is_wanted = match self.of {
             Of::Event { .. } if name == MESSAGE => return Shown::AsMessage,
-            Of::Event { is_log, .. } => {
+            Of::Event { is_log } => {
                 !(is_log && name.starts_with("log.") || is_integer && name.starts_with(COUNTER))
             }
             Of::Span { .. } => name != TRACK,
@@ -138,7 +137,7 @@ impl FieldText<'_, '_> {
     /// Tells whether it writes the first of an event's text.
     #[inline(always)]
     fn is_first(&self) -> bool {
-        matches!(self.of, Of::Event { start, .. } if self.writer.__len() == start)
+        self.writer.__len() == self.first
     }
 
     fn text(&mut self, field: &Field, is_integer: bool, text: &str) {
@@ -209,10 +208,7 @@ impl Visit for FieldText<'_, '_> {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // The message comes first, if there is one.
-        if let Of::Event { start, .. } = self.of
-            && self.writer.__len() == start
-            && field.name() == MESSAGE
-        {
+        if self.is_first() && field.name() == MESSAGE {
             let _ = write!(self.writer, "{value:?}");
             return;
         }
