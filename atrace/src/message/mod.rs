@@ -412,6 +412,8 @@ impl NameWriter<'_> {
         if let Some(text) = value.as_str() {
             return self.push_str(text);
         }
+        // It is several pieces, as a rule.
+        self.first = NOWHERE;
         // An error is the message being full, or a value that gave up: what came out stays.
         self.__catching(|writer| _ = fmt::Write::write_fmt(writer, value));
     }

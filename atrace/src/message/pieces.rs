@@ -91,7 +91,9 @@ impl fmt::Write for NameWriter<'_> {
         let place = unsafe { self.message.buffer.get_unchecked_mut(start..start + text.len()) };
         if start == self.first {
             // Whether a `|` may stay is asked where there is one.
-            self.unchecked |= copy_short(text.as_bytes(), place, true);
+            if copy_short(text.as_bytes(), place, true) {
+                self.unchecked = true;
+            }
         } else {
             self.unchecked = true;
             put_piece(text, place);
