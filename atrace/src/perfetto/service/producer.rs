@@ -59,6 +59,8 @@ pub(crate) struct Books {
     pub(crate) mapped: usize,
     /// Producers with such names are recorded; none: all.
     pub(crate) patterns: Vec<CString>,
+    /// As many sessions each source has.
+    pub(crate) sessions: u32,
 }
 
 /// As much memory may all producers have.
@@ -278,9 +280,11 @@ impl Producer {
             return Ok(());
         }
         books.counts.sources += 1;
-        self.instances += 1;
-        let (name, instance) = (name.to_vec(), self.instances);
-        self.sources.push(Source { name, instance, is_started: false, has_stopped: false });
+        for _ in 0..books.sessions {
+            self.instances += 1;
+            let (name, instance) = (name.to_vec(), self.instances);
+            self.sources.push(Source { name, instance, is_started: false, has_stopped: false });
+        }
         self.start(books)
     }
 
@@ -295,20 +299,21 @@ impl Producer {
             return Ok(());
         }
         let wanted = |source: &&mut Source| source.name == SOURCE && !source.is_started;
-        let Some(source) = self.sources.iter_mut().find(wanted) else { return Ok(()) };
-        source.is_started = true;
-        let instance = source.instance;
-        if self.memory.is_none() {
-            self.provide_memory(books)?;
-        }
-        // SetupDataSource, then StartDataSource.
-        for field in [6, 1] {
-            self.command(|command| {
-                command.message(field, |start| {
-                    start.number(1, instance);
-                    start.message(2, |config| packets::source_config(config, BUFFER));
+        while let Some(source) = self.sources.iter_mut().find(wanted) {
+            source.is_started = true;
+            let instance = source.instance;
+            if self.memory.is_none() {
+                self.provide_memory(books)?;
+            }
+            // SetupDataSource, then StartDataSource.
+            for field in [6, 1] {
+                self.command(|command| {
+                    command.message(field, |start| {
+                        start.number(1, instance);
+                        start.message(2, |config| packets::source_config(config, BUFFER));
+                    });
                 });
-            });
+            }
         }
         Ok(())
     }

@@ -66,19 +66,38 @@ impl Service {
         Self::start_for(listener, uid, &[], keep)
     }
 
+    /// The same with so many sessions at once, which all record the same: to see what each costs.
+    ///
+    /// # Errors
+    ///
+    /// As with [`start`](Self::start).
+    pub fn start_sessions(listener: UnixListener, uid: u32, sessions: u32, keep: Keep) -> io::Result<Self> {
+        Self::begin(listener, uid, &[], sessions, keep)
+    }
+
     /// The same for programs whose names some of these patterns mean; none: all.
     ///
     /// # Errors
     ///
     /// As with [`start`](Self::start); or a pattern holds a NUL.
     pub fn start_for(listener: UnixListener, uid: u32, patterns: &[String], keep: Keep) -> io::Result<Self> {
+        Self::begin(listener, uid, patterns, 1, keep)
+    }
+
+    fn begin(
+        listener: UnixListener,
+        uid: u32,
+        patterns: &[String],
+        sessions: u32,
+        keep: Keep,
+    ) -> io::Result<Self> {
         let patterns =
             patterns.iter().map(|pattern| CString::new(pattern.as_str())).collect::<Result<_, _>>()?;
         listener.set_nonblocking(true)?;
         let (woken, wake) = io::pipe()?;
         let (orders, received) = mpsc::channel();
         let events = Arc::new(AtomicU64::new(0));
-        let mut serving = Serving::new(listener, uid, patterns, keep, Arc::clone(&events));
+        let mut serving = Serving::new(listener, uid, (patterns, sessions), keep, Arc::clone(&events));
         let thread = std::thread::Builder::new().name("atrace-service".to_owned());
         let thread = thread.spawn(move || {
             serving.run(woken, &received);
@@ -165,7 +184,7 @@ impl Serving {
     fn new(
         listener: UnixListener,
         uid: u32,
-        patterns: Vec<CString>,
+        (patterns, sessions): (Vec<CString>, u32),
         keep: Keep,
         events: Arc<AtomicU64>,
     ) -> Self {
@@ -180,7 +199,7 @@ impl Serving {
             connections: Vec::new(),
             connections_max: connections_max as usize,
             // The first sequence is the service's own.
-            books: Books { kept, counts: Counts::default(), sequences: 1, mapped: 0, patterns },
+            books: Books { kept, counts: Counts::default(), sequences: 1, mapped: 0, patterns, sessions },
             report: Report::default(),
             events,
             looked: now,
