@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use atrace_benches::catalogue::{State, Who, published};
+use atrace_benches::catalogue::{EVENTS, Id, LITERALS, State, Who, published};
 use atrace_benches::row::{self, Above, Row, Sink, Versus};
 use atrace_benches::stats::Interval;
 
@@ -125,6 +125,14 @@ fn full() -> Ground {
         let ffi = compared(&case.id(Who::Ffi).to_string(), cc, &base, 1.0, 0.01);
         rows.extend([own, row(&base, cc), ffi]);
     }
+    for event in EVENTS.iter().chain(&LITERALS) {
+        let id = Id::event(Who::Perfetto, State::On, event).to_string();
+        let mut own = compared(&id, 30.0, "limit/raw_write_begin/10", 0.06, 0.01);
+        own.above.insert("limit/timestamp".to_owned(), above(15.0));
+        rows.push(own);
+    }
+    rows.extend(["limit/timestamp", "perfetto/tracing_on_begin/10/8_threads"].map(|id| row(id, 15.0)));
+    rows.extend(["perfetto", "rust"].map(|who| row(&format!("{who}/on_begin_whole_machine/10"), 50.0)));
     ground.write("atrace", &rows);
     let twelve = published::TRACING.map(|case| {
         let ns = if case.kind == "tracing_on" { 500.0 } else { 6.0 };

@@ -2,8 +2,8 @@
 //!
 //! The cases are those of AOSP's `libatrace_rust_benchmark`, under its names, in Rust (`rust/`), in C++
 //! (`cc/`, printed as `BM_…`), and in Rust through the C++ side's libcutils (`ffi/`, in a process of its own
-//! as a process has one sink). Each is compared in interleaved rounds, then given to Criterion. The rows are
-//! left in `target/overhead/atrace.json`.
+//! as a process has one sink); and by Perfetto's way (`perfetto/`), in processes of their own, too. Each is compared in
+//! interleaved rounds, then given to Criterion. The rows are left in `target/overhead/atrace.json`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -32,6 +32,7 @@ use criterion::Criterion;
 
 use self::watch::Watched;
 
+mod perfetto;
 mod watch;
 
 #[global_allocator]
@@ -63,10 +64,21 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     if workload::take_part::<Watched>(session)? {
         return Ok(ExitCode::SUCCESS);
     }
+    if session.args().mode.as_deref() == Some(perfetto::READS) {
+        return perfetto::read_beside().map(|()| ExitCode::SUCCESS);
+    }
     let switch = Switch::new()?;
     match session.args().mode.as_deref() {
         Some("ffi") => {
             child::report(&through_libcutils(session, &switch)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(perfetto::MODE) => {
+            child::report(&perfetto::measure(session, &switch)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(perfetto::SESSIONS) => {
+            child::report(&perfetto::measure_sessions(session)?)?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(other) => return Err(io::Error::other(format!("there is no mode {other}"))),
@@ -89,6 +101,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     section("on", on(session, &switch)?);
     section("names", names(session, &switch)?);
     section("ffi", ffi()?);
+    section("Perfetto's way", perfetto::rows()?);
     section("threads", threads(session, &switch)?);
     section("watch", workload::measure::<Watched>(session)?.rows().to_vec());
     println!("\n{}", own_costs(&rows));
@@ -98,8 +111,12 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     }
     output.aside(|| criterion(session, &switch))?;
     // In a test, only what is counted can be judged.
-    let promised = if session.args().test { Vec::new() } else { promises::of_events() };
-    output.end(&rows, &Judged::of_rows(&promised, &rows))?;
+    let is_test = session.args().test;
+    let promised =
+        if is_test { Vec::new() } else { [promises::of_events(), promises::of_perfetto()].concat() };
+    let differences = if is_test { Vec::new() } else { promises::differences_of_perfetto() };
+    let judged = [Judged::of_rows(&promised, &rows), Judged::of_differences(&differences, &rows)].concat();
+    output.end(&rows, &judged)?;
     let none_asked = rows.is_empty() && !session.args().filters.is_empty();
     if none_asked {
         println!("no case has an id with that in it; --list shows them");

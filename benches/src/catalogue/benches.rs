@@ -1,7 +1,7 @@
 //! The benches, how to run each, and the rows that each leaves at least: so that what is missing can be named.
 
 use super::case::TracingCase;
-use super::event::EVENTS;
+use super::event::{EVENTS, LITERALS};
 use super::id::{Id, State, What, Who};
 use super::published;
 use super::subscriber::SUBSCRIBERS;
@@ -26,7 +26,7 @@ pub struct Bench {
 
 /// All, in the order in which a full run has them.
 pub const BENCHES: [Bench; 7] = [
-    Bench { name: ATRACE, command: "cargo bench -p atrace-benches --bench atrace", seconds: (115, 40) },
+    Bench { name: ATRACE, command: "cargo bench -p atrace-benches --bench atrace", seconds: (165, 55) },
     Bench {
         name: SUBSCRIBER,
         command: "cargo bench -p atrace-benches --bench subscriber",
@@ -64,7 +64,7 @@ impl Bench {
                     let of = move |n| State::ALL.map(|state| What::Threads(state, event, n));
                     [1, 2].into_iter().flat_map(of).map(|what| Id { who: Who::Rust, what })
                 });
-                events().chain(limits).chain(raw).chain(threads).collect()
+                events().chain(limits).chain(raw).chain(threads).chain(perfetto()).collect()
             }
             SUBSCRIBER => {
                 let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
@@ -90,4 +90,9 @@ fn events() -> impl Iterator<Item = Id> {
         })
     };
     State::ALL.into_iter().flat_map(of)
+}
+
+/// Every event by Perfetto's way, which is measured while a session wants it.
+fn perfetto() -> impl Iterator<Item = Id> {
+    EVENTS.iter().chain(&LITERALS).map(|event| Id::event(Who::Perfetto, State::On, event))
 }

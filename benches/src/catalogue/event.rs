@@ -35,10 +35,17 @@ pub static EVENTS: [Event; 14] = [
     Event { name: "method", label: "trace_method!", messages: 2, cc: None },
 ];
 
+/// Those that by Perfetto's way have a name of a callsite, which is sent once.
+pub static LITERALS: [Event; 3] = [
+    Event { name: "begin_literal/10", label: "begin, a literal of 10", messages: 1, cc: None },
+    Event { name: "instant_literal", label: "instant, a literal", messages: 1, cc: None },
+    Event { name: "scoped_literal", label: "trace_name!", messages: 2, cc: None },
+];
+
 impl Event {
     /// Returns the kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
-        EVENTS.iter().find(|event| event.name == name)
+        EVENTS.iter().chain(&LITERALS).find(|event| event.name == name)
     }
 }

@@ -18,6 +18,8 @@ pub enum Who {
     Rust,
     /// This workspace through libcutils.
     Ffi,
+    /// This workspace, into the memory that is shared with Perfetto's service.
+    Perfetto,
     /// Somebody else's crate: `peer-<crate>`, or whatever a later version adds.
     Other(String),
 }
@@ -40,6 +42,7 @@ impl fmt::Display for Who {
             Self::Cc => "cc",
             Self::Rust => "rust",
             Self::Ffi => "ffi",
+            Self::Perfetto => "perfetto",
             Self::Other(name) => name,
         })
     }
@@ -79,7 +82,7 @@ pub enum What {
     Name(State, usize),
     /// What `tracing` does under a kind of subscriber: `filtered_span`. The kind is empty for a peer in its own state.
     Tracing(String, TracingCase),
-    /// A begin in a process beside a watch of this kind, or alone: `on_begin_watched/10`.
+    /// A begin in a process of this kind, such as one beside a watch: `on_begin_watched/10`.
     Watched(String),
     /// A `write(2)` of the bytes of an event: `raw_write_end`.
     RawWrite(&'static Event),
@@ -132,6 +135,7 @@ impl Id {
             "cc" => Who::Cc,
             "rust" => Who::Rust,
             "ffi" => Who::Ffi,
+            "perfetto" => Who::Perfetto,
             other => Who::Other(other.to_owned()),
         };
         Self { who, what: What::of(what) }
@@ -322,6 +326,7 @@ mod tests {
     fn every_id_prints_what_was_parsed() {
         let begin = Event::named("begin/10").unwrap();
         let end = Event::named("end").unwrap();
+        let literal = Event::named("begin_literal/10").unwrap();
         for (text, what) in [
             ("rust/tracing_off_begin/10", What::Event(State::Off, begin)),
             ("cc/tracing_on_end", What::Event(State::On, end)),
@@ -339,6 +344,10 @@ mod tests {
             ("peer-fastrace/span", What::Tracing(String::new(), TracingCase::Span)),
             ("peer-fastrace/off_span", What::Tracing("off".into(), TracingCase::Span)),
             ("rust/on_begin_watched/10", What::Watched("watched".into())),
+            ("perfetto/on_begin_2_sessions/10", What::Watched("2_sessions".into())),
+            ("perfetto/tracing_on_begin_literal/10", What::Event(State::On, literal)),
+            ("perfetto/tracing_on_begin/10/8_threads", What::Threads(State::On, begin, 8)),
+            ("perfetto/on_990_more", What::Other("on_990_more".into())),
             ("limit/empty_loop", What::Other("empty_loop".into())),
             ("rust/task/on", What::Other("task/on".into())),
             ("limit/raw_writes_of/rust/task", What::Other("raw_writes_of/rust/task".into())),
@@ -350,6 +359,7 @@ mod tests {
             assert_eq!((id.what.clone(), id.to_string()), (what, text.to_owned()));
         }
         assert_eq!(Id::of("peer-x/event").who, Who::Other("peer-x".into()));
+        assert_eq!(Id::of("perfetto/tracing_on_end").who, Who::Perfetto);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! | list | of what |
 //! |---|---|
-//! | [`EVENTS`] | the kinds of event, in Rust and C++ |
+//! | [`EVENTS`], [`LITERALS`] | the kinds of event, in Rust and C++; those that Perfetto's way has beside |
 //! | [`TracingCase`], [`SUBSCRIBERS`] | what a program does with `tracing`, and the kinds of subscriber it does it under |
 //! | [`BENCHES`] | the benches, how to run each, and the rows that each leaves |
 //! | [`promises`] | what is promised of ratios |
@@ -21,6 +21,6 @@ mod subscriber;
 
 pub use self::benches::{ATRACE, BENCHES, Bench, INSTRUCTIONS, SUBSCRIBER};
 pub use self::case::TracingCase;
-pub use self::event::{EVENTS, Event};
+pub use self::event::{EVENTS, Event, LITERALS};
 pub use self::id::{Id, State, What, Who};
 pub use self::subscriber::{SUBSCRIBERS, Subscriber};

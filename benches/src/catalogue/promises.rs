@@ -47,6 +47,76 @@ pub fn of_events() -> Vec<Promise> {
     all
 }
 
+/// A promise about how much longer a row takes than another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// What is promised, in words that all of a group have.
+    pub name: &'static str,
+    /// The row.
+    pub id: Id,
+    /// What it is compared to.
+    pub base: Id,
+    /// The most nanoseconds.
+    pub at_most: f64,
+}
+
+/// By how much more processors' time an event takes on threads than on one.
+pub const GROWTH: &str = "own_memory_growth";
+/// How many system calls a process makes for an event of a hundred thousand in a second: the name of the count, and the most.
+pub const SYSTEM_CALLS: (&str, f64) = ("system_calls", 0.01);
+
+/// What is promised of Perfetto's way, while a reader is at work.
+#[must_use]
+pub fn of_perfetto() -> Vec<Promise> {
+    let event = |name: &'static str| by_perfetto(name);
+    let raw = |name| Id { who: Who::Limit, what: What::RawWrite(Event::named(name).expect("it is there")) };
+    let machine = |who| Id { who, what: What::Watched("whole_machine".to_owned()) };
+    let begin = || event("begin/10");
+    let threads = Event::named("begin/10").map(|event| What::Threads(State::On, event, 8));
+    let threads = Id { who: Who::Perfetto, what: threads.expect("the catalogue has it") };
+    let promise = |name, id, base, at_most| Promise { name, id, base, at_most };
+    let mut all = vec![
+        promise("Perfetto's way, of the raw write", event("begin_literal/10"), raw("begin/10"), 0.11),
+        promise("Perfetto's way, of the raw write", begin(), raw("begin/10"), 0.13),
+        promise(
+            "990 characters more, of a copy of them",
+            Id { who: Who::Perfetto, what: What::Other("on_990_more".to_owned()) },
+            Id::limit("copy_of_990"),
+            1.5,
+        ),
+    ];
+    all.extend(
+        [("instant", 1.0), ("end", 1.0), ("int", 1.4), ("async_begin", 2.0)]
+            .map(|(name, at_most)| promise("Perfetto's way, of begin/10", event(name), begin(), at_most)),
+    );
+    all.push(promise(
+        "8 threads, of those that share nothing",
+        threads,
+        Id::limit(&format!("{GROWTH}/8_threads")),
+        1.10,
+    ));
+    let [by_perfetto, by_marker] = [Who::Perfetto, Who::Rust].map(machine);
+    all.push(promise("the whole machine's time, of the marker's way", by_perfetto, by_marker, 0.35));
+    all
+}
+
+/// What is promised of differences by Perfetto's way.
+#[must_use]
+pub fn differences_of_perfetto() -> Vec<Difference> {
+    [("begin_literal/10", 15.0), ("begin/10", 22.0)]
+        .map(|(name, at_most)| Difference {
+            name: "Perfetto's way, above the time stamp",
+            id: by_perfetto(name),
+            base: Id::limit("timestamp"),
+            at_most,
+        })
+        .into()
+}
+
+fn by_perfetto(name: &str) -> Id {
+    Id::event(Who::Perfetto, State::On, Event::named(name).expect("the catalogue has it"))
+}
+
 /// What is promised of the bench `subscriber`.
 #[must_use]
 pub fn of_subscribers() -> Vec<Promise> {
@@ -104,7 +174,7 @@ pub fn of_instructions() -> Vec<(Id, f64)> {
 pub fn must_not_allocate(id: &Id) -> bool {
     let is_span_of_layer = matches!(&id.what,
         What::Tracing(kind, TracingCase::Span | TracingCase::SpanArgs) if kind == "layer_on");
-    id.who == Who::Rust && !is_span_of_layer
+    matches!(id.who, Who::Rust | Who::Perfetto) && !is_span_of_layer
 }
 
 #[cfg(test)]
@@ -120,6 +190,7 @@ mod tests {
             ("rust/layer_on_span", false),
             ("rust/layer_on_span_args", false),
             ("cc/tracing_on_end", false),
+            ("perfetto/tracing_on_int", true),
         ] {
             assert_eq!(must_not_allocate(&Id::of(id)), must_not, "{id}");
         }

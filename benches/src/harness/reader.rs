@@ -5,7 +5,6 @@
 //! process with the reader's [environment](Reader::offer) has events taken by it from [`Reading::begin`] on, and asks it how many
 //! have come: that is by what it is known that tracing was on.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 #[cfg(target_os = "android")]
@@ -14,7 +13,7 @@ use std::os::android::net::SocketAddrExt as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use atrace::perfetto::service::{Keep, Service};
@@ -27,6 +26,8 @@ use crate::instruments::clock::process_cpu;
 pub(super) const MODE: &str = "reader";
 /// Where a program looks for its service: `@` and an abstract name here, of which nothing is left behind.
 const PRODUCERS: &str = "PERFETTO_PRODUCER_SOCK_NAME";
+/// How many sessions the reader has.
+const SESSIONS: &str = "ATRACE_BENCH_SESSIONS";
 const READY: &str = "ready";
 /// Beyond so many bytes, what was recorded is thrown away.
 const KEPT: u64 = 64 << 20;
@@ -37,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Reader {
     child: Child,
-    place: String,
+    env: [(&'static str, String); 2],
 }
 
 impl Reader {
@@ -47,10 +48,21 @@ impl Reader {
     ///
     /// When it does not begin to listen.
     pub fn start() -> io::Result<Self> {
+        Self::with_sessions(1)
+    }
+
+    /// Starts one that has every program write each event for so many sessions.
+    ///
+    /// # Errors
+    ///
+    /// When it does not begin to listen.
+    pub fn with_sessions(sessions: u32) -> io::Result<Self> {
         let place = format!("@atrace-bench-{}-{:x}", std::process::id(), fastrand::u64(..));
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--mode", MODE]).env(PRODUCERS, &place).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut this = Self { child: child::adopt(&mut command).spawn()?, place };
+        let env = [(PRODUCERS, place), (SESSIONS, sessions.to_string())];
+        command.args(["--mode", MODE]).envs(env.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut this = Self { child: child::adopt(&mut command).spawn()?, env };
         let said = this.child.stdout.take().and_then(|out| BufReader::new(out).lines().next());
         match said.transpose()?.as_deref() {
             Some(READY) => Ok(this),
@@ -66,8 +78,8 @@ impl Reader {
 
     /// What a process finds in its environment that is to write for this reader.
     #[must_use]
-    pub fn env(&self) -> [(&'static str, &str); 1] {
-        [(PRODUCERS, &self.place)]
+    pub fn env(&self) -> [(&'static str, &str); 2] {
+        self.env.each_ref().map(|(name, value)| (*name, &value[..]))
     }
 
     /// Lets a process that is started here write for this reader.
@@ -95,28 +107,36 @@ pub struct Taken {
 /// This process, whose events a reader takes.
 #[derive(Debug)]
 pub struct Reading {
-    questions: RefCell<UnixStream>,
+    questions: Mutex<UnixStream>,
+    sessions: u32,
     /// What was taken and lost before.
     before: (Taken, u64),
 }
 
 impl Reading {
-    /// Connects this process to the reader that its environment names, for good; returns once the session has begun.
+    /// Connects this process to the reader that its environment names, for good; returns once all sessions have begun.
     ///
     /// # Errors
     ///
-    /// When there is none, or no session.
+    /// When there is none, or fewer sessions.
     pub fn begin() -> io::Result<Self> {
         let place = std::env::var(PRODUCERS).map_err(|_| io::Error::other("no reader was started"))?;
-        let questions = RefCell::new(UnixStream::connect_addr(&questions(&place)?)?);
+        let questions = Mutex::new(UnixStream::connect_addr(&questions(&place)?)?);
+        let sessions = sessions()?;
         atrace::perfetto::connect();
         until(
-            || Ok(atrace::perfetto::status().sessions() > 0),
-            || format!("no session has begun; {}", atrace::perfetto::status()),
+            || Ok(atrace::perfetto::status().sessions() >= sessions),
+            || format!("too few sessions have begun; {}", atrace::perfetto::status()),
         )?;
-        let mut this = Self { questions, before: (Taken::default(), 0) };
+        let mut this = Self { questions, sessions, before: (Taken::default(), 0) };
         this.before = (this.taken()?, lost());
         Ok(this)
+    }
+
+    /// As many sessions get each event.
+    #[must_use]
+    pub fn sessions(&self) -> u32 {
+        self.sessions
     }
 
     /// What the reader has taken so far: the events of chunks that are full, and once a second those of all others.
@@ -125,7 +145,7 @@ impl Reading {
     ///
     /// When it is gone.
     pub fn taken(&self) -> io::Result<Taken> {
-        let mut questions = self.questions.borrow_mut();
+        let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
         questions.write_all(&[0])?;
         let mut answer = [[0; 8]; 2];
         for part in &mut answer {
@@ -135,8 +155,8 @@ impl Reading {
         Ok(Taken { events, cpu: Duration::from_nanos(cpu) })
     }
 
-    /// How many events of this process came since [`begin`](Self::begin), and how many were lost, as it says itself. Others
-    /// that write for the same reader must have been quiet.
+    /// How many events of this process came since [`begin`](Self::begin), for each session one, and how many were lost, as it
+    /// says itself. Others that write for the same reader must have been quiet.
     ///
     /// # Errors
     ///
@@ -146,12 +166,13 @@ impl Reading {
         Ok((self.taken()?.events - taken.events, lost() - before))
     }
 
-    /// Waits until all but `open` of the `written` events of this process have come, or were lost.
+    /// Waits until all but `open` of the `written` events of this process have come, for each session one, or were lost.
     ///
     /// # Errors
     ///
     /// When they do not come, or more of them than were written.
     pub fn wait_for(&self, written: u64, open: u64) -> io::Result<()> {
+        let [written, open] = [written, open].map(|events| events * u64::from(self.sessions));
         let mut now = (0, 0);
         let all_came = || {
             now = self.come_and_lost()?;
@@ -185,6 +206,11 @@ fn until(mut so: impl FnMut() -> io::Result<bool>, why: impl FnOnce() -> String)
     Ok(())
 }
 
+/// As many sessions the reader has that the environment names.
+fn sessions() -> io::Result<u32> {
+    std::env::var(SESSIONS).map_or(Ok(1), |n| n.parse()).map_err(io::Error::other)
+}
+
 /// The place of questions to the reader that listens there.
 fn questions(place: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{}-questions", place.trim_start_matches('@')))
@@ -199,7 +225,8 @@ pub(super) fn run() -> io::Result<std::convert::Infallible> {
     // So that it is short again once it was cut.
     fcntl_setfl(&file, OFlags::APPEND)?;
     let keep = Keep::File { file: file.try_clone()?, max: None };
-    let service = Arc::new(Service::start(listener, rustix::process::geteuid().as_raw(), keep)?);
+    let uid = rustix::process::geteuid().as_raw();
+    let service = Arc::new(Service::start_sessions(listener, uid, sessions()?, keep)?);
     std::thread::spawn(move || {
         for who in asked.incoming().filter_map(Result::ok) {
             let service = Arc::clone(&service);

@@ -85,6 +85,12 @@ impl Measured {
         sample::difference(self.samples(id)?, self.samples(base)?, self.reference())
     }
 
+    /// Returns how many times as long as `unit` the case `id` takes beyond what `base` does.
+    #[must_use]
+    pub fn excess(&self, id: &str, base: &str, unit: &str) -> Option<Interval> {
+        sample::excess(self.samples(id)?, self.samples(base)?, self.samples(unit)?)
+    }
+
     /// Returns why there were no more rounds.
     #[must_use]
     pub fn stopped(&self) -> Stopped {

@@ -44,13 +44,14 @@ pub struct Case<'a> {
     run: Box<dyn FnMut(u64) + 'a>,
     before: Option<Box<dyn FnMut() + 'a>>,
     after: Option<Box<dyn FnMut() + 'a>>,
+    most: u64,
 }
 
 impl<'a> Case<'a> {
     /// Makes a case. `run(n)` runs the operation `n` times; its loop is part of what is measured,
     /// and what it computes has to be consumed (`black_box`).
     pub fn new(id: impl Into<String>, run: impl FnMut(u64) + 'a) -> Self {
-        Self { id: id.into(), run: Box::new(run), before: None, after: None }
+        Self { id: id.into(), run: Box::new(run), before: None, after: None, most: 1 << 40 }
     }
 
     /// Runs `f`, untimed, before each slice and its warm-up: to switch tracing on, for example.
@@ -64,6 +65,13 @@ impl<'a> Case<'a> {
     #[must_use]
     pub fn after(mut self, f: impl FnMut() + 'a) -> Self {
         self.after = Some(Box::new(f));
+        self
+    }
+
+    /// Runs the operation at most so often at once, and as often at most to warm up: where what it fills has no room for more.
+    #[must_use]
+    pub fn at_most(mut self, most: u64) -> Self {
+        self.most = most.max(1);
         self
     }
 
@@ -214,8 +222,8 @@ fn calibrate(case: &mut Case<'_>, config: &Config) -> Iters {
         return Iters { warm_up: 0, slice: 1 };
     }
     let mut n = 1;
-    while case.slice(0, n) < config.slice / 4 && n < 1 << 40 {
-        n *= 2;
+    while case.slice(0, n) < config.slice / 4 && n < case.most {
+        n = (n * 2).min(case.most);
     }
     // The fastest of three: the one that nothing interrupted.
     let per = (0..3).map(|_| nanos(case.slice(0, n), n)).fold(f64::INFINITY, f64::min);
@@ -224,7 +232,7 @@ fn calibrate(case: &mut Case<'_>, config: &Config) -> Iters {
         clippy::cast_sign_loss,
         reason = "a slice of a millisecond has fewer than 2^63 operations, and a cast saturates"
     )]
-    let fit = |d: Duration| (d.as_secs_f64() * 1e9 / per.max(1e-3)).round() as u64;
+    let fit = |d: Duration| ((d.as_secs_f64() * 1e9 / per.max(1e-3)).round() as u64).min(case.most);
     Iters { warm_up: fit(config.warm_up), slice: fit(config.slice).max(1) }
 }
 
@@ -313,6 +321,16 @@ mod tests {
         // Of 24 orders, twenty draws find thirteen or so.
         let different: std::collections::BTreeSet<_> = orders.iter().collect();
         assert!(different.len() > 6, "{orders:?}");
+    }
+
+    #[test]
+    fn what_has_little_room_runs_no_more_often() {
+        let most = Cell::new(0);
+        let mut case = Case::new("a", |n| most.set(most.get().max(n))).at_most(7);
+        let iters = calibrate(&mut case, &Config::quick());
+        assert_eq!((iters.warm_up, iters.slice), (7, 7));
+        drop(case);
+        assert_eq!(most.get(), 7);
     }
 
     #[test]

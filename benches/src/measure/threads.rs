@@ -35,20 +35,42 @@ pub struct Scaling {
 /// When a number of threads is zero. A case that panics aborts the process: the other threads would
 /// wait for it forever.
 pub fn scale<F: FnMut(u64)>(threads: &[usize], config: &Config, make: impl Fn(usize) -> F + Sync) -> Scaling {
+    let [scaling] = scale_beside(threads, config, || (), [&|i| Box::new(make(i))]);
+    scaling
+}
+
+/// What makes what thread `i` runs.
+pub type Make<'a> = &'a (dyn Fn(usize) -> Box<dyn FnMut(u64) + 'a> + Sync);
+
+/// The same for several cases, in the same rounds, each as often as the first. `before` is called before each of them, while no
+/// other thread runs.
+///
+/// # Panics
+///
+/// As [`scale`].
+pub fn scale_beside<const N: usize>(
+    threads: &[usize],
+    config: &Config,
+    mut before: impl FnMut(),
+    cases: [Make<'_>; N],
+) -> [Scaling; N] {
     assert!(threads.iter().all(|&n| n > 0), "no thread runs nothing");
-    let iters = calibrate(config, make(0));
+    let iters = calibrate(config, &mut before, cases[0](0));
     // A thread is started in each round: enough of them to be sure, not as many as for slices.
     let rounds = if config.once { 1 } else { (config.min_rounds / 4).max(12) };
-    let mut scaling = Scaling { threads: threads.to_vec(), rounds: vec![Vec::new(); threads.len()] };
-    let mut order: Vec<usize> = (0..threads.len()).collect();
+    let none = || Scaling { threads: threads.to_vec(), rounds: vec![Vec::new(); threads.len()] };
+    let mut all = std::array::from_fn(|_| none());
+    let mut order: Vec<(usize, usize)> =
+        (0..N).flat_map(|case| (0..threads.len()).map(move |i| (case, i))).collect();
     let mut random = fastrand::Rng::with_seed(config.seed);
     for _ in 0..rounds {
         random.shuffle(&mut order);
-        for &i in &order {
-            scaling.rounds[i].push(round(threads[i], iters, &make));
+        for &(case, i) in &order {
+            before();
+            all[case].rounds[i].push(round(threads[i], iters, &cases[case]));
         }
     }
-    scaling
+    all
 }
 
 /// Runs the case once on `threads` threads and returns the nanoseconds of one operation.
@@ -85,13 +107,14 @@ impl Drop for AbortOnUnwind {
 }
 
 /// Finds how often the case runs in a slice of CPU time, long enough to start threads for.
-fn calibrate(config: &Config, mut run: impl FnMut(u64)) -> u64 {
+fn calibrate(config: &Config, before: &mut impl FnMut(), mut run: impl FnMut(u64)) -> u64 {
     if config.once {
         return 1;
     }
     let slice = config.slice * 4;
     let mut n = 1_u64;
     loop {
+        before();
         let start = thread_cpu();
         run(n);
         let took = thread_cpu() - start;
@@ -113,6 +136,17 @@ impl Scaling {
     #[must_use]
     pub fn ratio(&self, threads: usize, base: usize) -> Option<Interval> {
         stats::ratio(self.rounds(threads)?, self.rounds(base)?)
+    }
+
+    /// Returns how many times as much more CPU time an operation takes than on `base` threads as one of `other` does, which
+    /// ran in the same rounds.
+    #[must_use]
+    pub fn growth(&self, other: &Self, threads: usize, base: usize) -> Option<Interval> {
+        let of = |scaling: &Self| {
+            let (many, few) = (scaling.rounds(threads)?, scaling.rounds(base)?);
+            Some(many.iter().zip(few).map(|(many, few)| many / few).collect::<Vec<_>>())
+        };
+        stats::ratio(&of(self)?, &of(other)?)
     }
 
     /// Makes a row `<id>/<n>_threads` for every number of threads, compared to the first of them.
@@ -158,6 +192,15 @@ mod tests {
         // Each of the five ran once to warm up and once timed.
         assert_eq!(ran.into_inner(), 10);
         assert!(scaling.ns(4).is_some() && scaling.ns(2).is_none());
+    }
+
+    #[test]
+    fn growth_is_beside_what_else_grew() {
+        let scaling =
+            |one: f64, two: f64| Scaling { threads: vec![1, 2], rounds: vec![vec![one; 9], vec![two; 9]] };
+        let growth = scaling(10.0, 33.0).growth(&scaling(5.0, 15.0), 2, 1).unwrap();
+        assert!((growth.median - 1.1).abs() < 1e-9, "{growth:?}");
+        assert_eq!(scaling(1.0, 1.0).growth(&scaling(1.0, 1.0), 4, 1), None);
     }
 
     #[test]

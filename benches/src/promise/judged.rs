@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::promises::{Promise, must_not_allocate, of_instructions};
+use crate::catalogue::promises::{Difference, Promise, SYSTEM_CALLS, must_not_allocate, of_instructions};
 use crate::catalogue::{BENCHES, INSTRUCTIONS, Id};
 use crate::row::{Row, dir, replace};
 use crate::stats::Interval;
@@ -134,6 +134,40 @@ impl Judged {
     #[must_use]
     pub fn fails(&self) -> bool {
         self.exact && self.verdict != Verdict::Kept
+    }
+
+    /// Judges promises about differences, by these rows, and what is promised of system calls that were counted. A promise that
+    /// no row is of is left out.
+    #[must_use]
+    pub fn of_differences(promises: &[Difference], rows: &[Row]) -> Vec<Self> {
+        let mut all = Vec::new();
+        for Difference { name, id, base, at_most } in promises {
+            let [id_text, base] = [id, base].map(Id::to_string);
+            let row = rows.iter().find(|row| row.id == id_text);
+            let Some(above) = row.and_then(|row| row.above.get(&base)) else { continue };
+            let verdict = Verdict::at_most(*at_most, above.interval());
+            let judged = Self::new(
+                *name,
+                id.short(),
+                format!("{:.1} ns", above.ns),
+                format!("≤ {at_most} ns"),
+                verdict,
+            );
+            all.push(judged.more(format!("{:.1}–{:.1} above {base}", above.low, above.high)));
+        }
+        let (name, most) = SYSTEM_CALLS;
+        for (row, calls) in rows.iter().filter_map(|row| Some((row, row.counts.get(name)?))) {
+            let verdict = Verdict::kept_if(*calls <= most);
+            let (of, measured) = (Id::of(&row.id).short(), format!("{calls:.4}"));
+            all.push(Self::new(
+                "system calls an event, of 100,000 a second",
+                of,
+                measured,
+                format!("≤ {most}"),
+                verdict,
+            ));
+        }
+        all
     }
 
     /// Judges the promises of the catalogue by the ratios of these rows, and by what they allocate. A promise that no row
@@ -274,6 +308,23 @@ mod tests {
         rows[0].allocs = Some(1.0);
         let last = judged(&rows).pop().unwrap();
         assert_eq!((&last.of[..], last.verdict), ("rust/tracing_off_begin/10", Verdict::Missed));
+    }
+
+    #[test]
+    fn differences_and_system_calls_are_judged() {
+        let mut row = Row::new("perfetto/tracing_on_begin/10", Interval::around(30.0, 0.0), Sink::Null);
+        let judged = |row: &Row| {
+            let all = Judged::of_differences(&promises::differences_of_perfetto(), std::slice::from_ref(row));
+            all.into_iter().map(|judged| (judged.measured, judged.limit, judged.verdict)).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(&row), []);
+        row.above.insert("limit/timestamp".to_owned(), Interval::around(21.0, 0.5).into());
+        let kept = ("21.0 ns".to_owned(), "≤ 22 ns".to_owned(), Verdict::Kept);
+        assert_eq!(judged(&row), [kept]);
+        row.above.insert("limit/timestamp".to_owned(), Interval::around(23.0, 0.5).into());
+        row.counts.insert("system_calls".to_owned(), 0.02);
+        let verdicts: Vec<_> = judged(&row).into_iter().map(|judged| judged.2).collect();
+        assert_eq!(verdicts, [Verdict::Missed, Verdict::Missed]);
     }
 
     #[test]

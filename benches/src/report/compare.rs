@@ -390,7 +390,7 @@ impl fmt::Display for Against {
 
 /// Whether a row is about this workspace's code, and not about what that is compared to.
 fn is_own(id: &str) -> bool {
-    matches!(Id::of(id).who, Who::Rust | Who::Ffi)
+    matches!(Id::of(id).who, Who::Rust | Who::Ffi | Who::Perfetto)
 }
 
 /// How many times as long everything takes that has nothing to do with this workspace.

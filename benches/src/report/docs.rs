@@ -1,4 +1,4 @@
-//! What the documentation says of costs: `docs/costs.md` with its plot, and the six lines of the README, from the same rows.
+//! What the documentation says of costs: `docs/costs.md` with its plot, and the lines of the README, from the same rows.
 //!
 //! Both carry a mark of the rows that they are of, so that a test can tell when one was made without the other.
 
@@ -14,7 +14,7 @@ use crate::table::number::{digits, ratio};
 /// What a line is of: in words, the bench, the row, and the rows that it is held against, with their names.
 type Line = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-const LINES: [Line; 6] = [
+const LINES: [Line; 8] = [
     ("an event, off", ATRACE, "rust/tracing_off_begin/10", &[("cc/tracing_off_begin/10", "C++")]),
     (
         "an event, on",
@@ -27,6 +27,18 @@ const LINES: [Line; 6] = [
         ATRACE,
         "rust/tracing_on_begin/1000",
         &[("cc/tracing_on_begin/1000", "C++"), ("limit/raw_write_begin/1000", "the write")],
+    ),
+    (
+        "an event, on by Perfetto's way",
+        ATRACE,
+        "perfetto/tracing_on_begin/10",
+        &[("limit/raw_write_begin/10", "a `write(2)` to the marker")],
+    ),
+    (
+        "… with a literal for its name",
+        ATRACE,
+        "perfetto/tracing_on_begin_literal/10",
+        &[("limit/raw_write_begin/10", "that")],
     ),
     (
         "an event of `tracing`, filtered, off",
@@ -49,9 +61,10 @@ const LINES: [Line; 6] = [
 ];
 
 /// The sections of the report that are documentation, by the beginnings of their ids.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 10] = [
     "promises",
     "events",
+    "perfetto",
     "twelve",
     "kinds",
     "circumstances",
@@ -91,7 +104,7 @@ pub(super) fn write_to(root: &Path, input: Input) -> Result<String, String> {
     Ok(format!("{}, costs.svg, and the lines of {}", docs.join("costs.md").display(), readme.display()))
 }
 
-/// The six lines as a table, between their marks.
+/// The lines as a table, between their marks.
 fn lines(here: &Machine) -> String {
     let mut out = format!("{BEGIN}{:08x} -->\n| nanoseconds | | of |\n|---|---:|---|\n", mark(here));
     for (what, bench, id, bases) in LINES {

@@ -74,7 +74,7 @@ impl Series {
 
     pub(crate) fn of(id: &str) -> Self {
         match Id::of(id).who {
-            Who::Rust => Self::Rust,
+            Who::Rust | Who::Perfetto => Self::Rust,
             Who::Cc => Self::Cc,
             Who::Ffi => Self::Ffi,
             Who::Limit => Self::Limit,

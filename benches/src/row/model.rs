@@ -18,6 +18,8 @@ pub enum Sink {
     Cutils,
     /// Android's libandroid.
     Ndk,
+    /// Memory that is shared with Perfetto's service.
+    Perfetto,
     /// A temporary file.
     File,
     /// `/dev/null`.
@@ -35,6 +37,7 @@ impl fmt::Display for Sink {
             Self::Tracefs => "tracefs",
             Self::Cutils => "cutils",
             Self::Ndk => "ndk",
+            Self::Perfetto => "perfetto",
             Self::File => "file",
             Self::Null => "null",
             Self::None => "none",

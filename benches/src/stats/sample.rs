@@ -79,6 +79,15 @@ pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Inte
     compare_pairs(of, base, reference, |[of, base]| of.at(reference) - base.at(reference))
 }
 
+/// Returns how many times as long as `unit` slices took beyond those of `base`. Where fewer than six of the three ran at the
+/// same speed, all are compared, and the interval is not sure.
+#[must_use]
+pub fn excess(of: &[Sample], base: &[Sample], unit: &[Sample]) -> Option<Interval> {
+    let all: Vec<_> = of.iter().zip(base).zip(unit).map(|((of, base), unit)| [*of, *base, *unit]).collect();
+    let f = |[of, base, unit]: [Sample; 3]| (of.ns - base.ns) / unit.ns;
+    compare(&[all], 1.0, f, |clusters| Interval::of(&clusters[0]))
+}
+
 fn compare_pairs(
     of: &[Sample],
     base: &[Sample],
@@ -144,6 +153,16 @@ mod tests {
         assert!(!more.sure && (more.median - 10.0).abs() < 1e-9, "{more:?}");
         assert!(!ratio(&[fast; 5], &[fast; 5]).unwrap().sure && ratio(&[fast; 6], &[fast; 6]).unwrap().sure);
         assert_eq!(ratio(&[], &[]), None);
+    }
+
+    #[test]
+    fn an_excess_is_in_units_of_the_same_speed() {
+        let three = |of, base, unit| [of, base, unit].map(|ns| vec![sample(ns, 100.0, 100.0); 9]);
+        let [of, base, mut unit] = three(50.0, 20.0, 10.0);
+        assert_eq!(excess(&of, &base, &unit), Some(Interval::around(3.0, 0.0)));
+        unit[0] = sample(1.0, 170.0, 170.0);
+        assert_eq!(excess(&of, &base, &unit), Some(Interval::around(3.0, 0.0)));
+        assert_eq!(excess(&of, &base, &[]), None);
     }
 
     #[test]

@@ -3,18 +3,20 @@
 use std::ffi::CString;
 
 use atrace::{
-    AtraceTag, atrace_async_begin, atrace_async_end, atrace_async_for_track_begin,
-    atrace_async_for_track_end, atrace_begin, atrace_begin_fmt, atrace_end, atrace_instant,
-    atrace_instant_for_track, atrace_int, atrace_int64, begin_scoped_event, trace_method,
+    AtraceTag, Name, atrace_async_begin, atrace_async_end, atrace_async_for_track_begin,
+    atrace_async_for_track_end, atrace_begin, atrace_begin_args, atrace_begin_fmt, atrace_end,
+    atrace_instant, atrace_instant_args, atrace_instant_for_track, atrace_int, atrace_int64,
+    begin_scoped_event, trace_method, trace_name,
 };
 
 use crate::catalogue::{EVENTS, Event};
 
+/// The tag of events, where nothing else is said.
 const TAG: AtraceTag = AtraceTag::App;
 const TRACK: &str = "bench track";
 
 /// Runs an operation this often.
-type Run = Box<dyn FnMut(u64)>;
+pub type Run = Box<dyn FnMut(u64)>;
 
 /// What one operation of an event is, in Rust and in C++.
 pub struct Operation {
@@ -53,29 +55,45 @@ pub fn operations() -> Vec<Operation> {
 fn operation(event: &'static Event) -> Operation {
     let missing = event.cc.and_then(cc_bench::missing);
     let cc = event.cc.filter(|_| missing.is_none()).map(|_| in_cc(event));
-    Operation { event, rust: in_rust(event), cc, missing }
+    Operation { event, rust: in_rust(event, TAG), cc, missing }
 }
 
-fn in_rust(event: &Event) -> Run {
+/// The name of a callsite, by Perfetto's way sent once.
+static LITERAL: Name = Name::new("0123456789");
+
+/// What one operation of an event is in Rust, of this tag.
+///
+/// # Panics
+///
+/// If it is no event of the catalogue.
+#[must_use]
+pub fn in_rust(event: &Event, tag: AtraceTag) -> Run {
     let name = text(if event.name == "begin/1000" { 1000 } else { 10 });
     match event.name {
-        "begin/10" | "begin/1000" => Box::new(move |n| (0..n).for_each(|_| atrace_begin(TAG, &name))),
-        "end" => Box::new(|n| (0..n).for_each(|_| atrace_end(TAG))),
-        "scoped" => Box::new(move |n| (0..n).for_each(|_| drop(begin_scoped_event(TAG, &name)))),
-        "instant" => Box::new(move |n| (0..n).for_each(|_| atrace_instant(TAG, &name))),
-        "int" => Box::new(move |n| (0..n).for_each(|i| atrace_int(TAG, &name, i as i32))),
-        "int64" => Box::new(move |n| (0..n).for_each(|i| atrace_int64(TAG, &name, i as i64))),
-        "async_begin" => Box::new(move |n| (0..n).for_each(|i| atrace_async_begin(TAG, &name, i as i32))),
-        "async_end" => Box::new(move |n| (0..n).for_each(|i| atrace_async_end(TAG, &name, i as i32))),
+        "begin/10" | "begin/1000" => Box::new(move |n| (0..n).for_each(|_| atrace_begin(tag, &name))),
+        "end" => Box::new(move |n| (0..n).for_each(|_| atrace_end(tag))),
+        "scoped" => Box::new(move |n| (0..n).for_each(|_| drop(begin_scoped_event(tag, &name)))),
+        "instant" => Box::new(move |n| (0..n).for_each(|_| atrace_instant(tag, &name))),
+        "int" => Box::new(move |n| (0..n).for_each(|i| atrace_int(tag, &name, i as i32))),
+        "int64" => Box::new(move |n| (0..n).for_each(|i| atrace_int64(tag, &name, i as i64))),
+        "async_begin" => Box::new(move |n| (0..n).for_each(|i| atrace_async_begin(tag, &name, i as i32))),
+        "async_end" => Box::new(move |n| (0..n).for_each(|i| atrace_async_end(tag, &name, i as i32))),
         "track_begin" => {
-            Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_begin(TAG, TRACK, &name, i as i32)))
+            Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_begin(tag, TRACK, &name, i as i32)))
         }
-        "track_end" => Box::new(|n| (0..n).for_each(|i| atrace_async_for_track_end(TAG, TRACK, i as i32))),
+        "track_end" => {
+            Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_end(tag, TRACK, i as i32)))
+        }
         "track_instant" => {
-            Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(TAG, TRACK, &name)))
+            Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(tag, TRACK, &name)))
         }
-        "begin_fmt" => Box::new(|n| (0..n).for_each(|i| atrace_begin_fmt(TAG, format_args!("frame {i}")))),
-        "method" => Box::new(|n| (0..n).for_each(|_| traced())),
+        "begin_fmt" => {
+            Box::new(move |n| (0..n).for_each(|i| atrace_begin_fmt(tag, format_args!("frame {i}"))))
+        }
+        "method" => Box::new(move |n| (0..n).for_each(|_| traced(tag))),
+        "begin_literal/10" => Box::new(move |n| (0..n).for_each(|_| atrace_begin_args(tag, &LITERAL, &[]))),
+        "instant_literal" => Box::new(move |n| (0..n).for_each(|_| atrace_instant_args(tag, &LITERAL, &[]))),
+        "scoped_literal" => Box::new(move |n| (0..n).for_each(|_| named(tag))),
         other => unreachable!("{other} is no event of the catalogue"),
     }
 }
@@ -99,16 +117,22 @@ fn in_cc(event: &Event) -> Run {
     }
 }
 
-fn traced() {
-    trace_method!(TAG);
+fn traced(tag: AtraceTag) {
+    trace_method!(tag);
+}
+
+fn named(tag: AtraceTag) {
+    trace_name!(tag, "0123456789");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::LITERALS;
 
     #[test]
     fn every_event_of_the_catalogue_has_an_operation() {
+        LITERALS.iter().for_each(|event| in_rust(event, TAG)(1));
         for event in &EVENTS {
             let mut operation = operation(event);
             (operation.rust)(1);

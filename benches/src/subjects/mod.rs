@@ -5,6 +5,7 @@ pub mod cases;
 pub mod events;
 pub mod http;
 mod peers;
+pub mod shared;
 pub mod subject;
 pub mod subscribers;
 pub mod waiting;

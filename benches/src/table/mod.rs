@@ -175,7 +175,7 @@ impl Cell {
             high: row.high,
             unit: row.unit.clone(),
             noisy: row.noisy,
-            own: Id::of(&row.id).who == Who::Rust,
+            own: matches!(Id::of(&row.id).who, Who::Rust | Who::Perfetto),
         })
     }
 

@@ -36,13 +36,15 @@ pub(super) fn circumstances(here: &Machine) -> Option<Section> {
         (
             "Threads",
             "CPU time of one operation when several threads run it. From two threads on, every write(2) of a process pays for the shared table of descriptors, in any language.",
-            (|what: &What| matches!(what, What::Threads(..))) as fn(&What) -> bool,
+            (|id: &Id| id.who != Who::Perfetto && matches!(id.what, What::Threads(..))) as fn(&Id) -> bool,
         ),
-        ("A thread that watches", "In processes of their own.", |what: &What| {
-            matches!(what, What::Watched(_))
-        }),
+        (
+            "A thread that watches",
+            "In processes of their own.",
+            |id: &Id| matches!(&id.what, What::Watched(kind) if id.who == Who::Rust && kind != "whole_machine"),
+        ),
     ] {
-        let rows: Vec<&Row> = bench.rows.iter().filter(|row| select(&Id::of(&row.id).what)).collect();
+        let rows: Vec<&Row> = bench.rows.iter().filter(|row| select(&Id::of(&row.id))).collect();
         if !rows.is_empty() {
             let mut table = of_rows(title, rows);
             table.note = note.to_owned();

@@ -122,6 +122,12 @@ pub(super) fn findings(here: &Machine) -> Vec<Finding> {
             &[("cc/tracing_on_begin/10", "C++"), ("limit/raw_write_begin/10", "the raw write")],
         ),
         finding(
+            "an event, by Perfetto's way",
+            "atrace",
+            "perfetto/tracing_on_begin/10",
+            &[("limit/raw_write_begin/10", "the raw write")],
+        ),
+        finding(
             "an event of tracing, filtered",
             "subscriber",
             "rust/filtered_event",
@@ -138,7 +144,7 @@ pub(super) fn findings(here: &Machine) -> Vec<Finding> {
         .iter()
         .filter_map(|bench| here.benches.get(*bench))
         .flat_map(|bench| &bench.rows)
-        .filter(|row| Id::of(&row.id).who == Who::Rust && row.allocs.is_some())
+        .filter(|row| matches!(Id::of(&row.id).who, Who::Rust | Who::Perfetto) && row.allocs.is_some())
         .collect();
     let (allocating, free): (Vec<&Row>, Vec<&Row>) = counted.iter().partition(|row| row.allocs > Some(0.0));
     let mut beside = vec![format!("in {} of {} cases they were counted in", free.len(), counted.len())];

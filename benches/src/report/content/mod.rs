@@ -7,6 +7,7 @@ mod environment;
 mod events;
 mod findings;
 mod originals;
+mod perfetto;
 mod promised;
 mod rounds;
 mod rows;
@@ -41,6 +42,7 @@ pub(crate) fn report(input: Input) -> Report {
     let sections = [
         promised::promised(&here.judged),
         events::wrapper(&here),
+        perfetto::perfetto(&here),
         tracing::subscriber(&here),
         tracing::kinds(&here),
         circumstances::circumstances(&here),
