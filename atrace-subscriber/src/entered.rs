@@ -513,6 +513,15 @@ mod tests {
             exit(owner, 100);
             assert_eq!(entered.len.get(), DEPTH);
         });
+        // Nor is a part looked at that may be the one in the making.
+        enter(owner, 200);
+        ENTERED.with(|entered| {
+            assert_eq!(current(owner), Some(200));
+            entered.makes.set(true);
+            assert_eq!(current(owner), Some(DEPTH as u64));
+            entered.makes.set(false);
+        });
+        exit(owner, 200);
         (1..=DEPTH as u64).rev().for_each(|id| exit(owner, id));
         assert_eq!(current(owner), None);
     }

@@ -41,8 +41,11 @@ fn constructs() {
     let outer = info_span!("outer", number = 1, later = tracing::field::Empty);
     {
         let _entered = outer.enter();
-        span!(tracing::Level::TRACE, "inner").in_scope(|| trace!("within"));
-        outer.record("later", "recorded");
+        // Of another span that is open nothing is recorded.
+        span!(tracing::Level::TRACE, "inner", number = 2, has = "more").in_scope(|| {
+            trace!("within");
+            outer.record("later", "recorded");
+        });
     }
     outer.in_scope(|| ());
     drop(outer);
@@ -60,7 +63,7 @@ const EXPECTED: [&str; 16] = [
     "instant event, level=DEBUG, other=1",
     "instant logged, level=INFO, log.target=spans, log.module_path=spans, log.file=real-service/tests/spans.rs, log.line=LINE",
     "begin outer, level=INFO, number=1",
-    "begin inner, level=TRACE",
+    "begin inner, level=TRACE, number=2, has=more",
     "instant within, level=TRACE",
     "end",
     "end, later=recorded",
