@@ -25,6 +25,7 @@ use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::threads::scale;
 use atrace_benches::measure::workload;
 use atrace_benches::promise::Judged;
+use atrace_benches::report::criterion_lines;
 use atrace_benches::row::Row;
 use atrace_benches::subjects::events::{Operation, c_text, operations, text};
 use atrace_benches::table::{Cell, of_rows};
@@ -447,18 +448,22 @@ fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
         .without_plots()
         .configure_from_args();
     println!();
+    let mut names = Vec::new();
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };
         for Operation { event, mut rust, cc, .. } in operations() {
             let name = |who| Id::event(who, state, event).in_criterion();
             timed(&mut criterion, &name(Who::Rust), &mut rust);
+            names.push(name(Who::Rust));
             if let Some(mut cc) = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes()) {
                 timed(&mut criterion, &name(Who::Cc), &mut cc);
+                names.push(name(Who::Cc));
             }
         }
     }
     session.clear()?;
     criterion.final_summary();
+    println!("{}", criterion_lines(&names));
     Ok(())
 }
 

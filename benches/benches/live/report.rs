@@ -30,6 +30,8 @@ const FETCHED_TASKS: &str = "rust/dump_of_1000_tasks/fetched";
 const LEGEND: &str = "\
 modes: none is the original's NO_PROBES, DEFAULT its probes alone; C: traces of creations (CREATION_ST), S: sanitised
     (SANITIZE_ST), L: symbols when asked (LAZY_CREATION_ST); _fp: by frame pointers. registry: tracing's store of spans alone.
+Its profile patchedlib is all nine modes; originallib, the library before there were lazy traces, is those without L, which
+    here are the same code.
 There, a dump of eager traces took longer than one of lazy ones. Here it is the other way around: what C looked up when a span
     was made is only handed out, and with L a fetch looks it up.
 LotOfDelaysOnDump in none: a dump of nothing, beside a task at work.";

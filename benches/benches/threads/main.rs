@@ -214,8 +214,13 @@ mod count {
 }
 
 fn state_name(role: &str, state: ThreadState) -> String {
-    format!("{role}_{state:?}").to_lowercase()
+    format!("{role}_{}", state.name().to_lowercase())
 }
+
+/// What the names begin with of the parts of samples that were in a function of the kernel.
+const FRAME: &str = "frame ";
+/// The role of all threads.
+const ALL: &str = "all";
 
 /// Looks at the threads of the uninstrumented program, in this process.
 fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
@@ -257,6 +262,12 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     let Some(alive) = samples.mean_alive() else { return Ok(()) };
     gauge(count::ALIVE, alive);
     gauge(count::ALIVE_MOST, samples.most as f64);
+    for state in ThreadState::ALL {
+        gauge(&state_name(ALL, state), samples.part_of_all(state).unwrap_or(0.0));
+    }
+    for (state, frame, part) in samples.frames() {
+        gauge(&format!("{FRAME}{} {frame}", state.name()), part);
+    }
     for role in samples.roles() {
         for state in ThreadState::ALL {
             gauge(&state_name(role, state), samples.part(role, state).unwrap_or(0.0));
@@ -269,7 +280,13 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
 fn tables(results: &Results) -> Vec<Table> {
     let row = |setup: Setup| Some((setup, results.row(&setup.id(), "none")?));
     let measured: Vec<(Setup, &Row)> = Setup::all().filter_map(row).collect();
-    vec![scores(results, &measured), profilers(&measured), states(&measured), traced(results, &measured)]
+    vec![
+        scores(results, &measured),
+        profilers(&measured),
+        states(&measured),
+        frames(&measured),
+        traced(results, &measured),
+    ]
 }
 
 /// A table whose lines begin with the names of a setup.
@@ -343,17 +360,46 @@ fn profilers(measured: &[(Setup, &Row)]) -> Table {
 }
 
 fn states(measured: &[(Setup, &Row)]) -> Table {
-    let names = ThreadState::ALL.map(|state| format!("{state:?}").to_uppercase());
-    let columns: Vec<&str> = ["thread"].into_iter().chain(names.iter().map(String::as_str)).collect();
-    let mut table = table_of("states of threads, by the original's names", &columns);
+    let columns: Vec<&str> = ["thread"].into_iter().chain(ThreadState::ALL.map(ThreadState::name)).collect();
+    let mut table = table_of("states of threads, by the original's names where it has one", &columns).with_note(
+        "TIMED_WAITING: in a sleep, or for a futex or epoll with a time limit; of anything else that is waited for, nobody can \
+         read one.",
+    );
     for (setup, row) in measured {
-        for role in roles::ALL {
+        for role in [ALL].into_iter().chain(roles::ALL) {
             let part = |state| row.counts.get(&state_name(role, state)).copied();
             if part(ThreadState::Running).is_none() {
                 continue;
             }
             let part = |state| Cell::Number(format!("{:.1}%", part(state).unwrap_or(0.0) * 100.0));
             let more = [Cell::text(role)].into_iter().chain(ThreadState::ALL.map(part));
+            table.push(setup.cells().into_iter().chain(more));
+        }
+    }
+    table
+}
+
+/// How many frames of a setup are shown, as in the original.
+const FRAMES: usize = 10;
+
+fn frames(measured: &[(Setup, &Row)]) -> Table {
+    let columns = ["state", "function of the kernel", "of all", "of the state"];
+    let mut table = table_of("top frames in each state but RUNNABLE", &columns).with_note(
+        "What a user may read in it: where a thread that runs is, only a debugger sees, which would stop it.",
+    );
+    for (setup, row) in measured {
+        let named = |(name, part): (&String, &f64)| {
+            let (state, frame) = name.strip_prefix(FRAME)?.split_once(' ')?;
+            Some((state.to_owned(), frame.to_owned(), *part))
+        };
+        let mut all: Vec<_> = row.counts.iter().filter_map(named).collect();
+        all.sort_by(|a, b| b.2.total_cmp(&a.2));
+        all.truncate(FRAMES);
+        for (state, frame, part) in all {
+            let of_state = row.counts.get(&format!("{ALL}_{}", state.to_lowercase())).copied();
+            let percent = |part: f64| Cell::Number(format!("{:.1}%", part * 100.0));
+            let of_state = of_state.map_or_else(Cell::not_measured, |all| percent(part / all));
+            let more = [Cell::text(state), Cell::text(frame), percent(part), of_state];
             table.push(setup.cells().into_iter().chain(more));
         }
     }

@@ -6,13 +6,15 @@
 //! | counter | held by |
 //! |---|---|
 //! | allocations, bytes, frees, peak | `tests/alloc.rs`, exactly |
-//! | minor faults, threads started, their states, threads alive | the tests of [`profile`] |
+//! | minor faults, threads started, their states and frames, threads alive | the tests of [`profile`] |
 //! | threads started, as cells | the bench `threads` fails unless they are as many as operations |
 //! | messages | the sink's own count after each slice; `tests/workload.rs` writes too many and too few |
 //! | polls (`suspension`, `threads`) | messages are as many as polls say, so the sink's count is another if polls are wrong |
 //! | resumes (`coroutines`) | a batch fails unless they are as many as its tasks; `cc-bench`'s `coroutines_say_what_they_take` |
 //! | `new` and frames of C++ | the same test |
-//! | frames of backtraces (`live`) | a dump fails where there are none and should be, or the other way around |
+//! | events by Perfetto's way | the reader's own count, and once exactly; `tests/workload.rs` writes too many |
+//! | waits (`suspension`) | a boxed handler allocates once for each, which is a promise that fails the bench |
+//! | frames of backtraces (`live`) | a slice fails unless each of its dumps has as many as one that is counted apart |
 
 pub mod alloc;
 pub mod chain;

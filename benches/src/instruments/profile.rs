@@ -19,8 +19,10 @@ use rustix::thread::gettid;
 pub enum ThreadState {
     /// On a CPU, or waiting for one (`R`).
     Running,
-    /// Waiting for something, with or without a time limit (`S`, `I`).
-    Sleeping,
+    /// Waiting for something, without a time limit, or without one that can be read (`S`, `I`).
+    Waiting,
+    /// Waiting for something, with a time limit.
+    TimedWaiting,
     /// Waiting for something that can't be interrupted, such as a page or another thread's memory map (`D`).
     Blocked,
     /// Ended, and not quite gone (`X`, `Z`).
@@ -31,13 +33,27 @@ pub enum ThreadState {
 
 impl ThreadState {
     /// All of them, in order.
-    pub const ALL: [Self; 5] = [Self::Running, Self::Sleeping, Self::Blocked, Self::Ending, Self::Other];
+    pub const ALL: [Self; 6] =
+        [Self::Running, Self::Waiting, Self::TimedWaiting, Self::Blocked, Self::Ending, Self::Other];
+
+    /// Java's name of it, where it has one.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "RUNNABLE",
+            Self::Waiting => "WAITING",
+            Self::TimedWaiting => "TIMED_WAITING",
+            Self::Blocked => "BLOCKED",
+            Self::Ending => "ENDING",
+            Self::Other => "OTHER",
+        }
+    }
 
     /// The state that proc_pid_stat(5) calls so.
     fn of(letter: char) -> Self {
         match letter {
             'R' => Self::Running,
-            'S' | 'I' => Self::Sleeping,
+            'S' | 'I' => Self::Waiting,
             'D' => Self::Blocked,
             'X' | 'x' | 'Z' => Self::Ending,
             _ => Self::Other,
@@ -49,6 +65,23 @@ impl ThreadState {
 /// parentheses of its own.
 fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
+}
+
+/// Tells whether a thread that waits in this function of the kernel, for what its `syscall` file says, does so with a time limit:
+/// in a sleep; for a futex whose fourth argument is a time; for epoll whose fourth is a number of milliseconds and not -1.
+fn is_timed(function: &str, syscall: &str) -> bool {
+    let fourth = || {
+        let hex = syscall.split_ascii_whitespace().nth(4)?.strip_prefix("0x")?;
+        u64::from_str_radix(hex, 16).ok()
+    };
+    match function {
+        function if function.contains("nanosleep") => true,
+        function if function.starts_with("futex") => fourth().is_some_and(|time| time != 0),
+        function if function.contains("ep_poll") || function.contains("epoll") => {
+            fourth().is_some_and(|milliseconds| milliseconds as u32 != u32::MAX)
+        }
+        _ => false,
+    }
 }
 
 /// Returns how many page faults this process has had that needed no input or output, those of threads that have ended
@@ -107,6 +140,8 @@ pub struct Samples {
     pub fewest: u64,
     /// How often a thread of a role was found in a state.
     pub states: BTreeMap<(&'static str, ThreadState), u64>,
+    /// How often a thread was found in a state in this function of the kernel: the top frame that its own user may read.
+    pub frames: BTreeMap<(ThreadState, String), u64>,
 }
 
 impl Samples {
@@ -128,6 +163,20 @@ impl Samples {
         };
         let all = of(None);
         (all > 0).then(|| of(Some(state)) as f64 / all as f64)
+    }
+
+    /// Returns the part of all samples that were in this state; `None` if there was none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 samples")]
+    pub fn part_of_all(&self, state: ThreadState) -> Option<f64> {
+        let of = self.states.iter().filter(|((_, s), _)| *s == state).map(|(_, n)| n).sum::<u64>();
+        (self.alive > 0).then(|| of as f64 / self.alive as f64)
+    }
+
+    /// Returns the part of all samples that were in this state and function of the kernel.
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 samples")]
+    pub fn frames(&self) -> impl Iterator<Item = (ThreadState, &str, f64)> {
+        self.frames.iter().map(|((state, frame), n)| (*state, &frame[..], *n as f64 / self.alive as f64))
     }
 
     /// Returns the roles that were seen.
@@ -200,7 +249,23 @@ fn look(samples: &mut Samples, role: &impl Fn(i32) -> &'static str, stat: &mut S
         let read =
             std::fs::File::open(task.path().join("stat")).and_then(|mut file| file.read_to_string(stat));
         let Some(letter) = read.ok().and_then(|_| fields(stat)?.next()?.chars().next()) else { continue };
-        *samples.states.entry((role(tid), ThreadState::of(letter))).or_default() += 1;
+        let mut state = ThreadState::of(letter);
+        let mut read = |name: &str| {
+            stat.clear();
+            let file = std::fs::File::open(task.path().join(name));
+            file.and_then(|mut file| file.read_to_string(stat)).map(|_| stat.trim().to_owned())
+        };
+        // Nothing stands there while it runs; and it may run by now.
+        let frame = read("wchan").ok().filter(|frame| state != ThreadState::Running && frame.len() > 1);
+        if let (ThreadState::Waiting, Some(frame), Ok(syscall)) = (state, &frame, read("syscall"))
+            && is_timed(frame, &syscall)
+        {
+            state = ThreadState::TimedWaiting;
+        }
+        *samples.states.entry((role(tid), state)).or_default() += 1;
+        if let Some(frame) = frame {
+            *samples.frames.entry((state, frame)).or_default() += 1;
+        }
         alive += 1;
     }
     samples.looks += 1;
@@ -224,9 +289,22 @@ mod tests {
         assert_eq!(fields(stat).unwrap().next(), Some("S"));
         assert_eq!(fields(stat).unwrap().nth(7), Some("77"));
         assert!(fields("1234 a").is_none());
-        assert_eq!(
-            ["R", "S", "D", "Z", "t"].map(|s| ThreadState::of(s.chars().next().unwrap())),
-            ThreadState::ALL
+        let mut all = ThreadState::ALL.to_vec();
+        all.retain(|state| *state != ThreadState::TimedWaiting);
+        assert_eq!(['R', 'S', 'D', 'Z', 't'].map(ThreadState::of)[..], all);
+    }
+
+    #[test]
+    fn a_time_limit_is_an_argument() {
+        assert!(is_timed("hrtimer_nanosleep", "230 0x0 0x0 0x7 0x7 0x0 0x0 0x7 0x7"));
+        assert!(is_timed("futex_do_wait", "202 0x5 0x80 0x1 0x7f00 0x0 0x0 0x7 0x7"));
+        assert!(!is_timed("futex_do_wait", "202 0x5 0x80 0x1 0x0 0x0 0x0 0x7 0x7"));
+        assert!(is_timed("do_epoll_wait", "232 0x5 0x7 0x1 0x3e8 0x0 0x0 0x7 0x7"));
+        assert!(!is_timed("ep_poll", "232 0x5 0x7 0x1 0xffffffff 0x0 0x0 0x7 0x7"));
+        assert!(!is_timed("ep_poll", "22 0x5 0x7 0x1 0xffffffffffffffff 0x0 0x0 0x7 0x7"));
+        assert!(
+            !is_timed("wait_woken", "0 0x5 0x7 0x1 0x1 0x0 0x0 0x7 0x7")
+                && !is_timed("futex_wait", "running")
         );
     }
 
@@ -268,8 +346,9 @@ mod tests {
     fn states_are_found_by_role() {
         static BUSY: AtomicI32 = AtomicI32::new(0);
         static IDLE: AtomicI32 = AtomicI32::new(0);
+        static TIMED: AtomicI32 = AtomicI32::new(0);
         static DONE: AtomicBool = AtomicBool::new(false);
-        let barrier = Barrier::new(3);
+        let barrier = Barrier::new(4);
         let samples = std::thread::scope(|scope| {
             scope.spawn(|| {
                 BUSY.store(gettid().as_raw_nonzero().get(), Relaxed);
@@ -283,10 +362,18 @@ mod tests {
                 barrier.wait();
                 barrier.wait();
             });
+            scope.spawn(|| {
+                TIMED.store(gettid().as_raw_nonzero().get(), Relaxed);
+                barrier.wait();
+                while !DONE.load(Relaxed) {
+                    std::thread::park_timeout(Duration::from_secs(3));
+                }
+            });
             barrier.wait();
             let role = |tid: i32| match tid {
                 _ if tid == BUSY.load(Relaxed) => "busy",
                 _ if tid == IDLE.load(Relaxed) => "idle",
+                _ if tid == TIMED.load(Relaxed) => "timed",
                 _ if tid == gettid().as_raw_nonzero().get() => "sampler",
                 _ => "other",
             };
@@ -297,23 +384,36 @@ mod tests {
             }
             let samples = sampler.stop();
             DONE.store(true, Relaxed);
-            // The two end, and the third waits no more.
-            scope.spawn(|| barrier.wait());
-            barrier.wait();
+            // The one that waits without a limit goes on, too.
+            for _ in 0..3 {
+                scope.spawn(|| barrier.wait());
+            }
             samples.unwrap()
         });
         assert!(samples.looks >= 5, "{samples:?}");
         assert_eq!(samples.part("busy", ThreadState::Running), Some(1.0), "{samples:?}");
         // It may be on its way to sleep at the first.
-        assert!(samples.part("idle", ThreadState::Sleeping).unwrap() > 0.5, "{samples:?}");
+        assert!(samples.part("idle", ThreadState::Waiting).unwrap() > 0.5, "{samples:?}");
+        assert!(samples.part("timed", ThreadState::TimedWaiting).unwrap() > 0.5, "{samples:?}");
+        // Both wait for a futex, and nobody is anywhere while it runs.
+        for state in [ThreadState::Waiting, ThreadState::TimedWaiting] {
+            assert!(
+                samples
+                    .frames()
+                    .any(|(of, frame, part)| of == state && frame.contains("futex") && part > 0.0)
+            );
+        }
+        assert!(samples.frames().all(|(state, ..)| state != ThreadState::Running), "{samples:?}");
+        let all: f64 = ThreadState::ALL.iter().filter_map(|state| samples.part_of_all(*state)).sum();
+        assert!((all - 1.0).abs() < 1e-9);
         assert!(samples.part("nobody", ThreadState::Running).is_none());
         let roles: Vec<_> = samples.roles().collect();
-        assert_eq!(roles, ["busy", "idle", "other"]);
+        assert_eq!(roles, ["busy", "idle", "other", "timed"]);
         let of =
             |role: &str| samples.states.iter().filter(|((r, _), _)| *r == role).map(|(_, n)| n).sum::<u64>();
         assert_eq!((of("busy"), of("idle")), (samples.looks, samples.looks));
-        // These two, and the one that runs this test at least.
-        assert!(samples.fewest >= 3 && samples.most >= samples.fewest, "{samples:?}");
+        // These three, and the one that runs this test at least.
+        assert!(samples.fewest >= 4 && samples.most >= samples.fewest, "{samples:?}");
         assert!((samples.fewest as f64..=samples.most as f64).contains(&samples.mean_alive().unwrap()));
     }
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::reading::{Problems, clean, entries, json};
-use crate::row::Rounds;
+use crate::row::{self, Rounds};
+use crate::table::number::time;
 
 /// The most cases that are read, and how deep below its directory Criterion keeps them.
 const MAX_CASES: usize = 2_000;
@@ -49,6 +50,28 @@ pub(crate) fn read(dir: &Path, problems: &mut Problems) -> Vec<(String, Estimate
     found
 }
 
+/// Returns where Criterion's data is.
+pub(super) fn home() -> PathBuf {
+    row::env_path("CRITERION_HOME").unwrap_or_else(|| row::target_dir().join("criterion"))
+}
+
+/// Returns what Criterion has found of these cases, each on a line: what it prints itself has the time on another line than a long
+/// name, so that who looks for times finds no name.
+#[must_use]
+pub fn lines(names: &[String]) -> String {
+    lines_of(&home(), names)
+}
+
+fn lines_of(home: &Path, names: &[String]) -> String {
+    let found = read(home, &mut Problems::default());
+    let line = |name: &String| {
+        let (_, estimate, _) = found.iter().find(|(id, ..)| id == name)?;
+        let Estimate { median, low, high, .. } = *estimate;
+        Some(format!("{name:<32} time:   [{} {} {}]\n", time(low), time(median), time(high)))
+    };
+    names.iter().filter_map(line).collect()
+}
+
 fn case(dir: &Path) -> Result<(String, Estimate), String> {
     let benchmark = json(&dir.join("benchmark.json"))?;
     let id = benchmark.get("full_id").and_then(Value::as_str);
@@ -75,4 +98,24 @@ fn case(dir: &Path) -> Result<(String, Estimate), String> {
         Rounds::of(&each)
     });
     Ok((clean(id, 200), Estimate { median, low, high, samples }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_stands_beside_its_time() {
+        let home = tempfile::tempdir().unwrap();
+        let name = "BM_TracingOnAtraceAsyncForTrackBegin".to_owned();
+        let dir = home.path().join(&name).join("new");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("benchmark.json"), format!(r#"{{"full_id": "{name}"}}"#)).unwrap();
+        let bounds = r#"{"lower_bound": 6.02, "upper_bound": 6.06}"#;
+        let estimates =
+            format!(r#"{{"median": {{"point_estimate": 6.04, "confidence_interval": {bounds}}}}}"#);
+        std::fs::write(dir.join("estimates.json"), estimates).unwrap();
+        let lines = lines_of(home.path(), &[name.clone(), "nobody".to_owned()]);
+        assert_eq!(lines, format!("{name} time:   [6.02 ns 6.04 ns 6.06 ns]\n"));
+    }
 }

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use self::args::ReportArgs;
+pub use self::criterion::lines as criterion_lines;
 use self::input::Input;
 use crate::harness::terminal::{fail, say};
 use crate::row;
@@ -37,9 +38,7 @@ pub fn main() -> ExitCode {
 fn run(args: &ReportArgs) -> Result<ExitCode, String> {
     let target = row::target_dir();
     let measured = args.measured.clone().unwrap_or_else(row::dir);
-    let criterion = args.criterion.clone();
-    let criterion =
-        criterion.or_else(|| row::env_path("CRITERION_HOME")).unwrap_or_else(|| target.join("criterion"));
+    let criterion = args.criterion.clone().unwrap_or_else(criterion::home);
     let out = args.out.clone().unwrap_or_else(|| target.join("report"));
     if let Some(path) = &args.measured
         && !path.is_dir()

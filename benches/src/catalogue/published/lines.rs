@@ -3,7 +3,7 @@
 //!
 //! They stand in text files, a line each: what it is, the number, its error, the unit, and the row. A blank line ends a group,
 //! whose lines are compared with its first. `!` names a reason, `>` says the conclusion, `?` by which ratio to tell whether
-//! it holds.
+//! it holds, `=` what the original has as a whole and ours has otherwise.
 
 /// A benchmark that is repeated here.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Original {
     pub title: &'static str,
     /// What its authors concluded, in a sentence.
     pub conclusion: &'static str,
+    /// What it has as a whole and ours has otherwise.
+    pub otherwise: Option<&'static str>,
     /// The ratio that the sentence is about.
     pub check: Check,
     /// The lines of its tables, by groups.
@@ -102,7 +104,7 @@ fn parse(bench: &'static str, title: &'static str, text: &'static str) -> Option
     let with = |mark| text.lines().filter_map(move |line| Some(line.strip_prefix(mark)?.trim()));
     let reasons: Vec<_> = with('!').map(|line| line.split_once(' ')).collect::<Option<_>>()?;
     let mut groups = vec![Vec::new()];
-    for line in text.lines().filter(|line| !line.starts_with(['#', '!', '>', '?'])) {
+    for line in text.lines().filter(|line| !line.starts_with(['#', '!', '>', '?', '='])) {
         match line.is_empty() {
             true => groups.push(Vec::new()),
             false => groups.last_mut()?.push(line_of(line, &reasons)?),
@@ -124,7 +126,8 @@ fn parse(bench: &'static str, title: &'static str, text: &'static str) -> Option
         from: from.parse().ok()?,
         to: to.parse().ok()?,
     };
-    Some(Original { bench, title, conclusion: with('>').next()?, check, groups })
+    let (conclusion, otherwise) = (with('>').next()?, with('=').next());
+    Some(Original { bench, title, conclusion, otherwise, check, groups })
 }
 
 fn line_of(line: &'static str, reasons: &[(&str, &'static str)]) -> Option<Line> {

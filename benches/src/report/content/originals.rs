@@ -11,7 +11,10 @@ pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'
     all().into_iter().map(|original| Section {
         id: format!("original-{}", original.bench),
         title: format!("There and here: {}", original.title),
-        text: vec![conclusion(&original, here)],
+        text: [conclusion(&original, here)]
+            .into_iter()
+            .chain(original.otherwise.map(str::to_owned))
+            .collect(),
         parts: vec![Part::Folded(
             format!("every line of its tables: {}", original.groups.iter().map(Vec::len).sum::<usize>()),
             vec![Part::Table(table(&original, here))],
