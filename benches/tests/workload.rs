@@ -68,7 +68,9 @@ impl Workload for Known {
         let on = atrace::atrace_is_tag_enabled(AtraceTag::App);
         let wrong = helper().unwrap_or_default();
         let is = |what: &str| wrong == what;
-        let (messages, more, death) = (is("messages"), is("more") && on, is("death") && T::COMPILED_IN);
+        let by_perfetto = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").is_some();
+        let more = on && is(if by_perfetto { "more by perfetto" } else { "more" });
+        let (messages, death) = (is("messages") && !by_perfetto, is("death") && T::COMPILED_IN);
         // Past the subscriber, and though tracing is off.
         let loud = (is("loud") && T::COMPILED_IN && !on).then(|| std::env::var_os("ATRACE_MARKER").unwrap());
         let span = Case::new("rust/span", move |n| {
@@ -231,6 +233,7 @@ fn tests() {
         fails("messages", "mode on, rust/span: 3 messages should have been written, the sink got 2");
         fails("more", "mode on, rust/span: 2 messages should have been written, the sink got 3");
     }
+    fails("more by perfetto", "events were written, ");
     fails("loud", "rust/span: 0 messages should have been written, the sink got");
 
     // What is measured.
@@ -238,10 +241,10 @@ fn tests() {
     assert!(quick.status.success(), "{}", text(&quick.stderr));
     // In a pipe, all but a line is in a file.
     let line = text(&quick.stdout);
-    assert!(line.starts_with("known: 32 rows in ") && line.lines().count() == 1 || !has_marker, "{line}");
+    assert!(line.starts_with("known: 37 rows in ") && line.lines().count() == 1 || !has_marker, "{line}");
     let said = std::fs::read_to_string(temp.path().join("known.txt")).unwrap();
     println!("{line}{said}");
-    assert!(said.contains("reported 32 rows") || !has_marker, "{said}");
+    assert!(said.contains("reported 37 rows") || !has_marker, "{said}");
     let rows = row::read(&temp.path().join("known.json")).unwrap();
     let row = |id: &str| rows.iter().find(|row| row.id == id).unwrap_or_else(|| panic!("no row {id}"));
     let boxes = row("rust/boxes/on");
@@ -271,6 +274,9 @@ fn tests() {
     assert_eq!(slower.above.keys().collect::<Vec<_>>(), ["nosub"]);
     assert!(slower.vs_process["rust/checked/nosub"].ratio > 1.2, "{slower:?}");
     assert!(row("rust/span/on").above["nosub"].low > row("rust/span/off").above["nosub"].high);
+    // What is traced by Perfetto takes more than what is not.
+    let by_perfetto = row("rust/span/perfetto");
+    assert!(by_perfetto.above["nosub"].low > 0.0, "{by_perfetto:?}");
     if has_marker {
         let raw = row("limit/raw_writes_of/rust/span/on");
         let ratio = row("rust/span/on").above["nosub"].raw_writes.unwrap().ratio;
@@ -283,13 +289,13 @@ fn tests() {
     let listed = bench("", &["--list", "--bench"], temp.path());
     let listed = text(&listed.stdout);
     assert!(listed.contains("rust/span/filtered: benchmark\n") && listed.contains("cc/alone: benchmark\n"));
-    assert_eq!(listed.lines().count(), 4 * 6 + 1);
+    assert_eq!(listed.lines().count(), 4 * 7 + 1);
     let one = bench("", &["--bench", "--quick", "checked/slower"], temp.path());
     assert!(one.status.success(), "{}", text(&one.stderr));
-    let modes =
-        ["none", "nosub", "filtered", "off", "on", "slower"].map(|mode| format!("rust/checked/{mode}"));
+    let modes = ["none", "nosub", "filtered", "off", "on", "perfetto", "slower"]
+        .map(|mode| format!("rust/checked/{mode}"));
     assert!(
-        text(&one.stdout).contains(&format!("reported 6 rows: {}", modes.join(" "))),
+        text(&one.stdout).contains(&format!("reported 7 rows: {}", modes.join(" "))),
         "{}",
         text(&one.stdout)
     );

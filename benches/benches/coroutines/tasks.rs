@@ -60,8 +60,11 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     let case = case.batch(place.batch(runner)).counted_over(place.batch(runner));
     let case = case.beside(format!("{} on {}", runner.id(), place.cores()));
     // It is there for what the program takes without tracing.
-    let case =
-        if place.fibonacci.is_none() { case.not_in(&["nosub", "filtered", "off", "on"]) } else { case };
+    let case = if place.fibonacci.is_none() {
+        case.not_in(&["nosub", "filtered", "off", "on", "perfetto"])
+    } else {
+        case
+    };
     if place.one_core { case.one_core() } else { case }
 }
 

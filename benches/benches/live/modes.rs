@@ -98,7 +98,8 @@ pub(crate) const ORIGINAL: [&str; 9] = ["none", DEFAULT, "L", "C", "C_L", "S", "
 pub(crate) const BY_POINTERS: [&str; 3] = ["C_L_fp", "C_S_L_fp", "bare_fp"];
 
 /// What has nothing to dump.
-pub(crate) const EMPTY: [&str; 7] = ["nosub", "filtered", "off", "on", "registry", "bare", "bare_fp"];
+pub(crate) const EMPTY: [&str; 8] =
+    ["nosub", "filtered", "off", "on", "perfetto", "registry", "bare", "bare_fp"];
 
 /// What is there to be compared with one case.
 pub(crate) const BARE: [&str; 2] = ["bare", "bare_fp"];

@@ -10,14 +10,15 @@
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use atrace_benches::catalogue::{self, Id, TracingCase, What, Who, promises};
+use atrace_benches::catalogue::{self, Id, TracingCase, Way, What, Who, promises};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::instructions;
 use atrace_benches::measure::measured::own_costs;
 use atrace_benches::measure::workload::{self, Done, Mode, Names, RawWrites, Results, Tracing, Workload};
-use atrace_benches::promise::Judged;
+use atrace_benches::promise::{Judged, Verdict};
+use atrace_benches::stats::Interval;
 use atrace_benches::subjects::subject::Subject;
 use atrace_benches::subjects::{cases, subscribers};
 use atrace_benches::table::{Table, of_rows};
@@ -55,7 +56,14 @@ impl Workload for Subscribers {
         let mode = |subject: Subject| {
             let mode = Mode::new(subject.name, subject.install).above(subject.compared_to).apart();
             let mode = if subject.allocates_exactly() { mode } else { mode.inexact() };
-            if subject.on { mode.on() } else { mode }
+            match (subject.on, subject.way) {
+                (true, Way::Perfetto) => {
+                    let marker = subject.name.strip_prefix("perfetto_").expect("as the catalogue calls it");
+                    mode.by_perfetto().beside_writes_of(marker)
+                }
+                (true, _) => mode.on(),
+                (false, _) => mode,
+            }
         };
         subscribers::all().into_iter().map(mode).collect()
     }
@@ -80,7 +88,9 @@ impl Workload for Subscribers {
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
-        Judged::of_rows(&promises::of_subscribers(), results.rows())
+        let mut all = Judged::of_rows(&promises::of_subscribers(), results.rows());
+        all.extend(by_perfetto(results));
+        all
     }
 
     fn profile(results: &mut Results, args: &Args) -> std::io::Result<()> {
@@ -97,6 +107,34 @@ impl Workload for Subscribers {
         }
         criterion(args)
     }
+}
+
+/// What is promised of differences by Perfetto's way: a layer beside the registry's own cost, and fields of a span beside those of
+/// an event, which had turns of their own.
+fn by_perfetto(results: &Results) -> Vec<Judged> {
+    let row = |mode, case: TracingCase| results.row(case.name(), mode);
+    let [event, event_args, span, span_args] = TracingCase::ALL;
+    let layers = [(event, 70.0), (span, 110.0)].into_iter().filter_map(|(case, most)| {
+        let above = row("perfetto_layer_on", case)?.above.get("registry")?.interval();
+        Some(("a layer by Perfetto's way, beside the registry", case, above, most))
+    });
+    let fields = row("perfetto_on", span_args).zip(row("perfetto_on", event_args)).map(|(span, event)| {
+        let (span, event) = (span.interval(), event.interval());
+        let more = Interval {
+            median: span.median - event.median,
+            low: span.low - event.high,
+            high: span.high - event.low,
+            sure: span.sure && event.sure,
+        };
+        ("by Perfetto's way, beside an event with them", span_args, more, 60.0)
+    });
+    let judge = |(promise, case, ns, most): (&str, TracingCase, Interval, f64)| {
+        let measured = format!("{:.1} ns", ns.median);
+        let judged =
+            Judged::new(promise, case.name(), measured, format!("≤ {most} ns"), Verdict::at_most(most, ns));
+        judged.more(format!("{:.1}–{:.1}", ns.low, ns.high))
+    };
+    layers.chain(fields).map(judge).collect()
 }
 
 fn case_of(name: &str) -> TracingCase {

@@ -334,7 +334,7 @@ fn own<T: Tracing, H: Handler>() -> [Case; 4] {
     ]
 }
 
-const BUT_NONE: [&str; 4] = ["nosub", "filtered", "off", "on"];
+const BUT_NONE: [&str; 5] = ["nosub", "filtered", "off", "perfetto", "on"];
 
 fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     id: String,
@@ -345,7 +345,7 @@ fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     }
     let group = id.replace(H::NAME, "");
     let case = Case::afresh(id, move || run(0)).counted_over(5).per("polls").one_core();
-    case.beside(group).not_in(&BUT_NONE[..3])
+    case.beside(group).not_in(&BUT_NONE[..4])
 }
 
 fn own_pipeline_id(handler: &str, spans: usize) -> String {
@@ -364,7 +364,7 @@ fn tables(results: &Results) -> Vec<Table> {
         if all.len() == 1 {
             all.push(Table::new("by the spans that a task is within", columns));
         }
-        for mode in ["none", "nosub", "filtered", "off", "on"] {
+        for mode in ["none", "nosub", "filtered", "off", "on", "perfetto"] {
             let Some(row) = results.row(&id, mode) else { continue };
             all[1].push([
                 Cell::name(format!("{channel}, {spans}")),
@@ -508,6 +508,16 @@ fn bars(results: &Results) -> Vec<Judged> {
     let pipelines = CAPACITIES.into_iter().flat_map(|c| [1, 2].map(|spans| (pipeline_id(c, spans), spans)));
     let units = CAPACITIES.into_iter().map(|capacity| (units_id(capacity), 1));
     for (id, spans) in pipelines.chain(units) {
+        if let Some(added) = results.added(&id, "perfetto", "on", "nosub") {
+            let bar = Judged::new(
+                "what a poll takes that is traced by Perfetto, of one traced by the marker",
+                &id,
+                format!("{:.2}", added.median),
+                "≤ 0.25",
+                Verdict::at_most(0.25, added),
+            );
+            bars.push(bar.more(format!("{:.2} – {:.2}", added.low, added.high)));
+        }
         let Some(row) = results.row(&id, "on") else { continue };
         let Some((above, raw)) = row.above.get("nosub").and_then(|above| Some((above, above.raw_writes?)))
         else {

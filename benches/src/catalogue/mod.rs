@@ -23,4 +23,4 @@ pub use self::benches::{ATRACE, BENCHES, Bench, INSTRUCTIONS, SUBSCRIBER};
 pub use self::case::TracingCase;
 pub use self::event::{EVENTS, Event, LITERALS};
 pub use self::id::{Id, State, What, Who};
-pub use self::subscriber::{SUBSCRIBERS, Subscriber};
+pub use self::subscriber::{SUBSCRIBERS, Subscriber, Way};

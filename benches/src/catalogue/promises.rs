@@ -140,6 +140,15 @@ pub fn of_subscribers() -> Vec<Promise> {
         let (id, base) = (row(Who::Rust, "layer_on", case), raw("layer_on", case));
         promise("a layer on, of the raw writes", id, base, at_most);
     }
+    for (case, at_most) in [(event, 0.26), (event_args, 0.65), (span, 0.22), (span_args, 0.55)] {
+        let (id, base) = (row(Who::Perfetto, "tracing_on", case), raw("on", case));
+        promise("by Perfetto's way, of the raw writes", id, base, at_most);
+    }
+    let file = || Who::Other("peer-tracing-perfetto-file".to_owned());
+    for (case, at_most) in [(event, 0.55), (event_args, 0.85), (span, 0.30)] {
+        let (id, base) = (row(Who::Perfetto, "tracing_on", case), row(file(), "", case));
+        promise("by Perfetto's way, of tracing-perfetto-file", id, base, at_most);
+    }
     for case in TracingCase::ALL {
         let (id, base) = (row(Who::Rust, "on_filtered", case), row(Who::Rust, "tracing_on", case));
         promise("filtered and on, of on", id, base, 1.03);

@@ -3,6 +3,17 @@
 use super::case::TracingCase;
 use super::id::{Id, State, What, Who};
 
+/// Which way events go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nobody's here.
+    Limit,
+    /// The marker's.
+    Marker,
+    /// That of Perfetto's service.
+    Perfetto,
+}
+
 /// A kind of subscriber, in one state of tracing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Subscriber {
@@ -10,8 +21,8 @@ pub struct Subscriber {
     pub mode: &'static str,
     /// What the ids of its rows begin with, before the case's name.
     pub kind: &'static str,
-    /// Whether it is this workspace's, or something to compare it with.
-    pub is_own: bool,
+    /// Whether it is this workspace's, by which way, or something to compare it with.
+    pub way: Way,
     /// Whether tracing is on.
     pub state: State,
     /// The modes that it is compared to.
@@ -21,7 +32,7 @@ pub struct Subscriber {
 }
 
 const fn limit(mode: &'static str, kind: &'static str, counted: bool) -> Subscriber {
-    Subscriber { mode, kind, is_own: false, state: State::Off, compared_to: &[], counted }
+    Subscriber { mode, kind, way: Way::Limit, state: State::Off, compared_to: &[], counted }
 }
 
 const fn own(
@@ -31,11 +42,20 @@ const fn own(
     compared_to: &'static [&'static str],
     counted: bool,
 ) -> Subscriber {
-    Subscriber { mode, kind, is_own: true, state, compared_to, counted }
+    Subscriber { mode, kind, way: Way::Marker, state, compared_to, counted }
+}
+
+/// The same while a reader of Perfetto's way has a session, compared to the raw writes of the mode on the marker's way.
+const fn by_perfetto(
+    mode: &'static str,
+    kind: &'static str,
+    compared_to: &'static [&'static str],
+) -> Subscriber {
+    Subscriber { mode, kind, way: Way::Perfetto, state: State::On, compared_to, counted: false }
 }
 
 /// Every kind of subscriber, the baselines first; without those of other projects, which depend on Cargo's features.
-pub static SUBSCRIBERS: [Subscriber; 13] = [
+pub static SUBSCRIBERS: [Subscriber; 15] = [
     limit("no_subscriber", "no_subscriber", true),
     limit("level_off", "level_off", false),
     limit("noop", "noop_always", true),
@@ -49,6 +69,8 @@ pub static SUBSCRIBERS: [Subscriber; 13] = [
     own("layer_off", "layer_off", State::Off, &["registry"], true),
     own("layer_filtered", "layer_filtered", State::Off, &["no_subscriber", "registry"], true),
     own("layer_on", "layer_on", State::On, &[], true),
+    by_perfetto("perfetto_on", "tracing_on", &["on"]),
+    by_perfetto("perfetto_layer_on", "layer_on", &["registry", "layer_on"]),
 ];
 
 impl Subscriber {
@@ -61,7 +83,11 @@ impl Subscriber {
     /// Returns the id of the row of a case.
     #[must_use]
     pub fn id(&self, case: TracingCase) -> Id {
-        let who = if self.is_own { Who::Rust } else { Who::Limit };
+        let who = match self.way {
+            Way::Limit => Who::Limit,
+            Way::Marker => Who::Rust,
+            Way::Perfetto => Who::Perfetto,
+        };
         Id { who, what: What::Tracing(self.kind.to_owned(), case) }
     }
 }

@@ -14,6 +14,8 @@ pub(crate) fn all() -> Vec<Subject> {
     let peers: &[fn() -> Vec<Subject>] = &[
         #[cfg(feature = "peer-tracing-perfetto")]
         tracing_perfetto::modes,
+        #[cfg(feature = "peer-tracing-perfetto-file")]
+        tracing_perfetto_file::modes,
         #[cfg(feature = "peer-tracing-chrome")]
         tracing_chrome::modes,
         #[cfg(feature = "peer-tracing-tracy")]
@@ -27,7 +29,11 @@ pub(crate) fn all() -> Vec<Subject> {
 }
 
 /// Where a peer's file would be.
-#[cfg(any(feature = "peer-tracing-perfetto", feature = "peer-tracing-chrome"))]
+#[cfg(any(
+    feature = "peer-tracing-perfetto",
+    feature = "peer-tracing-perfetto-file",
+    feature = "peer-tracing-chrome"
+))]
 fn null() -> std::fs::File {
     std::fs::OpenOptions::new().write(true).open("/dev/null").expect("/dev/null can be written to")
 }
@@ -46,6 +52,24 @@ mod tracing_perfetto {
     pub(super) fn modes() -> Vec<Subject> {
         vec![subject::peer("peer-tracing-perfetto", "peer-tracing-perfetto", || {
             let layer = PerfettoLayer::new(Mutex::new(super::null())).with_debug_annotations(true);
+            subject::install(tracing_subscriber::registry().with(layer));
+        })]
+    }
+}
+
+/// Encodes on the caller's thread into a buffer of that, and writes it there when it is full.
+#[cfg(feature = "peer-tracing-perfetto-file")]
+mod tracing_perfetto_file {
+    use tracing_perfetto_file::PerfettoLayer;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use crate::subjects::subject::{self, Subject};
+
+    pub(super) fn modes() -> Vec<Subject> {
+        vec![subject::peer("peer-tracing-perfetto-file", "peer-tracing-perfetto-file", || {
+            let (layer, guard) = PerfettoLayer::builder(super::null()).with_debug_annotations().build();
+            // It would end with this function.
+            std::mem::forget(guard);
             subject::install(tracing_subscriber::registry().with(layer));
         })]
     }

@@ -2,7 +2,7 @@
 
 use tracing::Subscriber;
 
-use crate::catalogue::{self, Id, TracingCase, What, Who};
+use crate::catalogue::{self, Id, TracingCase, Way, What, Who};
 
 /// One kind of subscriber, in one state of tracing, that can be installed.
 #[derive(Clone, Copy)]
@@ -14,6 +14,8 @@ pub struct Subject {
     pub(super) kind: &'static str,
     /// Whether tracing is on.
     pub on: bool,
+    /// Which way its events go.
+    pub way: Way,
     /// Makes it the global default.
     pub install: fn(),
     /// The modes that it is compared to.
@@ -36,7 +38,7 @@ impl Subject {
     /// Tells whether it allocates the same in each run. A registry takes memory for more spans now and then.
     #[must_use]
     pub fn allocates_exactly(&self) -> bool {
-        self.peer.is_none() && self.name != "registry" && !self.name.starts_with("layer")
+        self.peer.is_none() && self.name != "registry" && !self.kind.starts_with("layer")
     }
 
     /// The same peer switched off, under this name.
@@ -59,5 +61,5 @@ pub fn install(subscriber: impl Subscriber + Send + Sync) {
 #[must_use]
 pub fn peer(name: &'static str, crate_name: &'static str, install: fn()) -> Subject {
     let compared_to = &["no_subscriber"];
-    Subject { name, peer: Some(crate_name), kind: "", on: false, install, compared_to }
+    Subject { name, peer: Some(crate_name), kind: "", on: false, way: Way::Limit, install, compared_to }
 }

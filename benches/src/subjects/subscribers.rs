@@ -56,6 +56,7 @@ pub fn all() -> Vec<Subject> {
         peer: None,
         kind: subscriber.kind,
         on: subscriber.state == State::On,
+        way: subscriber.way,
         install: installer(subscriber.mode),
         compared_to: subscriber.compared_to,
     });
@@ -64,7 +65,7 @@ pub fn all() -> Vec<Subject> {
 
 /// What makes the subscriber of a mode the global default.
 fn installer(mode: &str) -> fn() {
-    match mode {
+    match mode.strip_prefix("perfetto_").unwrap_or(mode) {
         "no_subscriber" => || (),
         "level_off" => || install(Noop { level: LevelFilter::OFF }),
         "noop" => || install(Noop { level: LevelFilter::TRACE }),

@@ -1,5 +1,5 @@
-//! What is promised of all workloads: that twins, such as `filtered` and `nosub`, take equally long, and that `on` allocates
-//! what `nosub` does.
+//! What is promised of all workloads: that twins, such as `filtered` and `nosub`, take equally long, that `on` and `perfetto`
+//! allocate what `nosub` does, and that no slice loses an event.
 
 use super::results::Results;
 use crate::catalogue::Id;
@@ -64,10 +64,20 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
     }
     for case in results.traced_cases() {
         // Whether there are times to compare or not: what is counted does not hang on the processor's speed.
-        let more = results.allocated_above(case, "on", "nosub");
-        let row = results.row(case, "on").zip(more);
-        bars.extend(
-            row.map(|(row, more)| no_allocations_above(row, "nosub", more, results.allocates_exactly(case))),
+        for mode in ["on", "perfetto"] {
+            let more = results.allocated_above(case, mode, "nosub");
+            let row = results.row(case, mode).zip(more);
+            let exact = results.allocates_exactly(case) && mode == "on";
+            bars.extend(row.map(|(row, more)| no_allocations_above(row, "nosub", more, exact)));
+        }
+    }
+    let [lossy, whole] = results.whole();
+    if lossy + whole > 0 {
+        let (promise, measured) =
+            ("slices by Perfetto's way that lose no event", format!("{whole} of {}", lossy + whole));
+        let verdict = if lossy == 0 { Verdict::Kept } else { Verdict::Open };
+        bars.push(
+            Judged::new(promise, "all cases", measured, "all", verdict).more("the others are left out"),
         );
     }
     bars
@@ -119,6 +129,26 @@ mod tests {
         assert_eq!(twins(&[30; 13], 100).verdict, Verdict::Missed);
         let at_limit = twins(&[10; 13], 60);
         assert_eq!(at_limit.verdict, Verdict::Open, "{at_limit:?}");
+    }
+
+    #[test]
+    fn a_slice_that_lost_events_is_left_out() {
+        let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
+        let mut results = Results::new(Mode::all(), cases, Sink::Null, Names::default());
+        results.begin_generation();
+        for turn in 0..10 {
+            // The one that lost something took less.
+            let lost = u64::from(turn == 3);
+            let took = Duration::from_nanos(1000 - 900 * lost);
+            let done = Done { lost: Some(lost), ..Done::new() };
+            results.add(0, 5, turn, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done });
+        }
+        results.finish();
+        let row = results.row("rust/a", "perfetto").unwrap();
+        assert_eq!((row.low, row.rounds.as_ref().unwrap().n), (1000.0, 9));
+        let judged =
+            common(&results).into_iter().find(|judged| judged.promise.contains("lose no event")).unwrap();
+        assert_eq!((&judged.measured[..], judged.verdict), ("9 of 10", Verdict::Open));
     }
 
     #[test]

@@ -174,6 +174,9 @@ pub struct Done {
     pub(crate) messages: u64,
     #[serde(default)]
     pub(crate) others_wrote: bool,
+    /// How many of them were lost, if they go by Perfetto's way.
+    #[serde(default)]
+    pub(crate) lost: Option<u64>,
     pub(crate) took: Option<Duration>,
     pub(crate) parts: Named<(Duration, u64)>,
     pub(crate) counts: Named<u64>,

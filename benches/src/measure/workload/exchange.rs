@@ -26,6 +26,8 @@ pub(super) enum Request {
     Count { case: usize, n: u64, times: usize },
     /// Run one operation. Reply: the first messages of it, as many as are [`KEPT`].
     Capture { case: usize },
+    /// Wait until all events that were written for a reader of Perfetto's way have come. Reply: nothing.
+    Settle,
     /// Write messages, those given now or before, as long as told, by the inlined system call or by `write()`. Reply:
     /// [`Sample`] of one.
     Raw { case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration, inlined: bool },

@@ -8,6 +8,8 @@ use atrace::control::{Control, Switched};
 use atrace_subscriber::AtraceSubscriber;
 use tracing::Subscriber;
 
+use crate::harness::reader::Reading;
+
 /// A process of its own: whether instrumentation is compiled in, which subscriber there is, and whether
 /// tracing is on.
 #[derive(Clone, Copy)]
@@ -15,6 +17,8 @@ pub struct Mode {
     name: &'static str,
     compiled_in: bool,
     writes: bool,
+    by_perfetto: bool,
+    writes_of: Option<&'static str>,
     install: fn(),
     bases: &'static [&'static str],
     same_as: Option<&'static str>,
@@ -45,6 +49,8 @@ impl Mode {
         name: "none",
         compiled_in: false,
         writes: false,
+        by_perfetto: false,
+        writes_of: None,
         install: || (),
         bases: &[],
         same_as: None,
@@ -61,10 +67,15 @@ impl Mode {
     /// `AtraceSubscriber::default()`, tracing on.
     pub const ON: Self = Self::new("on", || Self::install(AtraceSubscriber::default())).on();
 
-    /// Returns the five that all workloads have.
+    /// `AtraceSubscriber::default()`, tracing on because a session of Perfetto's asks, and for nobody else. The thread that
+    /// talks to its service allocates when it pleases.
+    pub const PERFETTO: Self =
+        Self::new("perfetto", || Self::install(AtraceSubscriber::default())).by_perfetto().inexact();
+
+    /// Returns the six that all workloads have.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON]
+        vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON, Self::PERFETTO]
     }
 
     /// Makes an instrumented mode of another kind, tracing off, compared to `none` and `nosub`. `install`
@@ -75,6 +86,8 @@ impl Mode {
             name,
             compiled_in: true,
             writes: false,
+            by_perfetto: false,
+            writes_of: None,
             install,
             bases: BASES,
             same_as: None,
@@ -121,6 +134,19 @@ impl Mode {
         Self { writes: true, ..self }
     }
 
+    /// Has a reader of Perfetto's way of its own, whose session asks for everything: the events of the cases go there, and
+    /// nothing is written.
+    #[must_use]
+    pub const fn by_perfetto(self) -> Self {
+        Self { by_perfetto: true, ..self }
+    }
+
+    /// Is compared to the raw writes of what this mode writes.
+    #[must_use]
+    pub const fn beside_writes_of(self, mode: &'static str) -> Self {
+        Self { writes_of: Some(mode), ..self }
+    }
+
     /// Makes a subscriber the global default.
     ///
     /// # Panics
@@ -142,10 +168,21 @@ impl Mode {
         self.compiled_in
     }
 
-    /// Tells whether tracing is on.
+    /// Tells whether messages are written.
     #[must_use]
     pub const fn writes(&self) -> bool {
         self.writes
+    }
+
+    /// Tells whether events go to a reader of Perfetto's way.
+    #[must_use]
+    pub const fn is_by_perfetto(&self) -> bool {
+        self.by_perfetto
+    }
+
+    /// Returns the mode whose raw writes it is compared to, where those are not its own.
+    pub(super) const fn writes_of(&self) -> Option<&'static str> {
+        self.writes_of
     }
 
     /// Returns the modes that it is compared to.
@@ -170,23 +207,25 @@ impl Mode {
     }
 
     /// Switches tracing for this process, and installs what the mode has. The switch comes first, so that what follows it
-    /// is not still on its way.
+    /// is not still on its way. It stays so until what is returned is dropped.
     ///
     /// # Errors
     ///
     /// What the system answered, or that tracing is not as it was switched.
-    pub fn set_up(&self) -> io::Result<Option<Switched>> {
+    pub fn set_up(&self) -> io::Result<(Option<Switched>, Option<Reading>)> {
         let control = Control::open().map_err(io::Error::other)?;
         // The properties have to be there in any case: a libcutils that looks before they are never notices them.
         let mut switched = Some(control.enable_this_process().map_err(io::Error::other)?);
         if !self.writes {
             switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
         }
-        if atrace::atrace_is_tag_enabled(AtraceTag::App) != self.writes {
-            let (on, sink) = (self.writes, atrace::sink());
+        let reading = self.by_perfetto.then(Reading::begin).transpose()?;
+        let on = self.writes || self.by_perfetto;
+        if atrace::atrace_is_tag_enabled(AtraceTag::App) != on {
+            let sink = atrace::sink();
             return Err(io::Error::other(format!("tracing should be on = {on}; {sink}")));
         }
         (self.install)();
-        Ok(switched)
+        Ok((switched, reading))
     }
 }

@@ -13,6 +13,7 @@ use super::exchange::{Counted, REPLY, Reply, Request, Slice};
 use super::mode::Mode;
 use super::results::{Info, Results};
 use crate::harness::child;
+use crate::harness::reader::Reader;
 use crate::harness::terminal::say;
 use crate::instruments::alloc::Counts;
 use crate::stats::sample::Sample;
@@ -35,6 +36,8 @@ pub(super) struct Process {
     replies: Lines<BufReader<ChildStdout>>,
     /// The cases whose messages it has.
     has: BTreeSet<usize>,
+    /// Who takes its events, if they go by Perfetto's way.
+    _reader: Option<Reader>,
 }
 
 impl Drop for Process {
@@ -58,13 +61,22 @@ impl Process {
             .envs(fixture.env())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
+        let reader = mode.is_by_perfetto().then(Reader::start).transpose()?;
+        if let Some(reader) = &reader {
+            reader.offer(&mut command);
+        }
         let mut child = child::adopt(&mut command).spawn()?;
         let requests = child.stdin.take();
         let replies = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
-        let mut process = Self { mode: *mode, child, requests, replies, has: BTreeSet::new() };
+        let has = BTreeSet::new();
+        let mut process = Self { mode: *mode, child, requests, replies, has, _reader: reader };
         // One after the other: what switches tracing reads the properties and writes them back.
         process.reply::<()>("its start")?;
         Ok(process)
+    }
+
+    pub(super) fn is_by_perfetto(&self) -> bool {
+        self.mode.is_by_perfetto()
     }
 
     /// Runs a slice of a case, and unless it is the first operation ever, some before that are not timed.
@@ -134,6 +146,11 @@ impl Process {
     ) -> io::Result<Sample> {
         let messages = self.has.insert(case).then(|| messages.to_vec());
         self.ask(&Request::Raw { case, messages, slice, inlined }, "its raw writes")
+    }
+
+    /// Waits until a reader of Perfetto's way has all that it wrote, no more and no less.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        self.ask(&Request::Settle, "all that it wrote for its reader")
     }
 
     /// Has it end.

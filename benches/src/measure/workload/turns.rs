@@ -159,5 +159,7 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
         found.paces.push(plan::pace(plan, (long, batch), results.modes(), &operation, &silent, &loud));
         found.messages.push(messages);
     }
+    // Once, as the last of it takes a second.
+    processes.iter_mut().filter(|process| process.is_by_perfetto()).try_for_each(Process::settle)?;
     Ok(found)
 }

@@ -15,6 +15,7 @@ use super::exchange::{Counted, KEPT, REPLY, Reply, Request, Slice};
 use super::instrument::{Bare, Traced};
 use super::mode::Mode;
 use crate::harness::Session;
+use crate::harness::reader::Reading;
 use crate::instruments::alloc;
 use crate::instruments::chain;
 use crate::instruments::cpu::{self, Pin};
@@ -31,16 +32,18 @@ pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()>
             }
         })?;
     }
-    let _switched = mode.set_up()?;
+    let (_switched, reading) = mode.set_up()?;
+    let taken = reading.map(Taken::by);
     let cases = if mode.compiled_in() { W::cases::<Traced>() } else { W::cases::<Bare>() };
     let messages = vec![Vec::new(); cases.len()];
-    let mut worker = Worker { session, mode, cases, messages, marker: None, held: Held::new() };
+    let mut worker = Worker { session, mode, cases, messages, marker: None, held: Held::new(), taken };
     reply::<()>(&Ok(()))?;
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
             Request::Slice { case, place, warm_up, n } => reply(&worker.slice(case, place, warm_up, n))?,
             Request::Count { case, n, times } => reply(&worker.count(case, n, times))?,
             Request::Capture { case } => reply(&worker.capture(case))?,
+            Request::Settle => reply(&worker.taken.as_ref().map_or(Ok(0), |taken| taken.wait(0)).map(drop))?,
             Request::Raw { case, messages, slice, inlined } => {
                 reply(&worker.raw(case, messages, slice, inlined))?;
             }
@@ -70,7 +73,53 @@ struct Worker<'a> {
     messages: Vec<Vec<Vec<u8>>>,
     marker: Option<File>,
     held: Held,
+    taken: Option<Taken>,
 }
+
+/// What a reader of Perfetto's way has taken of what was written for it.
+struct Taken {
+    reading: Reading,
+    /// How many events were written since it began.
+    written: u64,
+    /// Others wrote, nobody knows how much.
+    others_wrote: bool,
+}
+
+impl Taken {
+    fn by(reading: Reading) -> Self {
+        Self { reading, written: 0, others_wrote: false }
+    }
+
+    fn add(&mut self, done: &Done) {
+        self.written += done.messages;
+        self.others_wrote |= done.others_wrote;
+    }
+
+    /// Waits until all have come but so many, and fails where more have; returns how many have been lost so far. Where a begin
+    /// was lost, its end is not written: then it is counted once or twice.
+    fn wait(&self, open: u64) -> Reply<u64> {
+        let start = Instant::now();
+        loop {
+            let (come, lost) = self.reading.come_and_lost().map_err(|e| e.to_string())?;
+            let written = self.written;
+            if !self.others_wrote && come + lost > written {
+                return Err(format!("{written} events were written, {come} came, {lost} were lost"));
+            }
+            if self.others_wrote || come + 2 * lost + open >= written {
+                return Ok(lost);
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(format!("{written} events were written, only {come} came, {lost} were lost"));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// How long is waited for events.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How many events are in chunks that are being filled, at most: a page of the smallest for each of some threads.
+const OPEN: u64 = 16 * 4096 / 12;
 
 /// Memory that is held while a case runs, other blocks each time.
 ///
@@ -108,8 +157,10 @@ impl Worker<'_> {
         self.cases[case].renew();
         let run = &mut self.cases[case].run;
         if warm_up > 0 {
-            run(warm_up)?;
+            let done = run(warm_up)?;
+            self.taken.iter_mut().for_each(|taken| taken.add(&done));
         }
+        let lost_before = self.taken.as_ref().map_or(Ok(0), |taken| taken.wait(OPEN))?;
         let before = self.session.written().map_err(|e| e.to_string())?;
         let chain_before = chain::time();
         let start = Instant::now();
@@ -117,7 +168,11 @@ impl Worker<'_> {
         let elapsed = start.elapsed();
         let chain = [chain_before, chain::time()];
         let after = self.session.written().map_err(|e| e.to_string())?;
-        let done = done?;
+        let mut done = done?;
+        if let Some(taken) = &mut self.taken {
+            taken.add(&done);
+            done.lost = Some(taken.wait(OPEN)?.saturating_sub(lost_before));
+        }
         if let (Some(before), Some(after)) = (before, after) {
             self.compare(after.saturating_sub(before), &done)?;
         }
@@ -148,11 +203,12 @@ impl Worker<'_> {
     fn count(&mut self, case: usize, n: u64, times: usize) -> Reply<Counted> {
         let _pin = self.pin(case)?;
         let Case { run, batch, .. } = &mut self.cases[case];
-        run(*batch)?;
+        let mut add = |done: &Done| self.taken.iter_mut().for_each(|taken| taken.add(done));
+        add(&run(*batch)?);
         let mut counted = Vec::with_capacity(times);
         for _ in 0..times {
             let (counts, result) = alloc::count(|| run(n));
-            result?;
+            add(&result?);
             counted.push(counts);
         }
         Ok(counted.into_iter().collect())

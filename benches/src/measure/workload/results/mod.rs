@@ -98,6 +98,8 @@ pub struct Results {
     rounds: BTreeMap<Key, Rounds>,
     allocated: BTreeMap<(usize, usize), (Counts, u64)>,
     counts: BTreeMap<(usize, usize), BTreeMap<String, Vec<f64>>>,
+    /// How many slices of Perfetto's way have lost events, and have not.
+    whole: [u64; 2],
     /// How long the chain takes at the speed that times are given at; known when all has run.
     reference: f64,
     rows: Vec<Row>,
@@ -131,6 +133,7 @@ impl Results {
             rounds: BTreeMap::new(),
             allocated: BTreeMap::new(),
             counts: BTreeMap::new(),
+            whole: [0; 2],
             reference: 1.0,
             rows: Vec::new(),
             places: BTreeMap::new(),
@@ -265,6 +268,18 @@ impl Results {
         self.times(&of, &base)
     }
 
+    /// Returns what a case takes in one mode above a base, as a multiple of what it takes in another above that.
+    #[must_use]
+    pub fn added(&self, case: &str, mode: &str, than: &str, base: &str) -> Option<Interval> {
+        let key = |mode| Some((self.case(case)?, self.mode(mode)?, What::Total));
+        self.added_of(&key(mode)?, &key(than)?, &key(base)?)
+    }
+
+    /// How many slices of Perfetto's way have lost events, and have not.
+    pub(super) fn whole(&self) -> [u64; 2] {
+        self.whole
+    }
+
     /// The keys of two that share turns.
     fn beside(&self, of: (&str, &str), base: (&str, &str)) -> Option<(Key, Key)> {
         let (of, base) = (self.key(of)?, self.key(base)?);
@@ -369,7 +384,14 @@ impl Results {
         self.generations += 1;
     }
 
+    /// Adds a slice; but one that has lost events of Perfetto's way, which were not paid for, is only counted.
     pub(super) fn add(&mut self, case: usize, mode: usize, round: usize, n: u64, slice: &Slice) {
+        if let Some(lost) = slice.done.lost {
+            self.whole[usize::from(lost == 0)] += 1;
+            if lost > 0 {
+                return;
+            }
+        }
         self.push((case, mode, What::Total), round, slice.sample(slice.took, n));
         for (name, (took, operations)) in &slice.done.parts {
             let known = self.cases[case].parts.iter().any(|part| part == name);

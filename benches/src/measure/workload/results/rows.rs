@@ -64,13 +64,17 @@ impl Results {
             return Some(row);
         }
         if self.compares_the_whole() {
-            let (raw, inlined) = ((*case, *mode, What::Raw), (*case, *mode, What::Inlined));
+            let writes = self.modes[*mode].writes_of().and_then(|of| self.mode(of)).unwrap_or(*mode);
+            let (raw, inlined) = ((*case, writes, What::Raw), (*case, writes, What::Inlined));
+            let vs = if writes == *mode { &mut row.vs } else { &mut row.vs_process };
             for base in [&raw, &inlined] {
                 let ratio = self.times(key, base);
-                row.vs.extend(ratio.map(|ratio| (self.id(*case, *mode, &base.2), Versus::from(ratio))));
+                vs.extend(ratio.map(|ratio| (self.id(*case, writes, &base.2), Versus::from(ratio))));
             }
-            let own = self.above(key, &inlined);
-            row.above.extend(own.map(|own| (self.id(*case, *mode, &inlined.2), Above::from(own))));
+            if writes == *mode {
+                let own = self.above(key, &inlined);
+                row.above.extend(own.map(|own| (self.id(*case, *mode, &inlined.2), Above::from(own))));
+            }
         }
         for &base in self.modes[*mode].bases() {
             let Some(place) = self.mode(base) else { continue };
@@ -116,6 +120,12 @@ impl Results {
         }
         let raw = (key.0, key.1, What::Raw);
         self.generations([key, base, &raw], |[own, base, raw]| (own.ns - base.ns) / raw.ns)
+    }
+
+    /// What one takes above a base, as a multiple of what another does, where that takes more in each turn.
+    pub(super) fn added_of(&self, key: &Key, than: &Key, base: &Key) -> Option<Interval> {
+        self.generations([key, than, base], |[own, than, base]| (own.ns - base.ns) / (than.ns - base.ns))
+            .filter(|_| self.above(than, base).is_some_and(|above| above.low > 0.0))
     }
 
     /// How many nanoseconds longer, at the reference speed.
