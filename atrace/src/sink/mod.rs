@@ -3,8 +3,10 @@
 //! [`Sink::write`] is the one way out of this process. `choice.rs` decides which sink a process has; each sink has a file
 //! of its own here, with how it is opened; the system's part of it is in `atrace-sys`.
 //!
-//! A new sink is a variant of [`Sink`], which the compiler then asks for in each function below, a line in
-//! `choice.rs`, and in `refresh.rs` what tells whether it is switched on.
+//! A new sink, a file or a library, is a variant of [`Sink`] with its arm in each function below (not all of them fail to compile
+//! without it), a line in `choice.rs`, what users see of it in `info.rs` and `doctor/sink.rs`, in `refresh.rs` what tells whether
+//! it is switched on, and, to be measured, its line in the benches' `row/model.rs`. What is written without a message,
+//! as Perfetto's packets are, is a `Way` (`way.rs`) and no sink.
 
 pub(crate) mod choice;
 mod cutils;
