@@ -61,6 +61,7 @@ impl Workload for Subscribers {
                     let marker = subject.name.strip_prefix("perfetto_").expect("as the catalogue calls it");
                     mode.by_perfetto().beside_writes_of(marker)
                 }
+                (false, Way::Perfetto) => mode.connected(),
                 (true, _) => mode.on(),
                 (false, _) => mode,
             }

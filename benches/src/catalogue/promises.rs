@@ -127,7 +127,13 @@ pub fn of_subscribers() -> Vec<Promise> {
     let mut promise = |name, id, base, at_most| all.push(Promise { name, id, base, at_most });
     for case in TracingCase::ALL {
         let base = row(Who::Limit, "no_subscriber", case);
-        promise("filtered, of no subscriber", row(Who::Rust, "filtered", case), base, 1.15);
+        promise("filtered, of no subscriber", row(Who::Rust, "filtered", case), base.clone(), 1.15);
+        for (name, kind) in [
+            ("filtered and connected, of no subscriber", "filtered"),
+            ("a layer filtered and connected, of no subscriber", "layer_filtered"),
+        ] {
+            promise(name, row(Who::Perfetto, kind, case), base.clone(), 1.03);
+        }
     }
     for (case, at_most) in [(event, 1.15), (event_args, 1.15), (span, 1.20), (span_args, 1.20)] {
         let base = row(Who::Limit, "noop_always", case);
@@ -178,12 +184,19 @@ pub fn of_instructions() -> Vec<(Id, f64)> {
     ]
 }
 
-/// Tells whether an operation is promised not to allocate: everything of this workspace's, but a layer's span while on.
+/// Tells whether an operation is promised not to allocate: everything of this workspace's, but a layer's span while on; by
+/// Perfetto's way, only one with fields.
 #[must_use]
 pub fn must_not_allocate(id: &Id) -> bool {
-    let is_span_of_layer = matches!(&id.what,
-        What::Tracing(kind, TracingCase::Span | TracingCase::SpanArgs) if kind == "layer_on");
-    matches!(id.who, Who::Rust | Who::Perfetto) && !is_span_of_layer
+    let case = match &id.what {
+        What::Tracing(kind, case) if kind == "layer_on" => Some(case),
+        _ => None,
+    };
+    match id.who {
+        Who::Rust => !matches!(case, Some(TracingCase::Span | TracingCase::SpanArgs)),
+        Who::Perfetto => !matches!(case, Some(TracingCase::SpanArgs)),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -200,6 +213,9 @@ mod tests {
             ("rust/layer_on_span_args", false),
             ("cc/tracing_on_end", false),
             ("perfetto/tracing_on_int", true),
+            ("perfetto/layer_filtered_span_args", true),
+            ("perfetto/layer_on_span", true),
+            ("perfetto/layer_on_span_args", false),
         ] {
             assert_eq!(must_not_allocate(&Id::of(id)), must_not, "{id}");
         }

@@ -45,17 +45,19 @@ const fn own(
     Subscriber { mode, kind, way: Way::Marker, state, compared_to, counted }
 }
 
-/// The same while a reader of Perfetto's way has a session, compared to the raw writes of the mode on the marker's way.
+/// The same in a process that is connected to a reader of Perfetto's way; while that has a session, it is compared to the raw
+/// writes of the mode on the marker's way.
 const fn by_perfetto(
     mode: &'static str,
     kind: &'static str,
+    state: State,
     compared_to: &'static [&'static str],
 ) -> Subscriber {
-    Subscriber { mode, kind, way: Way::Perfetto, state: State::On, compared_to, counted: false }
+    Subscriber { mode, kind, way: Way::Perfetto, state, compared_to, counted: false }
 }
 
 /// Every kind of subscriber, the baselines first; without those of other projects, which depend on Cargo's features.
-pub static SUBSCRIBERS: [Subscriber; 15] = [
+pub static SUBSCRIBERS: [Subscriber; 19] = [
     limit("no_subscriber", "no_subscriber", true),
     limit("level_off", "level_off", false),
     limit("noop", "noop_always", true),
@@ -69,8 +71,12 @@ pub static SUBSCRIBERS: [Subscriber; 15] = [
     own("layer_off", "layer_off", State::Off, &["registry"], true),
     own("layer_filtered", "layer_filtered", State::Off, &["no_subscriber", "registry"], true),
     own("layer_on", "layer_on", State::On, &[], true),
-    by_perfetto("perfetto_on", "tracing_on", &["on"]),
-    by_perfetto("perfetto_layer_on", "layer_on", &["registry", "layer_on"]),
+    by_perfetto("perfetto_off", "tracing_off", State::Off, &["noop"]),
+    by_perfetto("perfetto_filtered", "filtered", State::Off, &["no_subscriber"]),
+    by_perfetto("perfetto_on", "tracing_on", State::On, &["on"]),
+    by_perfetto("perfetto_layer_off", "layer_off", State::Off, &["registry"]),
+    by_perfetto("perfetto_layer_filtered", "layer_filtered", State::Off, &["no_subscriber", "registry"]),
+    by_perfetto("perfetto_layer_on", "layer_on", State::On, &["registry", "layer_on"]),
 ];
 
 impl Subscriber {

@@ -124,9 +124,10 @@ impl Reading {
         let questions = Mutex::new(UnixStream::connect_addr(&questions(&place)?)?);
         let sessions = sessions()?;
         atrace::perfetto::connect();
+        let is_ready = |now: atrace::perfetto::Status| now.is_connected() && now.sessions() >= sessions;
         until(
-            || Ok(atrace::perfetto::status().sessions() >= sessions),
-            || format!("too few sessions have begun; {}", atrace::perfetto::status()),
+            || Ok(is_ready(atrace::perfetto::status())),
+            || format!("not connected, or too few sessions have begun; {}", atrace::perfetto::status()),
         )?;
         let mut this = Self { questions, sessions, before: (Taken::default(), 0) };
         this.before = (this.taken()?, lost());

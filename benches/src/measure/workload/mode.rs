@@ -17,7 +17,8 @@ pub struct Mode {
     name: &'static str,
     compiled_in: bool,
     writes: bool,
-    by_perfetto: bool,
+    /// As many sessions the reader of Perfetto's way has; `None`: there is no reader.
+    sessions: Option<u32>,
     writes_of: Option<&'static str>,
     install: fn(),
     bases: &'static [&'static str],
@@ -49,7 +50,7 @@ impl Mode {
         name: "none",
         compiled_in: false,
         writes: false,
-        by_perfetto: false,
+        sessions: None,
         writes_of: None,
         install: || (),
         bases: &[],
@@ -86,7 +87,7 @@ impl Mode {
             name,
             compiled_in: true,
             writes: false,
-            by_perfetto: false,
+            sessions: None,
             writes_of: None,
             install,
             bases: BASES,
@@ -138,7 +139,13 @@ impl Mode {
     /// nothing is written.
     #[must_use]
     pub const fn by_perfetto(self) -> Self {
-        Self { by_perfetto: true, ..self }
+        Self { sessions: Some(1), ..self }
+    }
+
+    /// Is connected to a reader of Perfetto's way of its own, which has no session: nobody wants its events.
+    #[must_use]
+    pub const fn connected(self) -> Self {
+        Self { sessions: Some(0), ..self }
     }
 
     /// Is compared to the raw writes of what this mode writes.
@@ -177,7 +184,12 @@ impl Mode {
     /// Tells whether events go to a reader of Perfetto's way.
     #[must_use]
     pub const fn is_by_perfetto(&self) -> bool {
-        self.by_perfetto
+        matches!(self.sessions, Some(1..))
+    }
+
+    /// Returns as many sessions as its reader of Perfetto's way has, if it has one.
+    pub(super) const fn sessions(&self) -> Option<u32> {
+        self.sessions
     }
 
     /// Returns the mode whose raw writes it is compared to, where those are not its own.
@@ -219,13 +231,13 @@ impl Mode {
         if !self.writes {
             switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
         }
-        let reading = self.by_perfetto.then(Reading::begin).transpose()?;
-        let on = self.writes || self.by_perfetto;
+        let reading = self.sessions.map(|_| Reading::begin()).transpose()?;
+        let on = self.writes || self.is_by_perfetto();
         if atrace::atrace_is_tag_enabled(AtraceTag::App) != on {
             let sink = atrace::sink();
             return Err(io::Error::other(format!("tracing should be on = {on}; {sink}")));
         }
         (self.install)();
-        Ok((switched, reading))
+        Ok((switched, reading.filter(|reading| reading.sessions() > 0)))
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Process {
     replies: Lines<BufReader<ChildStdout>>,
     /// The cases whose messages it has.
     has: BTreeSet<usize>,
-    /// Who takes its events, if they go by Perfetto's way.
+    /// Who takes its events, or would, if they go by Perfetto's way.
     _reader: Option<Reader>,
 }
 
@@ -61,7 +61,7 @@ impl Process {
             .envs(fixture.env())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let reader = mode.is_by_perfetto().then(Reader::start).transpose()?;
+        let reader = mode.sessions().map(Reader::with_sessions).transpose()?;
         if let Some(reader) = &reader {
             reader.offer(&mut command);
         }
