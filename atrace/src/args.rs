@@ -371,7 +371,7 @@ pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
 
 /// Cuts a text to so many bytes, between characters.
 #[inline]
-pub(crate) fn cut(text: &str, max: usize) -> &str {
+pub(crate) const fn cut(text: &str, max: usize) -> &str {
     if text.len() <= max {
         return text;
     }
@@ -379,7 +379,7 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
     while !text.is_char_boundary(end) {
         end -= 1; // 0 is a boundary.
     }
-    &text[..end]
+    text.split_at(end).0
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ pub use sink::{SinkInfo, SinkKind};
 pub use tag::AtraceTag;
 pub use typed::{
     atrace_async_for_track_begin_args, atrace_begin_args, atrace_instant_args, atrace_instant_for_track_args,
-    begin_scoped_event_args,
+    atrace_int64_name, begin_scoped_event_args,
 };
 
 #[doc(hidden)]

@@ -193,7 +193,11 @@ pub(crate) mod producer {
         false
     }
 
-    pub(crate) fn counter(_: u64, _: &str, _: i64) -> bool {
+    pub(crate) const fn hash(_: &str) -> u64 {
+        0
+    }
+
+    pub(crate) fn counter(_: u64, _: &str, _: u64, _: i64) -> bool {
         false
     }
 

@@ -4,7 +4,7 @@
 //! as a number.
 
 use crate::args::{self, Arg, Encoder};
-use crate::callsite::{EventName, Number};
+use crate::callsite::{EventName, Name, Number};
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
 use crate::perfetto::producer::{self, Row, Type};
@@ -135,6 +135,35 @@ pub fn atrace_instant_for_track_args<'a>(
 ) {
     if let Some(glance) = gate::glance(tag) {
         emit(glance, tag, Kind::TrackInstant, Some(track_name), name.into(), args);
+    }
+}
+
+/// Sets a counter as [`atrace_int64`](crate::atrace_int64), one whose name is always the same.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{AtraceTag, Name, atrace_int64_name};
+///
+/// static QUEUED: Name = Name::new("queued");
+///
+/// atrace_int64_name(AtraceTag::App, &QUEUED, 7);
+/// ```
+#[inline(always)]
+pub fn atrace_int64_name(tag: AtraceTag, name: &'static Name, value: i64) {
+    #[inline(never)]
+    fn on(glance: Glance, tag: AtraceTag, name: &Name, value: i64) {
+        match way::enabled(glance, tag) {
+            Some(Way::Perfetto) => {
+                let tags = (tag & AtraceTag::ValidMask).bits();
+                producer::counter(tags, name.text, name.hash, value);
+            }
+            Some(way) => _ = way.write_str(tag, Kind::Int64(value), None, Some(name.text)),
+            None => {}
+        }
+    }
+    if let Some(glance) = gate::glance(tag) {
+        on(glance, tag, name, value);
     }
 }
 

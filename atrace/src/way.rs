@@ -121,7 +121,8 @@ fn emit_any(
     let way = of(sink, tag)?;
     let is_written = match (way, kind) {
         (Way::Perfetto, Kind::Int(value) | Kind::Int64(value)) => {
-            producer::counter(valid(tag), name.unwrap_or_default(), value)
+            let name = name.unwrap_or_default();
+            producer::counter(valid(tag), name, producer::hash(name), value)
         }
         _ => way.write_str(tag, kind, track, name),
     };
@@ -224,7 +225,7 @@ fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&s
         Kind::TrackBegin(cookie) => on(Type::Begin, (Row::Named(cookie), row), name, None),
         Kind::TrackEnd(cookie) => on(Type::End, (Row::Named(cookie), row), None, None),
         Kind::TrackInstant => on(Type::Instant, (Row::Instants, row), name, None),
-        Kind::Int(value) | Kind::Int64(value) => producer::counter(tags, text, value),
+        Kind::Int(value) | Kind::Int64(value) => producer::counter(tags, text, producer::hash(text), value),
     }
 }
 

@@ -47,6 +47,8 @@ fn write_everything() {
     three!(atrace_int64, atrace_int64_fmt, atrace_int64_with, (), "int64", (i64::MIN));
     atrace_int64(TAG, "int64", i64::MAX);
     atrace_int64(TAG, "int64", -1);
+    static COUNT: Name = Name::new("count");
+    atrace_int64_name(TAG, &COUNT, i64::MIN);
     drop(begin_scoped_event(TAG, "scoped"));
     drop(begin_scoped_event_fmt(TAG, format_args!("scoped {}", 1)));
     drop(begin_scoped_event_with(TAG, |name| name.push_str("scoped with")));
@@ -55,7 +57,7 @@ fn write_everything() {
     Slice::none().end();
 }
 
-const EVERYTHING: [&str; 53] = [
+const EVERYTHING: [&str; 54] = [
     "B|P|begin",
     "B|P|begin-1",
     "B|P|begin-2'c'",
@@ -87,6 +89,7 @@ const EVERYTHING: [&str; 53] = [
     "C|P|int64-2'c'|-9223372036854775808",
     "C|P|int64|9223372036854775807",
     "C|P|int64|-1",
+    "C|P|count|-9223372036854775808",
     "B|P|scoped",
     "E|P",
     "B|P|scoped 1",

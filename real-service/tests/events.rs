@@ -3,12 +3,14 @@
 //! The program that is traced is this test again, as a process of its own: what it is connected to is its own.
 #![cfg(not(no_tracing))]
 
-use atrace::{AtraceTag, begin_scoped_event, perfetto};
+use atrace::{AtraceTag, Name, begin_scoped_event, perfetto};
 use atrace_real_service::{Setup, is_program};
 
 #[test]
 fn every_kind_of_event_is_shown() {
     const ROLE: &str = "every_kind_of_event_is_shown";
+    static COUNT: Name = Name::new("count");
+    static OTHER: Name = Name::new("other count");
     if is_program(ROLE) {
         perfetto::connect();
         let outer = begin_scoped_event(AtraceTag::App, "outer");
@@ -23,6 +25,9 @@ fn every_kind_of_event_is_shown() {
         atrace::atrace_int(AtraceTag::App, "count", -7);
         atrace::atrace_int64(AtraceTag::App, "count", 1 << 40);
         atrace::atrace_f64(AtraceTag::App, "count", 0.5);
+        atrace::atrace_int64_name(AtraceTag::App, &COUNT, -8);
+        atrace::atrace_int64_name(AtraceTag::App, &OTHER, 9);
+        atrace::atrace_int64_name(AtraceTag::App, &OTHER, 10);
         atrace::atrace_async_begin(AtraceTag::App, "async", 1);
         atrace::atrace_async_begin(AtraceTag::App, "async", 2);
         atrace::atrace_async_end(AtraceTag::App, "async", 1);
@@ -84,6 +89,10 @@ fn every_kind_of_event_is_shown() {
         answers[2],
         "[[\"async\",\"async\",1],[\"async\",\"async\",1],[\"on a row\",\"row\",1],[\"moment of a row\",\"row\",0]]"
     );
-    assert_eq!(answers[3], "[[\"count\",-7],[\"count\",1099511627776],[\"count\",0.5]]");
+    assert_eq!(
+        answers[3],
+        "[[\"count\",-7],[\"count\",1099511627776],[\"count\",0.5],[\"count\",-8],\
+         [\"other count\",9],[\"other count\",10]]"
+    );
     assert_eq!(answers[4], "[[1,\"every_kind_of_e\"]]");
 }

@@ -9,6 +9,7 @@ mod number;
 use std::sync::atomic::AtomicU32;
 
 use crate::args::Key;
+use crate::perfetto::producer;
 
 pub use self::number::Number;
 pub(crate) use self::number::{BEYOND, FIRST};
@@ -25,8 +26,9 @@ impl Number {
 
 /// A name that is always the same: Perfetto's service is sent it once, and a number with each event.
 ///
-/// Make it a `static`, and hand a reference to it to the functions that end in `_args`; [`trace_name!`](crate::trace_name)
-/// does so by itself. By ATrace it is the same as its text.
+/// Make it a `static`, and hand a reference to it to the functions that end in `_args`, or to
+/// [`atrace_int64_name`](crate::atrace_int64_name); [`trace_name!`](crate::trace_name) does so by itself. By ATrace it is
+/// the same as its text.
 ///
 /// # Examples
 ///
@@ -40,14 +42,16 @@ impl Number {
 /// ```
 #[derive(Debug)]
 pub struct Name {
-    text: &'static str,
+    pub(crate) text: &'static str,
     number: Number,
+    /// What the number of a track of this name is made of.
+    pub(crate) hash: u64,
 }
 
 impl Name {
     /// A name with this text.
     pub const fn new(text: &'static str) -> Self {
-        Self { text, number: Number::new() }
+        Self { text, number: Number::new(), hash: producer::hash(text) }
     }
 }
 

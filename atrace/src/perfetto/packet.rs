@@ -565,32 +565,45 @@ fn spread(track: u64) -> [u8; 8] {
     (each | 0x0080_8080_8080_8080).to_le_bytes()
 }
 
-/// A number for a text: the same in every thread of the process. `seed` tells apart what has the same text.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+const fn mix(state: u64, word: u64) -> u64 {
+    let product = (state ^ word) as u128 * FACTOR as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// A number for a text, the same in every process.
 #[inline]
-pub(super) fn hash(seed: u64, text: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |state: u64, word: u64| {
-        let product = u128::from(state ^ word) * u128::from(FACTOR);
-        product as u64 ^ (product >> 64) as u64
-    };
-    let mut state = mix(seed, FACTOR.rotate_left(32)) ^ (text.len() as u64).wrapping_mul(FACTOR);
+pub(super) const fn hash(text: &[u8]) -> u64 {
+    let mut state = FACTOR.rotate_left(32) ^ (text.len() as u64).wrapping_mul(FACTOR);
     let mut rest = text;
     while let Some((word, behind)) = rest.split_first_chunk::<8>() {
         state = mix(state, u64::from_le_bytes(*word));
         rest = behind;
     }
-    mix(mix(state, last_word(text)), FACTOR)
+    mix(state, last_word(text))
+}
+
+/// A number for a text of this [`hash`]; `seed` tells apart what has the same text.
+#[inline(always)]
+pub(super) const fn seeded(seed: u64, hash: u64) -> u64 {
+    mix(mix(hash, seed), FACTOR)
 }
 
 /// The last eight bytes of a text, or all of a shorter one: different for two that are as long.
 #[inline(always)]
-fn last_word(text: &[u8]) -> u64 {
+const fn last_word(text: &[u8]) -> u64 {
     if let Some(last) = text.last_chunk::<8>() {
         u64::from_le_bytes(*last)
     } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
-        u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
+        (u32::from_le_bytes(*first) as u64) << 32 | u32::from_le_bytes(*last) as u64
     } else {
-        text.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+        let (mut word, mut rest) = (0, text);
+        while let Some((byte, behind)) = rest.split_first() {
+            word = word << 8 | *byte as u64;
+            rest = behind;
+        }
+        word
     }
 }
 
@@ -807,7 +820,7 @@ mod tests {
             .collect();
         texts.extend(others.iter().map(Vec::as_slice));
         let mut numbers: Vec<_> =
-            texts.iter().flat_map(|text| [hash(0, text), hash(1, text), hash(2, text)]).collect();
+            texts.iter().flat_map(|text| [0, 1, 2].map(|seed| seeded(seed, hash(text)))).collect();
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), 3 * texts.len());

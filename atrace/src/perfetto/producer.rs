@@ -133,7 +133,8 @@ pub(super) fn prepare() -> Option<&'static Shared> {
     if PREPARED.swap(this, Ordering::AcqRel) != this {
         let pid = u64::from(process::raw_id());
         let seed = clock::asked();
-        PROCESS_TRACK.store(packet::track(packet::hash(seed, &pid.to_le_bytes())), Ordering::Relaxed);
+        PROCESS_TRACK
+            .store(packet::track(packet::seeded(seed, packet::hash(&pid.to_le_bytes()))), Ordering::Relaxed);
         process::with_argv0(|_| ()); // Now, while files may be opened.
         at_fork();
     }
@@ -213,7 +214,7 @@ fn for_each(tags: u64, begun: u32, mut write: impl FnMut(&mut Writer, &Place, u6
 
 /// Cuts a text at what a chunk can take.
 #[inline]
-fn cut(text: &str) -> &[u8] {
+const fn cut(text: &str) -> &[u8] {
     text::cut(text, packet::TEXT_MAX).as_bytes()
 }
 
@@ -331,7 +332,7 @@ pub(crate) fn rich_on_track(
 #[inline(never)]
 fn put_on_track(tags: u64, (row, track): (Row, &str), long: &mut Long<'_>, begun: u32) -> bool {
     let (track, parent) = (cut(track), process_track());
-    let number = row.number(parent, track);
+    let number = row.number(parent, packet::hash(track));
     let is_counter = matches!(row, Row::Counter);
     let track = Described { track: number, parent, name: track, is_counter };
     // The end's track was described with its begin.
@@ -343,22 +344,29 @@ fn put_on_track(tags: u64, (row, track): (Row, &str), long: &mut Long<'_>, begun
 }
 
 impl Row {
-    /// The number of the track with this name, below the process'.
+    /// The number of the track with a name of this hash, below the process'.
     #[inline(always)]
-    fn number(self, parent: u64, name: &[u8]) -> u64 {
+    fn number(self, parent: u64, hash: u64) -> u64 {
         let of = match self {
             Self::Async(cookie) => u64::from(cookie as u32) << 2,
             Self::Named(cookie) => u64::from(cookie as u32) << 2 | 1,
             Self::Instants => 2,
             Self::Counter => 3,
         };
-        packet::track(packet::hash(parent ^ of.wrapping_mul(0xd6e8_feb8_6659_fd93), name))
+        packet::track(packet::seeded(parent ^ of.wrapping_mul(0xd6e8_feb8_6659_fd93), hash))
     }
 }
 
-/// Sets a counter.
-pub(crate) fn counter(tags: u64, name: &str, value: i64) -> bool {
-    let number = Row::Counter.number(process_track(), cut(name));
+/// A number for a name, of which its tracks' are made.
+#[inline]
+pub(crate) const fn hash(name: &str) -> u64 {
+    packet::hash(cut(name))
+}
+
+/// Sets a counter, whose name has this [`hash`].
+#[inline(always)]
+pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
+    let number = Row::Counter.number(process_track(), hash);
     for_each(tags, u32::MAX, |writer, place, now| {
         writer.counter(place.epoch, tags, now, number, value)
             || slow_counter(writer, place, tags, name, value, now)
@@ -368,7 +376,7 @@ pub(crate) fn counter(tags: u64, name: &str, value: i64) -> bool {
 #[inline(never)]
 fn slow_counter(writer: &mut Writer, place: &Place, tags: u64, name: &str, value: i64, now: u64) -> bool {
     let (name, parent) = (cut(name), process_track());
-    let number = Row::Counter.number(parent, name);
+    let number = Row::Counter.number(parent, packet::hash(name));
     let track = Some(Described { track: number, parent, name, is_counter: true });
     let amount = Some(Amount::Whole(value));
     let long = Long { track: Some(number), amount, ..Long::new(Type::Counter, tags) };

@@ -36,9 +36,10 @@ pub static EVENTS: [Event; 14] = [
 ];
 
 /// Those that by Perfetto's way have a name of a callsite, which is sent once.
-pub static LITERALS: [Event; 3] = [
+pub static LITERALS: [Event; 4] = [
     Event { name: "begin_literal/10", label: "begin, a literal of 10", messages: 1, cc: None },
     Event { name: "instant_literal", label: "instant, a literal", messages: 1, cc: None },
+    Event { name: "int64_literal", label: "counter, 64 bits, a literal", messages: 1, cc: None },
     Event { name: "scoped_literal", label: "trace_name!", messages: 2, cc: None },
 ];
 

@@ -86,7 +86,7 @@ pub fn of_perfetto() -> Vec<Promise> {
         ),
     ];
     all.extend(
-        [("instant", 1.0), ("end", 1.0), ("int", 1.4), ("async_begin", 2.0)]
+        [("instant", 1.0), ("end", 1.0), ("int64_literal", 1.1), ("int", 1.4), ("async_begin", 2.0)]
             .map(|(name, at_most)| promise("Perfetto's way, of begin/10", event(name), begin(), at_most)),
     );
     all.push(promise(

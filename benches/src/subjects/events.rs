@@ -6,7 +6,7 @@ use atrace::{
     AtraceTag, Name, atrace_async_begin, atrace_async_end, atrace_async_for_track_begin,
     atrace_async_for_track_end, atrace_begin, atrace_begin_args, atrace_begin_fmt, atrace_end,
     atrace_instant, atrace_instant_args, atrace_instant_for_track, atrace_int, atrace_int64,
-    begin_scoped_event, trace_method, trace_name,
+    atrace_int64_name, begin_scoped_event, trace_method, trace_name,
 };
 
 use crate::catalogue::{EVENTS, Event};
@@ -93,6 +93,7 @@ pub fn in_rust(event: &Event, tag: AtraceTag) -> Run {
         "method" => Box::new(move |n| (0..n).for_each(|_| traced(tag))),
         "begin_literal/10" => Box::new(move |n| (0..n).for_each(|_| atrace_begin_args(tag, &LITERAL, &[]))),
         "instant_literal" => Box::new(move |n| (0..n).for_each(|_| atrace_instant_args(tag, &LITERAL, &[]))),
+        "int64_literal" => Box::new(move |n| (0..n).for_each(|i| atrace_int64_name(tag, &LITERAL, i as i64))),
         "scoped_literal" => Box::new(move |n| (0..n).for_each(|_| named(tag))),
         other => unreachable!("{other} is no event of the catalogue"),
     }
