@@ -1,5 +1,5 @@
 //! Counts the instructions of one operation under callgrind: of every kind of event off and on, in Rust, in Rust
-//! through libcutils and in C++, and of the subscriber's events and spans.
+//! through libcutils and in C++, by Perfetto's way, and of the subscriber's events and spans.
 //!
 //! `cargo run -p atrace-benches --bin instructions` starts it, with all it needs in its environment, and reads
 //! what it leaves; see `atrace_benches::measure::instructions`. Each case is a process of its own. What it sets up, and its
@@ -9,10 +9,12 @@
 
 use std::hint::black_box;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
-use atrace_benches::catalogue::{Id, State, What, Who};
+use atrace::perfetto::Recording;
+use atrace_benches::catalogue::{Event, Id, State, What, Who};
 use atrace_benches::measure::instructions::{Counted, OPERATIONS};
 use atrace_benches::subjects::{cases, events, subscribers};
 use gungraun::{LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
@@ -24,11 +26,15 @@ type Run = Box<dyn FnMut(u64)>;
 struct Prepared {
     run: Run,
     _on: Option<Switched>,
+    _recording: Option<Recording>,
 }
 
 /// Switches tracing as the case wants it, and makes sure that it is so by what arrives.
 fn prepare(id: String) -> Prepared {
     let parsed = Id::of(&id);
+    if let (Who::Perfetto, What::Event(_, event)) = (&parsed.who, &parsed.what) {
+        return recorded(event);
+    }
     let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match parsed.what {
         What::Event(state, event) => {
             let mut all = events::operations().into_iter();
@@ -60,7 +66,36 @@ fn prepare(id: String) -> Prepared {
     let rust = atrace::atrace_is_tag_enabled(AtraceTag::App);
     assert_eq!((rust, cc_bench::enabled_tags() & AtraceTag::App.bits() != 0), (on, on), "{id}");
     run(100);
-    Prepared { run, _on: on_for_now }
+    Prepared { run, _on: on_for_now, _recording: None }
+}
+
+/// A case of Perfetto's way, which this process records, and makes sure of by what arrives.
+fn recorded(event: &Event) -> Prepared {
+    let directory = tempfile::tempdir().expect("there is a place for files");
+    let path = directory.path().join("trace");
+    let recording = atrace::perfetto::record_to(&path).expect("it can be recorded");
+    let len = || std::fs::metadata(&path).map_or(0, |file| file.len());
+    let mut run = events::in_rust(event, AtraceTag::App);
+    // An end that ends nothing is not written.
+    if event.name == "end" {
+        (0..20_000).for_each(|_| atrace::atrace_begin(AtraceTag::App, "slice"));
+    }
+    // The clock's anchor is there after some milliseconds. A chunk is in the file when it is full.
+    let before = len();
+    let start = Instant::now();
+    while len() == before || start.elapsed() < Duration::from_millis(200) {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing of {} is recorded", event.name);
+        run(100);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let prepared = Prepared { run, _on: None, _recording: Some(recording) };
+    nothing_is_lost(prepared)
+}
+
+/// What is lost takes fewer instructions.
+fn nothing_is_lost(prepared: Prepared) -> Prepared {
+    assert_eq!(atrace::perfetto::status().lost(), 0);
+    prepared
 }
 
 /// How much the sink has got.
@@ -114,5 +149,11 @@ fn tracing_with(prepared: Prepared) -> Prepared {
     count(prepared)
 }
 
-library_benchmark_group!(name = instructions, benchmarks = [rust, ffi, cc, tracing_with]);
+#[library_benchmark(config = config())]
+#[benches::case(iter = Counted::Perfetto.ids(), setup = prepare, teardown = nothing_is_lost)]
+fn perfetto(prepared: Prepared) -> Prepared {
+    count(prepared)
+}
+
+library_benchmark_group!(name = instructions, benchmarks = [rust, ffi, cc, perfetto, tracing_with]);
 main!(library_benchmark_groups = instructions);

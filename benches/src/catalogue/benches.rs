@@ -74,7 +74,7 @@ impl Bench {
             }
             INSTRUCTIONS => {
                 let twelve = published::TRACING.iter().map(|case| case.id());
-                events().chain(twelve).collect()
+                events().chain(twelve).chain(perfetto()).collect()
             }
             _ => Vec::new(),
         }

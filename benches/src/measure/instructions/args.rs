@@ -14,7 +14,7 @@ pub(crate) struct Args {
     /// Write the counts to benches/bounds.toml
     #[arg(long, conflicts_with = "check")]
     pub(crate) update: bool,
-    /// Count twice, and fail where the two differ by more than 0.1 %
+    /// Count twice, and fail where the two differ by more than 0.1 %, but by Perfetto's way
     #[arg(long)]
     pub(crate) twice: bool,
     /// Other bounds

@@ -41,7 +41,7 @@ impl Bounds {
 
     /// Makes bounds of what was counted of this workspace's code.
     pub(crate) fn of(rustc: &str, rows: &[Row]) -> Self {
-        let own = rows.iter().filter(|row| Id::of(&row.id).who == Who::Rust);
+        let own = rows.iter().filter(|row| is_own(row));
         // Two digits: what is below is the call of the loop.
         let instructions = own.map(|row| (row.id.clone(), (row.median * 100.0).round() / 100.0)).collect();
         Self { rustc: version(rustc).to_owned(), growth: GROWTH, instructions }
@@ -91,10 +91,15 @@ impl Bounds {
                 verdict.fewer.push(change);
             }
         }
-        let known = |row: &&Row| Id::of(&row.id).who == Who::Rust && !self.instructions.contains_key(&row.id);
+        let known = |row: &&Row| is_own(row) && !self.instructions.contains_key(&row.id);
         verdict.unbounded = rows.iter().filter(known).map(|row| row.id.clone()).collect();
         verdict
     }
+}
+
+/// Whether what was counted has bounds: it is this workspace's own code.
+fn is_own(row: &Row) -> bool {
+    matches!(Id::of(&row.id).who, Who::Rust | Who::Perfetto)
 }
 
 /// The number in what a compiler says of itself.
