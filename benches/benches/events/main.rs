@@ -34,6 +34,8 @@ use criterion::Criterion;
 use self::watch::Watched;
 
 mod perfetto;
+#[cfg(feature = "peer-perfetto-recorder")]
+mod recorder;
 mod watch;
 
 #[global_allocator]

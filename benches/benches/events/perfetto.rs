@@ -260,15 +260,21 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     paired.add(Case::new(&copy, copies).before(read).at_most(PART / 990));
     let long = Event::named("begin/1000").expect("it is of the catalogue");
     paired.compare(text_id(long), &copy);
+    #[cfg(feature = "peer-perfetto-recorder")]
+    super::recorder::add(&mut paired, room.most(2, Size::of(begin())));
     paired.promise(&promises::of_perfetto());
     paired.select(session.args());
     let measured = paired.run();
     println!("\non, perfetto: {measured}");
-    let ours = |id: &str| Id::of(id).who == Who::Perfetto || id == stamp || id == copy;
-    let ids: Vec<_> = measured.ids().filter(|id| ours(id)).map(str::to_owned).collect();
+    let is_row = |id: &str| {
+        let who = Id::of(id).who;
+        who == Who::Perfetto || who.peer().is_some() || id == stamp || id == copy
+    };
+    let ids: Vec<_> = measured.ids().filter(|id| is_row(id)).map(str::to_owned).collect();
     let row = |id: String| {
         let counted = allocs.iter().find(|(of, _)| *of == id).and_then(|(_, allocs)| *allocs);
-        Some(measured.row(&id, Sink::Perfetto)?.with_allocs(counted))
+        let sink = if Id::of(&id).who.peer().is_some() { Sink::None } else { Sink::Perfetto };
+        Some(measured.row(&id, sink)?.with_allocs(counted))
     };
     let mut rows: Vec<Row> = ids.into_iter().filter_map(row).collect();
     let (long, short) = (text_id(long), text_id(begin()));

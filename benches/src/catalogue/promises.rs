@@ -95,6 +95,11 @@ pub fn of_perfetto() -> Vec<Promise> {
         Id::limit(&format!("{GROWTH}/8_threads")),
         1.10,
     ));
+    let scope = Event::named("scoped_literal").expect("the catalogue has it");
+    let recorder = || Id::event(Who::Other("peer-perfetto-recorder".to_owned()), State::On, scope);
+    all.extend([("scoped_literal", 0.80), ("scoped", 0.95)].map(|(name, at_most)| {
+        promise("Perfetto's way, of perfetto-recorder", event(name), recorder(), at_most)
+    }));
     let [by_perfetto, by_marker] = [Who::Perfetto, Who::Rust].map(machine);
     all.push(promise("the whole machine's time, of the marker's way", by_perfetto, by_marker, 0.35));
     all

@@ -1,0 +1,43 @@
+//! The crate perfetto-recorder, beside Perfetto's way: it keeps what happened in a list of the thread, until the program asks for
+//! a trace.
+//!
+//! An operation is a scope, whose begin and end are two events, as `scoped` and `scoped_literal` are. Nobody reads it, no other
+//! process is told, and the list has room before each slice: so its row is the least that it costs.
+
+use atrace_benches::catalogue::{Event, Id, State, Who};
+use atrace_benches::measure::paired::{Case, Paired};
+use perfetto_recorder::{
+    EVENTS_PER_SPAN, ThreadTraceData, TraceBuilder, current_thread_reserve, scope, start,
+};
+
+/// Adds it, for so many operations at most in a slice.
+pub(crate) fn add(paired: &mut Paired<'_>, most: u64) {
+    start().expect("it is built with its recording");
+    assert!(recorded(10) > recorded(0), "perfetto-recorder records what is traced");
+    let literal = Event::named("scoped_literal").expect("it is of the catalogue");
+    let id = Id::event(Who::Other("peer-perfetto-recorder".to_owned()), State::On, literal).to_string();
+    let entries = usize::try_from(2 * most).expect("a slice is small") * EVENTS_PER_SPAN;
+    let before = move || {
+        drop(ThreadTraceData::take_current_thread());
+        current_thread_reserve(entries);
+    };
+    paired.add(Case::new(&id, scopes).before(before).at_most(most));
+    for name in ["scoped_literal", "scoped"] {
+        let event = Event::named(name).expect("it is of the catalogue");
+        paired.compare(Id::event(Who::Perfetto, State::On, event).to_string(), &id);
+    }
+}
+
+fn scopes(n: u64) {
+    for _ in 0..n {
+        scope!("0123456789");
+    }
+}
+
+/// How long the trace of so many scopes is.
+fn recorded(n: u64) -> usize {
+    drop(ThreadTraceData::take_current_thread());
+    scopes(n);
+    let mut trace = TraceBuilder::new().expect("it was started");
+    trace.process_thread_data(&ThreadTraceData::take_current_thread()).encode_to_vec().len()
+}
