@@ -236,7 +236,7 @@ pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
 #[inline(never)]
 fn slow(writer: &mut Writer, place: &Place, kind: Type, tags: u64, name: &str, now: u64) -> bool {
     let long = Long { name: Some(cut(name)), ..Long::new(kind, tags) };
-    writer.any(place, &Event { long, track: None }, now)
+    writer.rich(place.epoch, &long, now) || writer.any(place, &Event { long, track: None }, now)
 }
 
 /// [`short`] with the name of a callsite.

@@ -143,7 +143,7 @@ impl Room {
     /// Begins so many slices: an end that ends nothing is not written.
     fn begin(&self, slices: u64) {
         self.empty();
-        in_rust(&LITERALS[0], SHARED)(slices);
+        in_rust::<{ SHARED.bits() }>(&LITERALS[0])(slices);
         self.wrote(slices, Size::of(&LITERALS[0]));
         self.empty();
     }
@@ -232,7 +232,7 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     let mut allocs = Vec::new();
     for event in EVENTS.iter().chain(&LITERALS) {
         allocs.push((text_id(event), allocations(room, event)));
-        room.add(&mut paired, text_id(event), event, in_rust(event, SHARED));
+        room.add(&mut paired, text_id(event), event, in_rust::<{ SHARED.bits() }>(event));
         paired.compare_above(text_id(event), &stamp);
         if event != begin() {
             paired.compare(text_id(event), text_id(begin()));
@@ -240,7 +240,7 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
         let marked =
             Id::event(Who::Rust, State::On, Event::named(event.name).expect("it is of the catalogue"));
         if ["begin/10", "begin/1000", "end", "int", "async_begin"].contains(&event.name) {
-            paired.case(marked.to_string(), in_rust(event, MARKED));
+            paired.case(marked.to_string(), in_rust::<{ MARKED.bits() }>(event));
             paired.compare(text_id(event), marked.to_string());
         }
     }
@@ -339,7 +339,8 @@ fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments
     let size = Size::of(event);
     let count = |_| {
         room.begin(COUNTED + 1);
-        let counted = per_op(COUNTED.min(room.most(event.messages, size)), in_rust(event, SHARED));
+        let counted =
+            per_op(COUNTED.min(room.most(event.messages, size)), in_rust::<{ SHARED.bits() }>(event));
         room.wrote((COUNTED.min(room.most(event.messages, size)) + 1) * event.messages, size);
         counted
     };
@@ -526,7 +527,7 @@ pub(crate) fn measure_sessions(session: &Session) -> io::Result<Vec<Row>> {
     let file = marker(session)?;
     let message = format!("B|{}|{}", std::process::id(), text(10)).into_bytes();
     let mut paired = Paired::new(Config { budget: Duration::from_secs(3), ..config(session.args()) });
-    room.add(&mut paired, id.clone(), begin(), in_rust(begin(), SHARED));
+    room.add(&mut paired, id.clone(), begin(), in_rust::<{ SHARED.bits() }>(begin()));
     paired.case(&raw, move |n| raw_write(&file, &message, n));
     paired.case(&stamp, |n| (0..n).for_each(|_| _ = black_box(clock::now())));
     paired.compare(&id, &raw);

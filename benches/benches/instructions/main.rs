@@ -75,7 +75,7 @@ fn recorded(event: &Event) -> Prepared {
     let path = directory.path().join("trace");
     let recording = atrace::perfetto::record_to(&path).expect("it can be recorded");
     let len = || std::fs::metadata(&path).map_or(0, |file| file.len());
-    let mut run = events::in_rust(event, AtraceTag::App);
+    let mut run = events::in_rust::<{ AtraceTag::App.bits() }>(event);
     // An end that ends nothing is not written.
     if event.name == "end" {
         (0..20_000).for_each(|_| atrace::atrace_begin(AtraceTag::App, "slice"));

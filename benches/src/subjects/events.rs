@@ -55,46 +55,53 @@ pub fn operations() -> Vec<Operation> {
 fn operation(event: &'static Event) -> Operation {
     let missing = event.cc.and_then(cc_bench::missing);
     let cc = event.cc.filter(|_| missing.is_none()).map(|_| in_cc(event));
-    Operation { event, rust: in_rust(event, TAG), cc, missing }
+    Operation { event, rust: in_rust::<{ TAG.bits() }>(event), cc, missing }
 }
 
 /// The name of a callsite, by Perfetto's way sent once.
 static LITERAL: Name = Name::new("0123456789");
 
-/// What one operation of an event is in Rust, of this tag.
+/// What one operation of an event is in Rust, of this tag: a constant, as programs give it.
 ///
 /// # Panics
 ///
 /// If it is no event of the catalogue.
 #[must_use]
-pub fn in_rust(event: &Event, tag: AtraceTag) -> Run {
+pub fn in_rust<const TAGS: u64>(event: &Event) -> Run {
+    // Not a value that the closures below have to keep.
+    let tag = || const { AtraceTag::from_bits_retain(TAGS) };
     let name = text(if event.name == "begin/1000" { 1000 } else { 10 });
     match event.name {
-        "begin/10" | "begin/1000" => Box::new(move |n| (0..n).for_each(|_| atrace_begin(tag, &name))),
-        "end" => Box::new(move |n| (0..n).for_each(|_| atrace_end(tag))),
-        "scoped" => Box::new(move |n| (0..n).for_each(|_| drop(begin_scoped_event(tag, &name)))),
-        "instant" => Box::new(move |n| (0..n).for_each(|_| atrace_instant(tag, &name))),
-        "int" => Box::new(move |n| (0..n).for_each(|i| atrace_int(tag, &name, i as i32))),
-        "int64" => Box::new(move |n| (0..n).for_each(|i| atrace_int64(tag, &name, i as i64))),
-        "async_begin" => Box::new(move |n| (0..n).for_each(|i| atrace_async_begin(tag, &name, i as i32))),
-        "async_end" => Box::new(move |n| (0..n).for_each(|i| atrace_async_end(tag, &name, i as i32))),
-        "track_begin" => {
-            Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_begin(tag, TRACK, &name, i as i32)))
-        }
+        "begin/10" | "begin/1000" => Box::new(move |n| (0..n).for_each(|_| atrace_begin(tag(), &name))),
+        "end" => Box::new(move |n| (0..n).for_each(|_| atrace_end(tag()))),
+        "scoped" => Box::new(move |n| (0..n).for_each(|_| drop(begin_scoped_event(tag(), &name)))),
+        "instant" => Box::new(move |n| (0..n).for_each(|_| atrace_instant(tag(), &name))),
+        "int" => Box::new(move |n| (0..n).for_each(|i| atrace_int(tag(), &name, i as i32))),
+        "int64" => Box::new(move |n| (0..n).for_each(|i| atrace_int64(tag(), &name, i as i64))),
+        "async_begin" => Box::new(move |n| (0..n).for_each(|i| atrace_async_begin(tag(), &name, i as i32))),
+        "async_end" => Box::new(move |n| (0..n).for_each(|i| atrace_async_end(tag(), &name, i as i32))),
+        "track_begin" => Box::new(move |n| {
+            (0..n).for_each(|i| atrace_async_for_track_begin(tag(), TRACK, &name, i as i32))
+        }),
         "track_end" => {
-            Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_end(tag, TRACK, i as i32)))
+            Box::new(move |n| (0..n).for_each(|i| atrace_async_for_track_end(tag(), TRACK, i as i32)))
         }
         "track_instant" => {
-            Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(tag, TRACK, &name)))
+            Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(tag(), TRACK, &name)))
         }
         "begin_fmt" => {
-            Box::new(move |n| (0..n).for_each(|i| atrace_begin_fmt(tag, format_args!("frame {i}"))))
+            Box::new(move |n| (0..n).for_each(|i| atrace_begin_fmt(tag(), format_args!("frame {i}"))))
         }
-        "method" => Box::new(move |n| (0..n).for_each(|_| traced(tag))),
-        "begin_literal/10" => Box::new(move |n| (0..n).for_each(|_| atrace_begin_args(tag, &LITERAL, &[]))),
-        "instant_literal" => Box::new(move |n| (0..n).for_each(|_| atrace_instant_args(tag, &LITERAL, &[]))),
-        "int64_literal" => Box::new(move |n| (0..n).for_each(|i| atrace_int64_name(tag, &LITERAL, i as i64))),
-        "scoped_literal" => Box::new(move |n| (0..n).for_each(|_| named(tag))),
+        "method" if TAGS == TAG.bits() => Box::new(|n| (0..n).for_each(|_| traced())),
+        "method" => Box::new(|n| (0..n).for_each(|_| traced_as::<TAGS>())),
+        "begin_literal/10" => Box::new(move |n| (0..n).for_each(|_| atrace_begin_args(tag(), &LITERAL, &[]))),
+        "instant_literal" => {
+            Box::new(move |n| (0..n).for_each(|_| atrace_instant_args(tag(), &LITERAL, &[])))
+        }
+        "int64_literal" => {
+            Box::new(move |n| (0..n).for_each(|i| atrace_int64_name(tag(), &LITERAL, i as i64)))
+        }
+        "scoped_literal" => Box::new(move |n| (0..n).for_each(|_| named::<TAGS>())),
         other => unreachable!("{other} is no event of the catalogue"),
     }
 }
@@ -118,12 +125,17 @@ fn in_cc(event: &Event) -> Run {
     }
 }
 
-fn traced(tag: AtraceTag) {
-    trace_method!(tag);
+/// Not generic, as most methods aren't, and so is its name.
+fn traced() {
+    trace_method!(TAG);
 }
 
-fn named(tag: AtraceTag) {
-    trace_name!(tag, "0123456789");
+fn traced_as<const TAGS: u64>() {
+    trace_method!(AtraceTag::from_bits_retain(TAGS));
+}
+
+fn named<const TAGS: u64>() {
+    trace_name!(AtraceTag::from_bits_retain(TAGS), "0123456789");
 }
 
 #[cfg(test)]
@@ -133,7 +145,7 @@ mod tests {
 
     #[test]
     fn every_event_of_the_catalogue_has_an_operation() {
-        LITERALS.iter().for_each(|event| in_rust(event, TAG)(1));
+        LITERALS.iter().for_each(|event| in_rust::<{ TAG.bits() }>(event)(1));
         for event in &EVENTS {
             let mut operation = operation(event);
             (operation.rust)(1);
