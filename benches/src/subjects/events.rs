@@ -125,7 +125,8 @@ fn in_cc(event: &Event) -> Run {
     }
 }
 
-/// Not generic, as most methods aren't, and so is its name.
+/// Not generic, as most methods aren't, and neither is its name; inlined as one of the caller's crate would be.
+#[inline]
 fn traced() {
     trace_method!(TAG);
 }

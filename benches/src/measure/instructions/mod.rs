@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(Counted::Rust.ids().len(), 28);
         assert_eq!(Counted::Cc.ids().len(), 24);
         assert_eq!(Counted::Tracing.ids().len(), 36);
-        assert_eq!(Counted::Perfetto.ids().len(), 17);
+        assert_eq!(Counted::Perfetto.ids().len(), 18);
         assert_eq!(Counted::Ffi.ids()[14], "ffi/tracing_on_begin/10");
         let all: Vec<String> = Counted::ALL.into_iter().flat_map(Counted::ids).collect();
         let bench = BENCHES.iter().find(|bench| bench.name == INSTRUCTIONS).unwrap();
