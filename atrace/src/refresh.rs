@@ -67,7 +67,7 @@ pub(crate) fn preferred() -> AtraceTag {
     AtraceTag::from_bits_retain(PREFERRED.load(Ordering::Relaxed))
 }
 
-/// Perfetto's sessions want other tags than before: on the socket's thread.
+/// Perfetto's sessions want other tags than before, or it stands otherwise: on the socket's thread.
 fn sessions_changed() {
     state::publish();
     if let Sink::Cutils(_) = choice::present() {

@@ -208,6 +208,44 @@ mod cases {
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
     }
 
+    /// The socket's thread looks at the system's clock once a second; in between, the processor's counter is what there is.
+    #[test]
+    fn the_clock_stays_with_the_systems() {
+        let name = case!({
+            use atrace_sys::perfetto::clock;
+
+            perfetto::connect();
+            until("a session", || perfetto::status().sessions() == 1);
+            atrace_instant(TAG, "once"); // Else there is nobody to look at the clock for.
+            let seconds = if std::env::var_os("ATRACE_LONG").is_some() { 60 } else { 3 };
+            let (start, mut off) = (std::time::Instant::now(), 0);
+            while start.elapsed().as_secs() < seconds {
+                // Of some, the one that nothing came in between of.
+                let look = |_| {
+                    let (before, now, after) = (clock::asked(), clock::now(), clock::asked());
+                    (after - before, before.saturating_sub(now).max(now.saturating_sub(after)))
+                };
+                off = (0..100).map(look).min().unwrap().1.max(off);
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            println!("OFF {off}");
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let _service = Service::start(UnixListener::bind(&socket).unwrap(), user, keep).unwrap();
+        let mut command = producer(&place, &std::env::current_exe().unwrap(), &name, &socket);
+        if std::env::var_os("ATRACE_LONG_TESTS").is_some() {
+            command.env("ATRACE_LONG", "yes");
+        }
+        let ran = common::run(&mut command);
+        let ns: u64 = ran.said("OFF")[0].parse().unwrap();
+        println!("off by {ns} ns at most");
+        assert!(ns <= 1000, "{ns} ns");
+    }
+
     /// A first event waits for a session, which a service that says nothing never begins; but not in a handler.
     #[test]
     fn a_handler_does_not_wait_for_a_session() {

@@ -16,7 +16,7 @@ mod cases {
     use std::os::unix::net::UnixListener;
     use std::os::unix::thread::JoinHandleExt as _;
     use std::path::Path;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::thread::JoinHandle;
     use std::time::Duration;
 
@@ -25,18 +25,23 @@ mod cases {
     use atrace::*;
 
     use crate::common::{self, case, until};
-    use crate::trace::Trace;
+    use crate::trace::{Event, Trace};
 
     const TAG: AtraceTag = AtraceTag::App;
 
     static IS_STOPPED: AtomicBool = AtomicBool::new(false);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
+    /// Events of the thread that have returned, and events of the handler that were lost.
+    static RETURNED: AtomicU64 = AtomicU64::new(0);
+    static HANDLERS_LOST: AtomicU64 = AtomicU64::new(0);
 
-    /// Stops the thread, if it is in the middle of an event: another one is then lost, and counted.
+    /// Stops the thread, if it is in the middle of an event: another one is then lost, and counted. Not at its first ones.
     extern "C" fn stop(_: libc::c_int) {
         let lost = perfetto::status().lost();
         atrace_instant(TAG, "by the handler");
-        if perfetto::status().lost() > lost && !MAY_GO_ON.load(Ordering::SeqCst) {
+        let is_inside = perfetto::status().lost() > lost;
+        HANDLERS_LOST.fetch_add(is_inside.into(), Ordering::SeqCst);
+        if is_inside && RETURNED.load(Ordering::SeqCst) > 100 && !MAY_GO_ON.load(Ordering::SeqCst) {
             IS_STOPPED.store(true, Ordering::SeqCst);
             while !MAY_GO_ON.load(Ordering::SeqCst) {
                 // SAFETY: no preconditions.
@@ -50,9 +55,12 @@ mod cases {
         // SAFETY: a handler that makes async-signal-safe calls alone.
         unsafe { libc::signal(libc::SIGUSR1, stop as extern "C" fn(libc::c_int) as libc::sighandler_t) };
         let thread = std::thread::spawn(|| {
-            let name = "n".repeat(500);
+            let name = "n".repeat(100);
             while !MAY_GO_ON.load(Ordering::SeqCst) {
-                (0..20).for_each(|_| atrace_instant(TAG, &name));
+                for _ in 0..20 {
+                    atrace_instant(TAG, &name);
+                    RETURNED.fetch_add(1, Ordering::SeqCst);
+                }
                 std::thread::sleep(Duration::from_micros(100)); // The memory is never full.
             }
             atrace_instant(TAG, "gone on");
@@ -70,6 +78,10 @@ mod cases {
         thread.join().unwrap();
     }
 
+    fn is_threads(event: &Event) -> bool {
+        event.name.as_ref().is_some_and(|name| name.len() == 100)
+    }
+
     fn has(trace: &Path, name: &str) -> bool {
         Trace::open(trace).events().iter().any(|event| event.name.as_deref() == Some(name.as_bytes()))
     }
@@ -85,6 +97,11 @@ mod cases {
             let said = recording.finish().unwrap_err();
             assert_eq!(said.kind(), std::io::ErrorKind::TimedOut, "{said}");
             assert!(has(&first, "another thread's"));
+            // All that has returned, and the event that it stands in where that is finished.
+            let returned = RETURNED.load(Ordering::SeqCst);
+            let lost = perfetto::status().lost() - HANDLERS_LOST.load(Ordering::SeqCst);
+            let found = Trace::open(&first).events().iter().filter(|event| is_threads(event)).count() as u64;
+            assert!((returned..=returned + 1).contains(&(found + lost)), "{found} + {lost} of {returned}");
             // It may have the memory of this one still.
             assert_eq!(perfetto::record_to(&second).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
             go_on(thread);

@@ -3,11 +3,12 @@
 //! It is a memory file of ours, sealed so that nobody can make it smaller: the service could otherwise end this process
 //! by a store to what is no more. What the service's own file can't prove of itself is not mapped. An arena is never
 //! unmapped, as a thread may be in the middle of an event: once the service is gone, or in a forked child, anonymous
-//! memory is laid over it, which costs nothing and is nobody else's.
+//! memory is laid over it, which costs nothing and is nobody else's. Where no thread is in such an event, the next file is
+//! mapped at the same place: a service that comes back a thousand times costs the addresses of one.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, Ordering};
 
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
 use super::handed::Handed;
@@ -39,6 +40,9 @@ struct Beside {
     /// The service's number of the buffer that it was opened for.
     buffer: AtomicU32,
 }
+
+/// Arenas that nobody writes in: of the connection before, and of the recording before.
+static SPARES: [AtomicPtr<Arena>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
 
 /// The seals that a file must have to be mapped: without the last, others could not be relied on by the service.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -93,30 +97,58 @@ impl Arena {
     }
 
     fn map(fd: i32, pages: u32) -> Result<&'static Self, i32> {
-        let shared = pages as usize * PAGE;
-        let size = Self::size(pages);
+        let arena = Self::spare(pages).map_or_else(|| Self::reserve(pages), Ok)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: over the start of a mapping of ours, which is larger, and which nobody uses.
+        let over = unsafe { libc::mmap(arena.base.cast(), pages as usize * PAGE, protection, flags, fd, 0) };
+        if over == libc::MAP_FAILED {
+            let code = errno();
+            arena.keep();
+            return Err(code);
+        }
+        arena.is_retired.store(false, Ordering::Relaxed);
+        Ok(arena)
+    }
+
+    /// Takes one with so many pages that nobody writes in.
+    fn spare(pages: u32) -> Option<&'static Self> {
+        SPARES.iter().find_map(|place| {
+            // SAFETY: null, or from `keep`.
+            let spare = unsafe { place.swap(ptr::null_mut(), Ordering::AcqRel).as_ref() }?;
+            if spare.pages != pages {
+                spare.keep();
+                return None;
+            }
+            Some(spare)
+        })
+    }
+
+    /// Has it used again by the next that needs one.
+    fn keep(&'static self) {
+        let this = ptr::from_ref(self).cast_mut();
+        let is_kept = |place: &AtomicPtr<Self>| {
+            place.compare_exchange(ptr::null_mut(), this, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        // Where there are enough of them, it only keeps its addresses.
+        let _ = SPARES.iter().any(is_kept);
+    }
+
+    /// One with memory that is nobody else's.
+    fn reserve(pages: u32) -> Result<&'static Self, i32> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, and a second one over its start.
-        let base = unsafe {
-            let base = libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0);
-            if base == libc::MAP_FAILED {
-                return Err(errno());
-            }
-            let over = libc::mmap(base, shared, protection, libc::MAP_SHARED | libc::MAP_FIXED, fd, 0);
-            if over == libc::MAP_FAILED {
-                let code = errno();
-                libc::munmap(base, size);
-                return Err(code);
-            }
-            base
-        };
+        // SAFETY: a new mapping.
+        let base = unsafe { libc::mmap(ptr::null_mut(), Self::size(pages), protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(errno());
+        }
         Ok(Box::leak(Box::new(Self {
             base: base.cast(),
             pages,
             handed: Handed::default(),
             hints: [const { AtomicU32::new(0) }; 2],
-            is_retired: AtomicBool::new(false),
+            is_retired: AtomicBool::new(true),
         })))
     }
 
@@ -140,6 +172,15 @@ impl Arena {
                 0,
             )
         };
+    }
+
+    /// [`retire`](Self::retire)s it, and has it used again: no thread has a chunk of it, or is in the middle of an event that
+    /// could take one.
+    pub fn give_back(&'static self) {
+        drop(self.take_handed());
+        self.retire();
+        self.hints.iter().for_each(|hint| hint.store(0, Ordering::Relaxed));
+        self.keep();
     }
 
     fn header(&self, page: u32) -> &AtomicU32 {
@@ -182,8 +223,7 @@ impl Arena {
         let size = layout.chunk_size();
         let index = page * CHUNKS_MAX + chunk;
         self.beside(index)?.buffer.store(buffer, Ordering::Relaxed);
-        // SAFETY: the chunk lies within the page, see the `abi`'s layouts.
-        let start = unsafe { self.base.add(page as usize * PAGE + PAGE_HEADER + chunk as usize * size) };
+        let start = self.start(page, chunk, layout.chunks());
         // SAFETY: the chunk was taken by this thread, so nobody else writes there; the words are aligned by 4.
         unsafe {
             (*start.cast::<AtomicU32>()).store(number, Ordering::Relaxed);
@@ -217,11 +257,11 @@ impl Arena {
         if place.page >= self.pages || !abi::begin_reading(header, place.chunk) {
             return;
         }
+        let start = self.start(place.page, place.chunk, chunks);
         let size = abi::chunk_size(PAGE, chunks);
-        let offset = place.page as usize * PAGE + PAGE_HEADER + place.chunk as usize * size;
         // SAFETY: the chunk lies within the page, see `begin_reading`; it is complete, so nobody writes there before it is
         // freed.
-        let bytes = unsafe { std::slice::from_raw_parts(self.base.add(offset), size) };
+        let bytes = unsafe { std::slice::from_raw_parts(start, size) };
         let (head, mut rest) = bytes.split_at(CHUNK_HEADER);
         let writer = u16::from_le_bytes([head[4], head[5]]);
         let packets = u16::from_le_bytes([head[6], head[7]]) & abi::PACKETS_MAX;
@@ -232,7 +272,43 @@ impl Arena {
                 each(writer, packet);
             }
         }
+        // SAFETY: the chunk's header, aligned by 2. Who opens it next has written nothing before this is another number.
+        unsafe { (*start.add(6).cast::<AtomicU16>()).store(0, Ordering::Relaxed) };
         abi::free(header, place.chunk);
+    }
+
+    /// Reads what threads have finished in chunks that they did not hand over, since they stand in the middle of an event:
+    /// calls `each` as [`read`](Self::read) does. Once there are no others.
+    pub fn read_left(&self, mut each: impl FnMut(u16, &[u8])) {
+        for page in 0..self.pages {
+            let word = self.header(page).load(Ordering::Acquire);
+            let chunks = abi::chunks_of(word);
+            for chunk in (0..chunks).filter(|chunk| abi::is_in_use(word, *chunk)) {
+                let start = self.start(page, chunk, chunks);
+                // SAFETY: the chunk's header, whose words are aligned by 2.
+                let [count, writer] =
+                    [6, 4].map(|at| unsafe { (*start.add(at).cast::<AtomicU16>()).load(Ordering::Acquire) });
+                let (mut at, end) = (CHUNK_HEADER, abi::chunk_size(PAGE, chunks));
+                // The last that is counted is being written.
+                for _ in 1..count & abi::PACKETS_MAX {
+                    // SAFETY: within the chunk; what is finished is not written any more.
+                    let Some((before, len)) = packet_len(end - at, |i| unsafe { start.add(at + i).read() })
+                    else {
+                        break;
+                    };
+                    // SAFETY: as above.
+                    each(writer, unsafe { std::slice::from_raw_parts(start.add(at + before), len) });
+                    at += before + len;
+                }
+            }
+        }
+    }
+
+    /// Where a chunk of a page begins that has so many.
+    fn start(&self, page: u32, chunk: u32, chunks: u32) -> *mut u8 {
+        let offset = PAGE_HEADER + chunk as usize * abi::chunk_size(PAGE, chunks);
+        // SAFETY: within the page, see the `abi`'s layouts.
+        unsafe { self.base.add((page % self.pages) as usize * PAGE + offset) }
     }
 
     /// How many pages there are.
@@ -243,11 +319,18 @@ impl Arena {
 
 /// Splits a packet off, whose length stands before it.
 fn split_packet(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (before, len) = packet_len(bytes.len(), |at| bytes[at])?;
+    bytes.get(before..)?.split_at_checked(len)
+}
+
+/// How many bytes the length of a packet has, and the packet; all of it is within so many.
+fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)> {
     let mut len = 0;
-    for (at, byte) in bytes.iter().enumerate().take(4) {
+    for at in 0..most.min(4) {
+        let byte = byte(at);
         len |= usize::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
-            return bytes.get(at + 1..)?.split_at_checked(len);
+            return (len < most - at).then_some((at + 1, len));
         }
     }
     None

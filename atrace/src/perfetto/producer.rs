@@ -3,7 +3,7 @@
 //! The socket's thread (`link`) opens and closes sessions; each event is written for every open one that wants its
 //! tags, by a writer of its thread (`writer.rs`).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use atrace_sys::OnceRef;
@@ -23,7 +23,8 @@ use crate::callsite::Site;
 use crate::gate::ASK;
 use crate::sink::first;
 
-/// Called when sessions want other tags than before, on the socket's thread, where nothing of the program's runs.
+/// Called when sessions want other tags than before, or the connection stands otherwise, on the socket's thread, where
+/// nothing of the program's runs.
 static ON_CHANGE: [OnceRef<fn()>; 2] = [const { OnceRef::new() }; 2];
 /// The process that has a socket's thread, by its generation.
 static LINKED: AtomicU64 = AtomicU64::new(0);
@@ -37,7 +38,7 @@ pub(crate) fn start() {
     if !link() || process::is_in_handler() {
         return;
     }
-    for _ in 0..WAIT_MS {
+    for _ in 0..WAIT_MS.load(Ordering::Relaxed) {
         if present_standing() != Standing::Connecting {
             return;
         }
@@ -45,8 +46,15 @@ pub(crate) fn start() {
     }
 }
 
+/// [`start`] where events go there alone, and a short program's first ones are not to be lost on a busy machine: waits longer
+/// for a service that is there.
+pub(crate) fn start_alone() {
+    WAIT_MS.store(1000, Ordering::Relaxed);
+    start();
+}
+
 /// How long is waited for sessions that are there.
-const WAIT_MS: u32 = 100;
+static WAIT_MS: AtomicU32 = AtomicU32::new(100);
 
 fn present_standing() -> Standing {
     Standing::of(STANDING.load(Ordering::Acquire))
@@ -117,8 +125,7 @@ fn link() -> bool {
     }
     stand(Standing::Connecting);
     let Some(shared) = prepare() else { return false };
-    let started =
-        atrace_sys::thread::spawn_quiet("atrace-perfetto", move || link::run(shared, stand, changed));
+    let started = atrace_sys::thread::spawn_quiet("atrace-perfetto", move || link::run(shared, say, changed));
     if started.is_err() {
         LINKED.store(0, Ordering::Release);
     }
@@ -170,7 +177,8 @@ fn stand(standing: Standing) {
     STANDING.store(standing.packed(), Ordering::Release);
 }
 
-/// Has `body` called when sessions want other tags than before, on the socket's thread: it runs nothing of the program's.
+/// Has `body` called when sessions want other tags than before, or the connection stands otherwise, on the socket's thread:
+/// it runs nothing of the program's.
 pub(crate) fn on_change(body: &'static fn()) {
     // Each of the two that there are has a place; the first of them that is free, or its own.
     for place in &ON_CHANGE {
@@ -178,6 +186,14 @@ pub(crate) fn on_change(body: &'static fn()) {
             Err(present) if !std::ptr::eq(present, body) => {}
             _ => return,
         }
+    }
+}
+
+/// It stands so now, which others are told of: on the socket's thread.
+fn say(standing: Standing) {
+    let standing = standing.packed();
+    if STANDING.swap(standing, Ordering::AcqRel) != standing {
+        changed();
     }
 }
 

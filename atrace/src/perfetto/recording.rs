@@ -73,7 +73,11 @@ impl Recording {
             let result = Writer::new(file, arena).run(&thread.stop);
             shared.close(OWN_SESSION);
             let rest = result.and_then(|mut writer| writer.finish());
-            arena.retire();
+            if rest.is_ok() {
+                arena.give_back()
+            } else {
+                arena.retire()
+            }
             if let (Err(error), Ok(mut failure)) = (rest, thread.failure.lock()) {
                 *failure = Some(error);
             }
@@ -88,7 +92,7 @@ impl Recording {
     /// # Errors
     ///
     /// What the file said: the disk is full, perhaps. [`TimedOut`](io::ErrorKind::TimedOut) where a thread is in the middle
-    /// of an event and does not come out: what it wrote last is not in the file.
+    /// of an event and does not come out: all but that one is in the file.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
@@ -125,7 +129,7 @@ fn free_place() -> io::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let what = "a thread does not come out of an event: what it wrote last is not in the recording";
+    let what = "a thread does not come out of an event: that one is not in the recording";
     Err(io::Error::new(io::ErrorKind::TimedOut, what))
 }
 
@@ -172,6 +176,14 @@ impl Writer {
     fn finish(&mut self) -> io::Result<()> {
         let freed = free_place();
         self.write()?;
+        if freed.is_err() {
+            let Self { arena, bytes, pid, uid, .. } = self;
+            bytes.clear();
+            arena.read_left(|writer, packet| {
+                add(bytes, packet, &Whose::new(writer.into(), *pid, *uid), false)
+            });
+            self.file.write(&self.bytes)?;
+        }
         freed
     }
 

@@ -44,7 +44,7 @@ impl Link {
                 }
                 let is_ours = Reader::first(reply, 1).is_some_and(|value| value.number() != 0);
                 if !is_ours && let Some(arena) = self.arena.take() {
-                    arena.retire(); // Memory will come along with SetupTracing.
+                    arena.give_back(); // Memory will come along with SetupTracing.
                 }
                 self.register()
             }

@@ -122,10 +122,12 @@ impl Link {
                 self.close(at);
             }
         }
-        self.drain_for_long();
+        let is_free = self.drain_for_long();
         ARENA.store(std::ptr::null_mut(), Ordering::Release);
-        if let Some(arena) = self.arena.take() {
-            arena.retire();
+        match self.arena.take() {
+            Some(arena) if is_free => arena.give_back(),
+            Some(arena) => arena.retire(),
+            None => {}
         }
         self.sessions.retain(|session| session.phase != Phase::Drained);
         // The next service has never heard of their writers.
@@ -147,13 +149,14 @@ impl Link {
     }
 
     /// [`drain`](Self::drain), for a while: who is inside is so for nanoseconds, unless it was put to sleep there.
-    fn drain_for_long(&mut self) {
+    fn drain_for_long(&mut self) -> bool {
         for _ in 0..DRAIN_MS {
             if self.drain() {
-                break;
+                return true;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        false
     }
 
     fn tell(&mut self) {

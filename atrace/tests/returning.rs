@@ -1,0 +1,172 @@
+//! A service that goes and comes back, or takes its time: what it costs its producers, and what they say of it.
+
+#![cfg(not(no_tracing))]
+
+mod common;
+
+#[allow(unsafe_code, reason = "a process' user is asked for as C does it")]
+mod cases {
+    use std::fs::{self, File};
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use atrace::perfetto::service::{Keep, Report, Service};
+    use atrace::*;
+
+    use crate::common::{self, Place, case, until};
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    fn serve(socket: &Path) -> Service {
+        let _ = fs::remove_file(socket);
+        let file = tempfile::tempfile().unwrap();
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        Service::start(UnixListener::bind(socket).unwrap(), user, Keep::File { file, max: None }).unwrap()
+    }
+
+    /// Addresses and memory of this process, in KiB.
+    fn size() -> [u64; 2] {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        ["VmSize:", "VmRSS:"].map(|name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        })
+    }
+
+    /// Each time threads write into its memory until it is gone.
+    #[test]
+    fn a_service_that_comes_back_again_and_again_costs_no_memory() {
+        const WARM_UP: u32 = 5;
+        let times = if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 1000 } else { 20 };
+        let name = case!({
+            perfetto::connect();
+            let is_over = AtomicBool::new(false);
+            let times: u32 = std::env::var("TIMES").unwrap().parse().unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        while !is_over.load(Ordering::Relaxed) {
+                            for _ in 0..200 {
+                                drop(begin_scoped_event(TAG, "a slice of a thread that does not look up"));
+                            }
+                            std::thread::sleep(Duration::from_micros(500));
+                        }
+                    });
+                }
+                for time in 0..WARM_UP + times {
+                    until("it is there", || {
+                        let status = perfetto::status();
+                        status.is_connected() && status.sessions() == 1
+                    });
+                    until("it is gone", || !perfetto::status().is_connected());
+                    if time == WARM_UP - 1 || time == WARM_UP + times - 1 {
+                        let [addresses, memory] = size();
+                        println!("ADDRESSES {addresses}\nMEMORY {memory}");
+                    }
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let mut command = place.command(&name);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("TIMES", times.to_string());
+        let mut service = serve(&socket);
+        let producer = command.spawn().unwrap();
+        for time in 1..=WARM_UP + times {
+            until("it writes", || service.events() > 1000);
+            let Report { cut_off, counts, .. } = service.finish();
+            assert!(cut_off.is_empty() && counts.invalid == 0, "{cut_off:?} {counts:?}");
+            if time == WARM_UP + times {
+                break;
+            }
+            service = serve(&socket);
+        }
+        let ran = common::end_of(producer);
+        assert!(ran.status.success(), "{ran:?}");
+        for what in ["ADDRESSES", "MEMORY"] {
+            let kib: Vec<i64> = ran.said(what).iter().map(|kib| kib.parse().unwrap()).collect();
+            let [before, after] = kib[..] else { panic!("{ran:?}") };
+            println!("{what}: {before} KiB, after {times} more services {after} KiB");
+            // The memory that is shared with one of them is a mebibyte.
+            assert!(after - before < 1024, "{ran:?}");
+        }
+    }
+
+    /// Again and again a process records itself.
+    #[test]
+    fn recordings_use_their_memory_again() {
+        let name = case!({
+            let record = || {
+                let directory = tempfile::tempdir().unwrap();
+                let recording = perfetto::record_to(directory.path().join("trace")).unwrap();
+                atrace_instant(TAG, "recorded");
+                recording.finish().unwrap();
+            };
+            (0..5).for_each(|_| record());
+            println!("ADDRESSES {}", size()[0]);
+            (0..20).for_each(|_| record());
+            println!("ADDRESSES {}", size()[0]);
+        });
+        let ran = Place::file().run(&name);
+        let kib: Vec<i64> = ran.said("ADDRESSES").iter().map(|kib| kib.parse().unwrap()).collect();
+        // Each has four mebibytes.
+        assert!(kib[1] - kib[0] < 4096, "{ran:?}");
+    }
+
+    /// What the doctor and `atrace status` find.
+    #[test]
+    fn the_state_page_says_how_the_connection_stands() {
+        let name = case!({
+            perfetto::connect();
+            // Until it is killed, or its test was.
+            std::thread::sleep(Duration::from_secs(60));
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let mut command = place.command(&name);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
+        let mut producer = command.spawn().unwrap();
+        let says = |what: &str| {
+            let page = || doctor::standing(producer.id(), &mut Duration::from_secs(10)).unwrap_or_default();
+            until(&format!("its page says {what}"), || page().contains(what));
+        };
+        says("No such file or directory");
+        drop(UnixListener::bind(&socket).unwrap());
+        says("Connection refused");
+        let service = serve(&socket);
+        says("connected, 1 sessions");
+        service.finish();
+        says("Connection refused");
+        producer.kill().unwrap();
+        producer.wait().unwrap();
+    }
+
+    /// A first event waits for who was asked for alone, as a short program would else leave an empty trace.
+    #[test]
+    fn a_service_that_takes_its_time_is_waited_for() {
+        let name = case!({
+            atrace_instant(TAG, "first");
+            println!("STATUS {}", perfetto::status());
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let path = place.path("trace");
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        let mut command = place.command(&name);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("ATRACE_BACKEND", "perfetto");
+        let producer = command.spawn().unwrap();
+        // Its connection waits to be accepted.
+        std::thread::sleep(Duration::from_millis(300));
+        let keep = Keep::File { file: File::create(&path).unwrap(), max: None };
+        let service = Service::start(listener, user, keep).unwrap();
+        let ran = common::end_of(producer);
+        assert!(ran.said("STATUS")[0].contains("connected, 1 sessions"), "{ran:?}");
+        assert_eq!(service.finish().counts.events, 1);
+    }
+}
