@@ -38,6 +38,7 @@
 //! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `perfetto` (its service alone), `none` |
 //! | `ATRACE_MARKER` | a path, or `fd:N:DEV:INO`: the inherited descriptor N, which must be the file with that device and inode. Files of tracefs, regular files and character devices only |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
+//! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service: 64 to 32768, 1024 by default. What a program writes within 10 ms and more has to fit, or events are lost |
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
 //! On a host a process that traces publishes what it found, its *state*, in a memory file (`memfd_create`) of

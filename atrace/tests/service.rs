@@ -508,6 +508,35 @@ mod cases {
     }
 
     #[test]
+    fn the_memory_is_as_large_as_the_environment_says() {
+        let name = case!({
+            let shared = || {
+                let maps = fs::read_to_string("/proc/self/maps").unwrap();
+                let line = maps.lines().find(|line| line.contains("memfd:atrace-perfetto"))?;
+                let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+                let [from, to] = [from, to].map(|place| u64::from_str_radix(place, 16).unwrap());
+                Some((to - from) / 1024)
+            };
+            atrace::perfetto::connect();
+            until("it is connected, or can't be", || {
+                let said = atrace::perfetto::status().to_string();
+                said.contains("ATRACE_SHMEM_KB") || atrace_is_tag_enabled(TAG)
+            });
+            println!("SHARED {:?} {}", shared(), atrace::perfetto::status());
+        });
+        let place = Place::new();
+        for (said, is) in [("", "Some(1024)"), ("64", "Some(64)"), ("32768", "Some(32768)")] {
+            let ran = end(place.run(&name, &["-f"]).env("ATRACE_SHMEM_KB", said));
+            assert!(ran.said("SHARED")[0].starts_with(is), "{said}: {ran:?}");
+        }
+        for said in ["4M", "63", "32769", "-1", "99999999999"] {
+            let ran = end(place.run(&name, &["-f"]).env("ATRACE_SHMEM_KB", said));
+            let why = "None Perfetto's service: ATRACE_SHMEM_KB is no number from 64 to 32768";
+            assert!(ran.said("SHARED")[0].starts_with(why), "{said}: {ran:?}");
+        }
+    }
+
+    #[test]
     fn why_nothing_was_recorded_is_said() {
         let name = case!({});
         let place = Place::new();

@@ -24,6 +24,8 @@ pub(crate) enum Gone {
     Unable,
     /// It wants memory that can shrink, or of pages that are not ours.
     Memory(i32),
+    /// `ATRACE_SHMEM_KB` is no size.
+    Size,
 }
 
 impl From<Malformed> for Gone {
@@ -46,6 +48,7 @@ impl Standing {
             Self::Gone(Gone::Malformed) => (7, 0),
             Self::Gone(Gone::Unable) => (8, 0),
             Self::Gone(Gone::Memory(code)) => (9, code as u32),
+            Self::Gone(Gone::Size) => (10, 0),
         };
         (kind << 32) | number as u64
     }
@@ -63,6 +66,7 @@ impl Standing {
             7 => Self::Gone(Gone::Malformed),
             8 => Self::Gone(Gone::Unable),
             9 => Self::Gone(Gone::Memory(number as i32)),
+            10 => Self::Gone(Gone::Size),
             _ => Self::Apart,
         }
     }
@@ -82,6 +86,7 @@ impl std::fmt::Display for Standing {
             Self::Gone(Gone::Malformed) => f.write_str("what it said made no sense"),
             Self::Gone(Gone::Unable) => f.write_str("it lacks what is needed"),
             Self::Gone(Gone::Memory(code)) => write!(f, "no memory to share: {}", error(code)),
+            Self::Gone(Gone::Size) => f.write_str("ATRACE_SHMEM_KB is no number from 64 to 32768"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The greeting: which methods the service has, whose memory is used, and what this process has to offer.
 
+use std::ffi::OsStr;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
 
@@ -10,9 +11,16 @@ use atrace_sys::perfetto::wire::{self, Body, Command};
 use atrace_sys::process;
 
 use super::requests::{COMMANDS, COMMIT, INITIALIZE, METHODS, REGISTER, SYNC};
-use super::{ARENA, Link, PAGES};
+use super::{ARENA, Link};
 use crate::perfetto::category;
 use crate::perfetto::standing::{Gone, Standing};
+
+/// How many pages the shared memory has: 1 MiB, where the environment does not say how many KiB. What is never written costs
+/// nothing.
+fn pages(kib: Option<&OsStr>) -> Option<u32> {
+    let kib = kib.map_or(Some(1024), |kib| kib.to_str()?.parse().ok())?;
+    (64..=32 << 10).contains(&kib).then_some(kib * 1024 / abi::PAGE as u32)
+}
 
 impl Link {
     pub(super) fn introduce(&mut self) -> Result<(), Gone> {
@@ -62,11 +70,12 @@ impl Link {
     }
 
     fn initialize(&mut self) -> Result<(), Gone> {
-        let (arena, file) = Arena::make(PAGES).map_err(Gone::Memory)?;
+        let pages = pages(process::variable("ATRACE_SHMEM_KB").as_deref()).ok_or(Gone::Size)?;
+        let (arena, file) = Arena::make(pages).map_err(Gone::Memory)?;
         self.use_arena(arena);
         self.initialize = process::with_argv0(|name| {
             let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
-            let size = (PAGES as usize * abi::PAGE) as u64;
+            let size = u64::from(pages) * abi::PAGE as u64;
             self.invoke(INITIALIZE, true, |arguments| {
                 arguments.number(1, abi::PAGE as u64).number(2, size).bytes(3, &name[..name.len().min(255)]);
                 // smb_scraping_mode: enabled; producer_provided_shmem; sdk_version

@@ -25,8 +25,6 @@ use self::sessions::Session;
 use super::standing::{Gone, Standing};
 use super::writer::{self, POOL};
 
-/// The memory that is shared: 1 MiB, of which what is never written costs nothing.
-const PAGES: u32 = 128;
 const SHORTEST: Duration = Duration::from_millis(4);
 const LONGEST: Duration = Duration::from_secs(1);
 const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
