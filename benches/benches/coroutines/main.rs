@@ -17,10 +17,11 @@
 //! Traced, a task has a span: entered around what a thread or the loop computes; with `.instrument` for
 //! futures, so that each resume enters and leaves it, and so does dropping it.
 
+use std::io;
 use std::process::ExitCode;
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{self, Case, Fixture, Results, Tracing, Workload, Wrong};
 use atrace_benches::table::Table;
 use cc_bench::coroutines::NOTHING;
 
@@ -164,6 +165,10 @@ impl Workload for Coroutines {
         let nothing = [false, true].map(|one_core| Place { fibonacci: None, one_core });
         let places = Place::all().chain(nothing);
         places.flat_map(|place| Runner::ALL.map(|runner| tasks::case::<T>(runner, place))).collect()
+    }
+
+    fn fixture() -> io::Result<Fixture> {
+        Ok(Fixture::default().with_room())
     }
 
     fn seconds() -> u64 {

@@ -19,12 +19,13 @@ mod team;
 
 use std::cell::RefCell;
 use std::hint::black_box;
+use std::io;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Instant;
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Done, Mode, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{self, Case, Done, Fixture, Mode, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::Judged;
 use atrace_benches::table::Table;
 use atrace_subscriber::live;
@@ -141,6 +142,10 @@ impl<T: Tracing> Beside<T> {
 
 impl Workload for Live {
     const NAME: &'static str = "live";
+
+    fn fixture() -> io::Result<Fixture> {
+        Ok(Fixture::default().with_room())
+    }
 
     fn cases<T: Tracing>() -> Vec<Case> {
         let beside = Rc::new(RefCell::new(Beside::<T>::Nothing));

@@ -22,6 +22,7 @@
 //! An instrumented future enters its span for each poll and once more when it is dropped.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Done, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{self, Case, Done, Fixture, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
@@ -82,6 +83,10 @@ impl Workload for Suspension {
         cases.extend(own::<T, Inline>());
         cases.extend(own::<T, Boxed>());
         cases
+    }
+
+    fn fixture() -> io::Result<Fixture> {
+        Ok(Fixture::default().with_room())
     }
 
     fn tables(results: &Results) -> Vec<Table> {

@@ -179,6 +179,12 @@ impl Fixture {
         Self { env: Vec::new(), _kept: Some(Box::new(kept)) }
     }
 
+    /// Has room for what a slice writes, in the memory that is shared with a reader of Perfetto's way: that reads every 4 ms.
+    #[must_use]
+    pub fn with_room(self) -> Self {
+        self.with_env("ATRACE_SHMEM_KB", "16384")
+    }
+
     /// Sets an environment variable of the modes' processes.
     #[must_use]
     pub fn with_env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
