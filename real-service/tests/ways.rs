@@ -2,14 +2,19 @@
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "a program that forks")]
 
-use std::sync::mpsc;
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use atrace::{AtraceTag, SinkKind, Slice, atrace_begin, atrace_end, atrace_instant, control, perfetto};
 use atrace_real_service::{Config, Session, Setup, is_program, place, step, until, wait_for};
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber, Way};
 use atrace_sys::properties::Properties;
-use tracing::{Level, enabled, info, info_span};
+use tracing::callsite::{Callsite, Identifier};
+use tracing::field::FieldSet;
+use tracing::metadata::Kind;
+use tracing::subscriber::Interest;
+use tracing::{Level, Metadata, enabled, info, info_span};
 use tracing_subscriber::prelude::*;
 
 /// Sets the property that has these tags prefer Perfetto's way.
@@ -220,6 +225,126 @@ fn watches_follow_sessions() {
             session.stop();
         }
         assert!(child.wait().unwrap().success());
+    }
+}
+
+/// A callsite that has every answer that it is told.
+#[derive(Default)]
+struct Told {
+    metadata: OnceLock<Metadata<'static>>,
+    answers: Mutex<Vec<Answer>>,
+}
+
+/// Whether events are wanted, on which thread that was said, and when.
+#[derive(Clone, Copy)]
+struct Answer {
+    is_on: bool,
+    by: ThreadId,
+    at: Instant,
+}
+
+impl Callsite for Told {
+    fn set_interest(&self, interest: Interest) {
+        let by = std::thread::current().id();
+        let answer = Answer { is_on: !interest.is_never(), by, at: Instant::now() };
+        self.answers.lock().unwrap().push(answer);
+    }
+
+    fn metadata(&self) -> &Metadata<'_> {
+        self.metadata.get().unwrap()
+    }
+}
+
+impl Told {
+    fn register() -> &'static Self {
+        let told: &'static Self = Box::leak(Box::default());
+        let fields = FieldSet::new(&[], Identifier(told));
+        let metadata = Metadata::new("told", "here", Level::INFO, None, None, None, fields, Kind::EVENT);
+        told.metadata.set(metadata).unwrap();
+        tracing_core::callsite::register(told);
+        told
+    }
+
+    /// The answers that differ from the one before.
+    fn changes(&self) -> Vec<Answer> {
+        let mut answers = self.answers.lock().unwrap().clone();
+        answers.dedup_by_key(|answer| answer.is_on);
+        answers
+    }
+}
+
+/// In filter mode a session is one change of what callsites are told, and comes though no thread of the program asks. How long
+/// that takes is said, and not judged, as a busy machine takes what it likes.
+#[test]
+fn callsites_follow_sessions() {
+    const TEST: &str = "callsites_follow_sessions";
+    const STACK: &str = "STACK";
+    const ROUNDS: usize = 20;
+    if is_program(TEST) {
+        perfetto::connect();
+        match &*std::env::var(STACK).unwrap() {
+            "alone" => AtraceSubscriber::default().with_filter().init(),
+            "aosp" => tracing_subscriber::registry().with(AtraceSubscriber::default().with_filter()).init(),
+            _ => {
+                let layer = AtraceLayer::default().with_filter(AtraceFilter::default());
+                tracing_subscriber::registry().with(layer).init();
+            }
+        }
+        let told = Told::register();
+        let mut took = [Vec::new(), Vec::new()];
+        for round in 0..ROUNDS {
+            info!(round, "off");
+            let asked = Instant::now();
+            step(&place(&format!("session {round}?")));
+            while perfetto::status().sessions() == 0 {
+                std::hint::spin_loop();
+            }
+            let known = Instant::now();
+            until("on", || told.changes().len() == 2 * round + 2);
+            let on = told.changes()[2 * round + 1].at;
+            // None at all where the thread that changes it was faster than this one.
+            let since = |from: Instant| on.saturating_duration_since(from);
+            [asked, known].into_iter().zip(&mut took).for_each(|(from, took)| took.push(since(from)));
+            info!(round, "on");
+            step(&place(&format!("stop {round}?")));
+            until("off", || told.changes().len() == 2 * round + 3);
+        }
+        let changes = told.changes();
+        assert_eq!(changes.len(), 2 * ROUNDS + 1);
+        for (number, answer) in changes.iter().enumerate() {
+            assert_eq!(answer.is_on, number % 2 == 1);
+            let is_programs = answer.by == std::thread::current().id();
+            assert_eq!(is_programs, number == 0, "change {number} came of itself, the first of asking");
+        }
+        let [asked, known] = took.map(|mut took| {
+            took.sort();
+            format!("{:?}, at most {:?}", took[ROUNDS / 2], took[ROUNDS - 1])
+        });
+        let took = format!("from asking for a session {asked}; from knowing of it {known}");
+        std::fs::write(place("took"), took).unwrap();
+        return;
+    }
+    for (stack, has_properties) in
+        [("alone", false), ("alone", true), ("layer", false), ("layer", true), ("aosp", true)]
+    {
+        let Some(setup) = Setup::start(TEST) else { return };
+        let mut program = setup.program();
+        if has_properties {
+            std::fs::write(setup.place("marker"), "").unwrap();
+            program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
+            program.env("ATRACE_PROPERTIES", setup.place("properties"));
+        }
+        let mut child = program.env(STACK, stack).spawn().unwrap();
+        for round in 0..ROUNDS {
+            wait_for(&setup.place(&format!("session {round}?")));
+            let session = setup.session();
+            wait_for(&setup.place(&format!("stop {round}?")));
+            let names = session.stop().events().into_iter().filter_map(|event| event.name);
+            assert_eq!(names.collect::<Vec<_>>(), [b"on"]);
+        }
+        assert!(child.wait().unwrap().success());
+        let took = std::fs::read_to_string(setup.place("took")).unwrap();
+        eprintln!("{stack}, properties {has_properties}: callsites are on, {took}");
     }
 }
 
