@@ -1,9 +1,10 @@
 //! The filter for stacks with other layers.
 
-use atrace::AtraceTag;
+use atrace::{AtraceTag, atrace_is_tag_enabled};
 use tracing_core::{Dispatch, Interest, LevelFilter, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter, Layer};
 
+use crate::Way;
 use crate::follow::{Answer, Follower, ORDINARY};
 
 /// Lets spans and events through while a tag is enabled: for one layer of a stack, or, as a layer itself, for
@@ -45,6 +46,7 @@ use crate::follow::{Answer, Follower, ORDINARY};
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]
 pub struct AtraceFilter {
+    tag: AtraceTag,
     follower: Follower,
 }
 
@@ -58,24 +60,30 @@ impl Default for AtraceFilter {
 impl AtraceFilter {
     /// Makes a filter that lets through while `tag` is enabled. Give it the tag of the layer.
     pub fn new(tag: AtraceTag) -> Self {
-        Self { follower: Follower::new(tag) }
+        Self { tag, follower: Follower::new() }
+    }
+
+    /// Lets through while the tag is enabled for this way. Give it the way of the layer, if that has one.
+    #[must_use]
+    pub fn with_way(self, way: Way) -> Self {
+        Self { tag: way.only(self.tag), ..self }
     }
 
     /// Has no thread watch the switch: every span and event asks, which costs some nanoseconds while off.
     #[must_use]
     pub fn without_watch(self) -> Self {
-        Self { follower: Follower::new(self.follower.tag()).without_watch() }
+        Self { follower: Follower::without_watch(), ..self }
     }
 
     fn answer(&self) -> Answer {
         self.follower.follow(&ORDINARY);
-        self.follower.answer()
+        self.follower.answer(self.tag)
     }
 }
 
 impl<S> Filter<S> for AtraceFilter {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        self.follower.is_enabled()
+        atrace_is_tag_enabled(self.tag)
     }
 
     fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
@@ -97,14 +105,14 @@ impl<S: Subscriber> Layer<S> for AtraceFilter {
     }
 
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        self.follower.interest()
+        self.follower.interest(self.tag)
     }
 
     fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        self.follower.is_enabled()
+        atrace_is_tag_enabled(self.tag)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        self.follower.max_level_hint()
+        self.follower.max_level_hint(self.tag)
     }
 }

@@ -1,5 +1,6 @@
 //! The layer for stacks over a registry, and what every layer of this crate has alike.
 
+use atrace::__typed::{only_atrace, only_perfetto};
 use atrace::AtraceTag;
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Event, Subscriber};
@@ -19,8 +20,7 @@ macro_rules! options {
         /// Writes one way only, also while the other one is on.
         ///
         /// Without this each event goes the way that [`atrace`] chooses: to Perfetto's memory where only a session
-        /// asks for it, else to ATrace. Two layers with a way each write every event to both. A
-        /// filter follows either way: while only the other one is on, events are asked about, and not written.
+        /// asks for it, else to ATrace. Two layers with a way each write every event to both.
         #[must_use]
         pub fn with_way(mut self, way: $crate::Way) -> Self {
             self.recorder.set_way(way);
@@ -85,6 +85,16 @@ pub enum Way {
     Atrace,
     /// Perfetto's memory, with types. It needs [`atrace::perfetto::connect`] or a recording.
     Perfetto,
+}
+
+impl Way {
+    /// The tag for events that go this way only.
+    pub(crate) fn only(self, tag: AtraceTag) -> AtraceTag {
+        match self {
+            Self::Atrace => only_atrace(tag),
+            Self::Perfetto => only_perfetto(tag),
+        }
+    }
 }
 
 /// How a span that is shown as an async slice is shown on the threads that enter it.

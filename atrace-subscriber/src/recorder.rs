@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use atrace::__typed::{flow, flow_number, is_used, only_atrace, only_perfetto};
+use atrace::__typed::{flow, flow_number, is_used};
 use atrace::{
     AtraceTag, Enabled, Glance, PreparedTag, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
 };
@@ -48,10 +48,7 @@ impl Recorder {
 
     /// Writes this way only.
     pub(crate) fn set_way(&mut self, way: Way) {
-        self.tag = match way {
-            Way::Atrace => only_atrace(self.tag),
-            Way::Perfetto => only_perfetto(self.tag),
-        };
+        self.tag = way.only(self.tag);
         self.prepared = PreparedTag::new(self.tag);
     }
 

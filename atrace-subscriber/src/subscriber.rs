@@ -76,7 +76,7 @@ impl AtraceSubscriber {
     /// [`without_watch`](Self::without_watch) to have none, and [`after_fork`](crate::after_fork).
     #[must_use]
     pub fn with_filter(mut self) -> Self {
-        self.filter.get_or_insert_with(|| Follower::new(self.recorder.tag));
+        self.filter.get_or_insert_with(Follower::new);
         self
     }
 
@@ -86,7 +86,7 @@ impl AtraceSubscriber {
     /// asks whether the tag is enabled, and is dropped if it is not. That costs some nanoseconds while off.
     #[must_use]
     pub fn without_watch(mut self) -> Self {
-        self.filter = Some(Follower::new(self.recorder.tag).without_watch());
+        self.filter = Some(Follower::without_watch());
         self
     }
 
@@ -102,12 +102,16 @@ impl AtraceSubscriber {
     }
 
     fn interest(&self) -> Interest {
-        self.filter.as_ref().map_or_else(Interest::always, Follower::interest)
+        self.filter.as_ref().map_or_else(Interest::always, |filter| filter.interest(self.recorder.tag))
+    }
+
+    fn level(&self) -> Option<LevelFilter> {
+        self.filter.as_ref().and_then(|filter| filter.max_level_hint(self.recorder.tag))
     }
 
     #[inline]
     fn lets_through(&self) -> bool {
-        self.filter.as_ref().is_none_or(Follower::is_enabled)
+        self.filter.is_none() || self.recorder.is_enabled()
     }
 }
 
@@ -136,7 +140,7 @@ impl Subscriber for AtraceSubscriber {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        self.filter.as_ref().and_then(Follower::max_level_hint)
+        self.level()
     }
 
     #[inline]
@@ -220,7 +224,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceSubscriber {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        self.filter.as_ref().and_then(Follower::max_level_hint)
+        self.level()
     }
 
     record_as_layer!();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
+use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber, Way};
 use common::{Place, ROLES, Role, case, filtered, install_filtered, off_in_each_role, on, settled, until};
 use tracing::callsite::{Callsite, Identifier};
 use tracing::field::FieldSet;
@@ -94,6 +94,63 @@ fn scoped_subscribers_follow_too_alone_and_among_others() {
         let numbers = (0..10).chain(0..10).chain(10..13);
         assert_eq!(texts, numbers.map(|n| format!("I|n = {n}")).collect::<Vec<_>>());
     });
+}
+
+/// What is on for the other way is nothing to it, and hides no switch of its own.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_filter_of_one_way_follows_that_way_alone() {
+    let name = case!({
+        let filtered_by = |way| -> Dispatch {
+            let filter = AtraceFilter::default().with_way(way);
+            let aosp = AtraceSubscriber::default().with_filter().with_way(way);
+            match common::role() {
+                Role::Alone => AtraceSubscriber::default().with_way(way).with_filter().into(),
+                Role::Layer => tracing_subscriber::registry()
+                    .with(AtraceLayer::default().with_way(way).with_filter(filter))
+                    .into(),
+                Role::Aosp => tracing_subscriber::registry().with(aosp).into(),
+            }
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
+        let recorded = |text: &str| {
+            let bytes = std::fs::read(&path).unwrap();
+            bytes.windows(text.len()).any(|window| window == text.as_bytes())
+        };
+        // A rebuild that should not be takes a millisecond.
+        let stays = |on: bool| {
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(LevelFilter::current() != LevelFilter::OFF, on);
+        };
+        {
+            let _default = tracing::dispatcher::set_default(&filtered_by(Way::Perfetto));
+            let by_atrace = on();
+            stays(false);
+            info!("of ATrace only");
+            let recording = atrace::perfetto::record_to(&path).unwrap();
+            settled(true);
+            info!("of both");
+            drop(by_atrace);
+            stays(true);
+            recording.finish().unwrap();
+            settled(false);
+            assert!(recorded("of both") && !recorded("of ATrace only"));
+        }
+        let _default = tracing::dispatcher::set_default(&filtered_by(Way::Atrace));
+        let recording = atrace::perfetto::record_to(&path).unwrap();
+        stays(false);
+        info!("of the recording only");
+        let by_atrace = on();
+        settled(true);
+        info!("of both");
+        recording.finish().unwrap();
+        stays(true);
+        drop(by_atrace);
+        settled(false);
+        assert!(!recorded("of "));
+    });
+    off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|of both"]));
 }
 
 /// The threads of this process with this name.

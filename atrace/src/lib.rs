@@ -197,7 +197,7 @@ pub mod __typed {
     pub use crate::args::{Encoder, FLOW_ROOM, Key, flow};
     pub use crate::callsite::{About, Number, Site};
     pub use crate::perfetto::producer::{flow_number, is_used};
-    pub use crate::way::{only_atrace, only_perfetto};
+    pub use crate::way::{Ways, only_atrace, only_perfetto};
 }
 
 /// For `atrace-subscriber`: a subscriber began, or ceased, to keep what it was told of the tags.

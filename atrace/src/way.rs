@@ -32,6 +32,46 @@ pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
     if producer::can_be_used() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
 }
 
+/// The tags that are enabled, those of each way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ways {
+    atrace: AtraceTag,
+    perfetto: AtraceTag,
+}
+
+/// Each way's tags have half of a word.
+const _: () = assert!(AtraceTag::ValidMask.bits() >> 32 == 0);
+
+impl Ways {
+    pub(crate) const NONE: Self = Self { atrace: AtraceTag::empty(), perfetto: AtraceTag::empty() };
+
+    /// Returns what is enabled now.
+    pub(crate) fn now() -> Self {
+        if refresh::is_disabled() {
+            return Self { atrace: AtraceTag::NotReady, ..Self::NONE };
+        }
+        Self { atrace: refresh::atrace_tags(), perfetto: producer::tags() }
+    }
+
+    /// The tags that are enabled, for whichever way.
+    pub(crate) fn union(self) -> AtraceTag {
+        self.atrace | self.perfetto
+    }
+
+    /// Returns both in one word.
+    pub fn to_word(self) -> u64 {
+        valid(self.perfetto) << 32 | valid(self.atrace)
+    }
+
+    /// Tells whether a tag, perhaps one of one way, is enabled by what a word has.
+    pub fn word_enables(word: u64, tag: AtraceTag) -> bool {
+        let perfetto = if tag.intersects(ONLY_ATRACE) { 0 } else { word >> 32 };
+        let atrace = if tag.intersects(ONLY_PERFETTO) { 0 } else { word };
+        // No tag is above the half of a word.
+        (atrace | perfetto) & valid(tag) != 0
+    }
+}
+
 /// Tells for sure whether `tag` is enabled, after a look at the gate; returns which way its events go.
 #[inline(always)]
 pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Way> {

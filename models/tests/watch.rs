@@ -63,9 +63,10 @@ fn the_last_change_is_told(tell: fn(&Watching)) {
     });
 }
 
-fn call(told: Arc<Told>, tags: u64) {
+fn call(told: Arc<Told>, before: u64, tags: u64) {
     assert!(!told.is_told.swap(true, Ordering::Relaxed), "two at once");
     assert!(told.last.load(Ordering::Relaxed) < tags, "told twice, or out of order");
+    assert_eq!(told.last.load(Ordering::Relaxed), before, "before was not what was told last");
     told.last.store(tags, Ordering::Relaxed);
     told.is_told.store(false, Ordering::Relaxed);
 }
@@ -86,10 +87,10 @@ fn who_leaves_no_word_is_not_heard() {
         state.notifying = true;
         let tags = it.tags.load(Ordering::Acquire);
         if tags != state.last {
-            state.last = tags;
+            let before = std::mem::replace(&mut state.last, tags);
             let told = Arc::clone(&state.callbacks[0].1);
             drop(state);
-            call(told, tags);
+            call(told, before, tags);
             state = it.notifier.0.lock().unwrap();
         }
         state.notifying = false;
@@ -129,7 +130,7 @@ impl Rebuilder {
 
     /// What the watch's thread does.
     fn look(&self, switched: fn(&Self, u64)) {
-        self.notifier.notify(|| self.tags.load(Ordering::Acquire), |(), tags| switched(self, tags));
+        self.notifier.notify(|| self.tags.load(Ordering::Acquire), |(), _, tags| switched(self, tags));
     }
 }
 

@@ -28,8 +28,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::Duration;
 
+use atrace::__typed::Ways;
 use atrace::AtraceTag;
-use atrace::watch::{Watch, on_watching_thread, watch, watch_without_descriptors};
+use atrace::watch::{__watch_ways, Watch, on_watching_thread};
 use atrace_sys::fork::{PerProcess, Turn};
 use atrace_sys::thread::spawn_quiet;
 use tracing_core::dispatcher::{self, WeakDispatch};
@@ -120,9 +121,9 @@ impl OfProcess {
 }
 
 /// For stacks, where layers of others are asked.
-pub(crate) static ORDINARY: Rebuilder = Rebuilder::new(|| watch(|_| ORDINARY.switched()));
+pub(crate) static ORDINARY: Rebuilder = Rebuilder::new(|| __watch_ways(|| ORDINARY.switched(), true));
 /// For subscribers that are alone.
-pub(crate) static DETACHED: Rebuilder = Rebuilder::new(|| watch_without_descriptors(|_| DETACHED.switched()));
+pub(crate) static DETACHED: Rebuilder = Rebuilder::new(|| __watch_ways(|| DETACHED.switched(), false));
 
 impl Rebuilder {
     const fn new(start: fn() -> io::Result<Watch>) -> Self {
@@ -158,7 +159,7 @@ impl Rebuilder {
         if threads.watch.is_none() {
             let watch = (self.start)()?;
             // A callback that comes meanwhile waits for the lock, and knows better.
-            self.questions.switch(watch.tags().bits());
+            self.questions.switch(watch.__ways().to_word());
             threads.watch = Some(watch);
         }
         here.change(&mut threads, |members| members.followers += 1);
@@ -183,7 +184,7 @@ impl Rebuilder {
             // Not what the callback was called with: it may be that of a watch that was dropped while it ran,
             // and the tags of another one, begun since, are newer.
             let Some(watch) = &threads.watch else { return };
-            self.questions.switch(watch.tags().bits());
+            self.questions.switch(watch.__ways().to_word());
         }
         if on_watching_thread() {
             return self.rebuild_and_settle();
@@ -257,7 +258,7 @@ impl Rebuilder {
             return Ok(());
         }
         let watch = (self.start)()?;
-        self.questions.switch(watch.tags().bits());
+        self.questions.switch(watch.__ways().to_word());
         let before = threads.watch.replace(watch);
         drop(threads);
         drop(before);
@@ -296,10 +297,9 @@ pub(crate) enum Answer {
     Ask,
 }
 
-/// One who answers for callsites by the tags that are enabled.
+/// One who answers for callsites by whether a tag is enabled, for its way if it is a tag of one.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    tag: AtraceTag,
     watches: bool,
     rebuilder: OnceLock<&'static Rebuilder>,
 }
@@ -311,17 +311,12 @@ impl std::fmt::Debug for Rebuilder {
 }
 
 impl Follower {
-    pub(crate) const fn new(tag: AtraceTag) -> Self {
-        Self { tag, watches: true, rebuilder: OnceLock::new() }
+    pub(crate) const fn new() -> Self {
+        Self { watches: true, rebuilder: OnceLock::new() }
     }
 
-    pub(crate) fn without_watch(mut self) -> Self {
-        self.watches = false;
-        self
-    }
-
-    pub(crate) fn tag(&self) -> AtraceTag {
-        self.tag
+    pub(crate) const fn without_watch() -> Self {
+        Self { watches: false, rebuilder: OnceLock::new() }
     }
 
     /// Follows the switch from now on, once the rebuilder knows a dispatch. Where no thread can be started, every
@@ -340,28 +335,23 @@ impl Follower {
         }
     }
 
-    pub(crate) fn answer(&self) -> Answer {
+    pub(crate) fn answer(&self, tag: AtraceTag) -> Answer {
         let Some(rebuilder) = self.rebuilder.get() else { return Answer::Ask };
-        let tags = AtraceTag::from_bits_retain(rebuilder.questions.ask(!REBUILDING.get()));
-        if tags.intersects(self.tag & AtraceTag::ValidMask) { Answer::On } else { Answer::Off }
+        let ways = rebuilder.questions.ask(!REBUILDING.get());
+        if Ways::word_enables(ways, tag) { Answer::On } else { Answer::Off }
     }
 
     /// For a callsite of which no one else may be asked in between.
-    pub(crate) fn interest(&self) -> Interest {
-        match self.answer() {
+    pub(crate) fn interest(&self, tag: AtraceTag) -> Interest {
+        match self.answer(tag) {
             Answer::On => Interest::always(),
             Answer::Off => Interest::never(),
             Answer::Ask => Interest::sometimes(),
         }
     }
 
-    pub(crate) fn max_level_hint(&self) -> Option<LevelFilter> {
-        (self.answer() == Answer::Off).then_some(LevelFilter::OFF)
-    }
-
-    #[inline]
-    pub(crate) fn is_enabled(&self) -> bool {
-        atrace::atrace_is_tag_enabled(self.tag)
+    pub(crate) fn max_level_hint(&self, tag: AtraceTag) -> Option<LevelFilter> {
+        (self.answer(tag) == Answer::Off).then_some(LevelFilter::OFF)
     }
 }
 

@@ -197,7 +197,8 @@ fn say(standing: Standing) {
     }
 }
 
-fn changed() {
+/// Sessions want other tags than before, or it stands otherwise.
+pub(super) fn changed() {
     ON_CHANGE.iter().filter_map(OnceRef::get).for_each(|body| body());
 }
 

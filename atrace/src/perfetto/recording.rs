@@ -72,6 +72,7 @@ impl Recording {
         atrace_sys::thread::spawn_quiet("atrace-record", move || {
             let result = Writer::new(file, arena).run(&thread.stop);
             shared.close(OWN_SESSION);
+            producer::changed();
             let rest = result.and_then(|mut writer| writer.finish());
             if rest.is_ok() {
                 arena.give_back()

@@ -26,9 +26,11 @@ use atrace_sys::{process, thread};
 use self::notifier::{Notifier, Registered};
 use crate::perfetto::producer;
 use crate::sink::choice;
+use crate::way::Ways;
 use crate::{AtraceTag, refresh};
 
-type Callback = Arc<dyn Fn(AtraceTag) + Send + Sync>;
+/// Is called with what it was called with last, and what is now.
+type Callback = Arc<dyn Fn(Ways, Ways) + Send + Sync>;
 
 /// Keeps a callback registered; dropping it ends the watch.
 ///
@@ -46,6 +48,12 @@ impl Watch {
     /// A change to other tags will be told, so who begins with these misses none. For the process that began
     /// the watch.
     pub fn tags(&self) -> AtraceTag {
+        self.watchers.notifier.last().union()
+    }
+
+    /// [`tags`](Self::tags), those of each way.
+    #[doc(hidden)]
+    pub fn __ways(&self) -> Ways {
         self.watchers.notifier.last()
     }
 }
@@ -89,7 +97,7 @@ impl Drop for Watch {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn watch(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result<Watch> {
-    ORDINARY.add(Arc::new(callback))
+    ORDINARY.add(Arc::new(with_tags(callback)))
 }
 
 /// [`watch`] on a thread that has no file descriptors, so that it costs the program's other thread less.
@@ -101,7 +109,23 @@ pub fn watch(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result
 ///
 /// When the thread can't be started.
 pub fn watch_without_descriptors(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result<Watch> {
-    DETACHED.add(Arc::new(callback))
+    DETACHED.add(Arc::new(with_tags(callback)))
+}
+
+/// Whoever does not care which way events go is told of less.
+fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(Ways, Ways) {
+    move |before, now| {
+        if before.union() != now.union() {
+            callback(now.union());
+        }
+    }
+}
+
+/// For `atrace-subscriber`: calls `callback` also when tags are enabled for another way than before.
+#[doc(hidden)]
+pub fn __watch_ways(callback: fn(), has_descriptors: bool) -> io::Result<Watch> {
+    let thread = if has_descriptors { &ORDINARY } else { &DETACHED };
+    thread.add(Arc::new(move |_, _| callback()))
 }
 
 thread_local! {
@@ -156,7 +180,7 @@ struct Watchers {
     /// The thread, where no property wakes it.
     sleeper: OnceLock<std::thread::Thread>,
     /// The flag tells the thread to stop.
-    notifier: Notifier<AtraceTag, Callback, Arc<AtomicBool>>,
+    notifier: Notifier<Ways, Callback, Arc<AtomicBool>>,
 }
 
 impl std::fmt::Debug for Watchers {
@@ -170,7 +194,7 @@ impl Watchers {
         let state = Registered {
             callbacks: Vec::new(),
             next_id: 0,
-            last: AtraceTag::empty(),
+            last: Ways::NONE,
             notifying: false,
             again: false,
             thread: None,
@@ -206,7 +230,7 @@ impl Watchers {
             })?;
             Ok(Some(stop))
         };
-        self.notifier.add(callback, refresh::tags(), start).map(|id| Watch { watchers: self, id })
+        self.notifier.add(callback, Ways::now(), start).map(|id| Watch { watchers: self, id })
     }
 
     fn remove(&self, id: u64) {
@@ -260,10 +284,10 @@ impl Watchers {
 
     /// Calls back if the tags are not those told last.
     fn deliver(&self) {
-        self.notifier.notify(refresh::tags, |callback, tags| {
+        self.notifier.notify(Ways::now, |callback, before, now| {
             // Reported by the panic hook; the other watches must not suffer for it. The callback may be
             // dropped here, and so may panic twice; what it throws may do so once more.
-            let called = catch_unwind(AssertUnwindSafe(move || callback(tags)));
+            let called = catch_unwind(AssertUnwindSafe(move || callback(before, now)));
             if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(called))) {
                 std::mem::forget(another);
             }

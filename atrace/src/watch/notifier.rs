@@ -61,8 +61,8 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         (callback, thread)
     }
 
-    /// Calls the callbacks with what is `now`, by `call`, if it is not what they were called with last.
-    pub(super) fn notify(&self, now: impl Fn() -> T, call: impl Fn(C, T)) {
+    /// Calls the callbacks with what they were called with last and what is `now`, by `call`, if the two differ.
+    pub(super) fn notify(&self, now: impl Fn() -> T, call: impl Fn(C, T, T)) {
         let mut state = self.lock();
         state.again = true;
         if state.notifying {
@@ -74,11 +74,11 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
             if now == state.last {
                 continue;
             }
-            state.last = now;
+            let before = std::mem::replace(&mut state.last, now);
             let callbacks: Vec<C> = state.callbacks.iter().map(|(_, callback)| callback.clone()).collect();
             drop(state);
             for callback in callbacks {
-                call(callback, now);
+                call(callback, before, now);
             }
             state = self.lock();
             state.again = true; // What changed while they were called is found now.
