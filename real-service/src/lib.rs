@@ -13,4 +13,4 @@ mod trace;
 pub use consumer::{Config, Session};
 pub use service::{Service, program};
 pub use setup::{Setup, is_program, place, step, until, wait_for};
-pub use trace::{Event, Losses, Trace, processed};
+pub use trace::{Event, Losses, Trace, WRONG, processed};

@@ -41,6 +41,13 @@ pub struct Event {
     pub place: Option<(String, u64)>,
 }
 
+impl Event {
+    /// What it is called, as text; `end` if it has no name.
+    pub fn name(&self) -> String {
+        self.name.as_deref().map_or("end".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
+    }
+}
+
 /// How often a trace says that something was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
@@ -234,6 +241,10 @@ impl Trace {
         std::fs::write(path, bytes)
     }
 }
+
+/// Asks Perfetto's trace processor what is wrong in a trace, and what is lost.
+pub const WRONG: &str =
+    "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
 
 /// What Perfetto's trace processor answers, a line for each statement; None, said so, where it was not fetched.
 ///

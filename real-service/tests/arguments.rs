@@ -6,14 +6,9 @@ use atrace::{
     atrace_end, atrace_instant_args, atrace_instant_for_track_args, begin_scoped_event_args, perfetto,
     trace_method, trace_name,
 };
-use atrace_real_service::{Event, Setup, is_program};
+use atrace_real_service::{Setup, WRONG, is_program};
 
 const TAG: AtraceTag = AtraceTag::App;
-const WRONG: &str = "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
-
-fn name(event: &Event) -> String {
-    event.name.as_deref().map_or("end".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
-}
 
 fn method() {
     trace_method!(TAG);
@@ -71,7 +66,7 @@ fn arguments_keep_their_types() {
         ("end".to_owned(), false, vec![], vec![]),
     ];
     let found: Vec<_> =
-        trace.events().into_iter().map(|it| (name(&it), it.is_interned, it.args, it.flows)).collect();
+        trace.events().into_iter().map(|it| (it.name(), it.is_interned, it.args, it.flows)).collect();
     assert_eq!(found, [once.clone(), once].concat());
     let args = "select key, coalesce(string_value, display_value), value_type from args where arg_set_id = \
                 (select arg_set_id from slice where name = 'begin' limit 1) and key like 'debug.%' order by id";
@@ -115,7 +110,7 @@ fn names_are_told_again() {
     let begins = events.iter().filter(|event| event.kind == 1);
     let mut seen = [0; 3];
     for begin in begins {
-        let place = ["first", "second", "third"].iter().position(|known| name(begin) == *known);
+        let place = ["first", "second", "third"].iter().position(|known| begin.name() == *known);
         let place = place.unwrap_or_else(|| panic!("{begin:?}"));
         assert!(begin.is_interned && begin.args.len() == place);
         seen[place] += 1;
@@ -151,7 +146,7 @@ fn more_names_than_numbers() {
     let Some(setup) = Setup::start(ROLE) else { return };
     let trace = setup.traced();
     for event in trace.events() {
-        let found = name(&event);
+        let found = event.name();
         let number: usize = found.strip_prefix("name ").expect(&found).parse().unwrap();
         assert_eq!(event.is_interned, number < 16_384 - 32);
     }

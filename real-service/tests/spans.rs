@@ -5,7 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use atrace::{AtraceTag, Slice, perfetto};
-use atrace_real_service::{Config, Event, Session, Setup, Trace, is_program, place, step, until, wait_for};
+use atrace_real_service::{
+    Config, Event, Session, Setup, Trace, WRONG, is_program, place, step, until, wait_for,
+};
 use atrace_subscriber::{AsyncSpans, AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::{Instrument as _, Span};
 use tracing::{debug, error, info, info_span, span, trace, warn};
@@ -13,16 +15,10 @@ use tracing_core::field::FieldSet;
 use tracing_core::{Callsite, Interest, Kind, Level, Metadata};
 use tracing_subscriber::prelude::*;
 
-const WRONG: &str = "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
-
-fn name(event: &Event) -> String {
-    event.name.as_deref().map_or("end".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
-}
-
 /// An event as a line: what it is, its name, level and arguments.
 fn shown(event: &Event) -> String {
     let kind = ["", "begin", "end", "instant", "counter"][event.kind as usize];
-    let mut line = if event.kind == 2 { kind.to_owned() } else { format!("{kind} {}", name(event)) };
+    let mut line = if event.kind == 2 { kind.to_owned() } else { format!("{kind} {}", event.name()) };
     for (name, value) in &event.args {
         line += &format!(", {name}={value}");
     }
@@ -91,7 +87,7 @@ fn expect(trace: &Trace) {
         assert_eq!(line, expected);
     }
     for event in trace.events() {
-        let (is_end, is_log) = (event.kind == 2 || event.kind == 4, name(&event) == "logged");
+        let (is_end, is_log) = (event.kind == 2 || event.kind == 4, event.name() == "logged");
         let categories =
             if event.kind == 2 { vec![] } else { vec!["app", if is_log { "log" } else { "spans" }] };
         if event.kind == 4 {
@@ -183,7 +179,7 @@ fn polls_are_a_flow_alone() {
     let Some(setup) = Setup::start(ROLE) else { return };
     let trace = setup.traced();
     let of = |wanted: &str| -> Vec<_> {
-        trace.events().into_iter().filter(|it| name(it) == wanted).map(|it| it.flows).collect()
+        trace.events().into_iter().filter(|it| it.name() == wanted).map(|it| it.flows).collect()
     };
     let (first, second) = (of("first"), of("second"));
     assert!(first.len() == 2 && first[0].len() == 1 && first[1] == first[0]);
@@ -385,7 +381,7 @@ fn ten_thousand_callsites() {
     let events = trace.events();
     assert!(events.len() > CALLSITES);
     for event in events {
-        let name = name(&event);
+        let name = event.name();
         let number = name.strip_prefix("event ").expect(&name);
         assert_eq!(event.categories, ["app".to_owned(), format!("target {number}")]);
         assert_eq!(event.place, Some(("made.rs".to_owned(), number.parse().unwrap())));
@@ -517,9 +513,9 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
                 let arguments: Vec<_> = event.args.iter().map(|(name, _)| name.as_str()).collect();
                 // A span that is older than the session has its name alone. A task's may be; of the others, which are
                 // entered at once, the thread's first.
-                let is_task = name(&event) == "task";
+                let is_task = event.name() == "task";
                 let is_whole = match arguments[..] {
-                    ["level"] => is_task || is_first && name(&event) == "waits",
+                    ["level"] => is_task || is_first && event.name() == "waits",
                     ["level", "number", "later"] => is_task,
                     ["level", "number"] => true,
                     _ => false,
