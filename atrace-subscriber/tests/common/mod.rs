@@ -14,13 +14,11 @@
     reason = "each test program uses a part of this"
 )]
 
-use std::cell::RefCell;
-use std::fs::File;
-use std::io::Read as _;
-use std::os::fd::AsRawFd as _;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod cases;
+
+use std::process::{Child, Command};
+use std::time::Duration;
 
 use atrace::control::Control;
 use atrace::tracefs::Instance;
@@ -29,26 +27,9 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Dispatch, Level, enabled};
 use tracing_subscriber::prelude::*;
 
-const CASE: &str = "SUBSCRIBER_TEST_CASE";
-const ROLE: &str = "SUBSCRIBER_TEST_ROLE";
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) use self::cases::{case, is_case, name_of, until};
 
-/// Runs the block as the case of this test, in the process that is to be it; else is the name of the test.
-macro_rules! case {
-    ($case:block) => {{
-        fn here() {}
-        let name = $crate::common::name_of(&here);
-        if $crate::common::is_case(&name) {
-            #[allow(unreachable_code, clippy::unused_unit)]
-            {
-                $case;
-                return;
-            }
-        }
-        name
-    }};
-}
-pub(crate) use case;
+const ROLE: &str = "SUBSCRIBER_TEST_ROLE";
 
 /// Installs the subscriber in the role that the case is to play, with these options.
 macro_rules! install {
@@ -88,79 +69,33 @@ pub fn role() -> Role {
     ROLES.into_iter().find(|it| format!("{it:?}") == role).unwrap_or(Role::Alone)
 }
 
-pub fn name_of<T>(_: &T) -> String {
-    let path = std::any::type_name::<T>();
-    let path = path.rsplit_once("::").map_or(path, |(path, _)| path);
-    path.split_once("::").map_or(path, |(_, path)| path).to_owned()
-}
-
-pub fn is_case(name: &str) -> bool {
-    std::env::var_os(CASE).is_some_and(|case| case == name)
-}
-
 /// A ring buffer and a property store, which go when it is dropped.
-pub struct Place {
-    directory: tempfile::TempDir,
-    instance: Instance,
-    _turn: Option<Arc<File>>,
-}
-
-/// The lock of Android's one store, until all places of this thread are gone. A case has that of its test.
-#[allow(unsafe_code, reason = "a file is locked as C does it")]
-fn turn() -> Option<Arc<File>> {
-    thread_local!(static TURN: RefCell<Weak<File>> = const { RefCell::new(Weak::new()) });
-    if cfg!(not(target_os = "android")) || std::env::var_os(CASE).is_some() {
-        return None;
-    }
-    let lock = || {
-        let path = std::env::temp_dir().join("atrace-tests.lock");
-        let file = File::options().create(true).append(true).read(true).open(path).unwrap();
-        // SAFETY: an open descriptor.
-        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
-        Arc::new(file)
-    };
-    TURN.with_borrow_mut(|turn| {
-        let file = turn.upgrade().unwrap_or_else(lock);
-        *turn = Arc::downgrade(&file);
-        Some(file)
-    })
-}
+pub struct Place(cases::Place);
 
 impl Place {
     pub fn new(test: &str) -> Option<Self> {
-        match Instance::create("atrace-subscriber-test") {
-            Ok(instance) => {
-                instance.set_buffer_kb(8192).unwrap();
-                Some(Self { directory: tempfile::tempdir().unwrap(), instance, _turn: turn() })
-            }
-            Err(reason) => {
-                eprintln!("skipped {test}: {reason}");
-                None
-            }
-        }
+        let place = cases::Place::kernel(test)?;
+        place.instance().set_buffer_kb(8192).unwrap();
+        Some(Self(place))
     }
 
     /// Has all processes of this store trace.
     pub fn on(self) -> Self {
-        self.control().enable("*").unwrap().keep();
-        self
+        Self(self.0.on())
     }
 
     pub fn control(&self) -> Control {
-        match cfg!(target_os = "android") {
-            true => Control::open().unwrap(),
-            false => Control::open_path(&self.directory.path().join("properties")).unwrap(),
-        }
+        self.0.control()
     }
 
     pub fn instance(&self) -> &Instance {
-        &self.instance
+        self.0.instance()
     }
 
     /// The messages, in order, by whom they are from. Fails if the kernel lost any.
     pub fn messages(&self) -> Vec<Message> {
-        assert_eq!(self.instance.stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
-        self.instance
+        assert_eq!(self.instance().stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
+        self.instance()
             .markers()
             .unwrap()
             .map(|marker| {
@@ -180,43 +115,20 @@ impl Place {
     }
 
     pub fn command(&self, case: &str, role: Role) -> Command {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        for (name, _) in
-            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ATRACE_"))
-        {
-            command.env_remove(name);
-        }
-        command
-            .args([case, "--exact", "--nocapture", "--test-threads=1"])
-            .env(CASE, case)
-            .env(ROLE, format!("{role:?}"))
-            .env("ATRACE_MARKER", self.instance.marker_path())
-            .env("ATRACE_PROPERTIES", self.directory.path().join("properties"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        let mut command = self.0.command(case);
+        command.env(ROLE, format!("{role:?}"));
         command
     }
 
     /// Runs the case, which must succeed; returns what it said.
     pub fn run(&self, case: &str, role: Role) -> String {
-        let (success, said) = end_of(self.command(case, role).spawn().unwrap());
-        assert!(success, "{said}");
-        assert!(said.contains("1 passed"), "the case was not found:\n{said}");
-        said
+        said(&cases::run(&mut self.command(case, role)))
     }
 }
 
-/// A store is not removed with its directory where it is the system's: the next test finds it as if it were new.
-impl Drop for Place {
-    fn drop(&mut self) {
-        if cfg!(target_os = "android") {
-            let control = self.control();
-            for pattern in control.patterns() {
-                control.disable(&pattern).unwrap().keep();
-            }
-        }
-    }
+/// All that a case said.
+fn said(ran: &cases::Ran) -> String {
+    format!("{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr)
 }
 
 /// Runs the case in every role, each with tracing on and a place of its own, and looks at what it wrote.
@@ -251,32 +163,9 @@ pub struct Message {
 }
 
 /// Waits for a process: whether it succeeded, and all that it said.
-pub fn end_of(mut child: Child) -> (bool, String) {
-    let stdout = child.stdout.take().unwrap();
-    let stderr = child.stderr.take().unwrap();
-    let read = |mut pipe: Box<dyn std::io::Read + Send>| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let _ = pipe.read_to_end(&mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    };
-    let (stdout, stderr) = (read(Box::new(stdout)), read(Box::new(stderr)));
-    let start = Instant::now();
-    let mut hung = false;
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > PATIENCE {
-            hung = true;
-            child.kill().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
-    let said = format!("{:?}\n{}\n{}", status, stdout.join().unwrap(), stderr.join().unwrap());
-    assert!(!hung, "the case hung:\n{said}");
-    (status.success(), said)
+pub fn end_of(child: Child) -> (bool, String) {
+    let ran = cases::end_of(child);
+    (ran.status.success(), said(&ran))
 }
 
 /// The subscriber in filter mode, in the role that the case is to play.
@@ -299,16 +188,6 @@ pub fn settled(on: bool) -> Duration {
     until("the caches follow", || {
         enabled!(Level::TRACE) == on && (LevelFilter::current() == LevelFilter::OFF) != on
     })
-}
-
-/// Waits until it is so.
-pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    start.elapsed()
 }
 
 /// Switches this process on, until the returned value is dropped.

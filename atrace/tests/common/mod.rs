@@ -279,13 +279,14 @@ pub fn end_of(mut child: Child) -> Ran {
     ran
 }
 
-/// Waits until it is so. That it takes long is no failure; that it never comes is.
-pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+/// Waits until it is so, and says how long. That it takes long is no failure; that it never comes is.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !so() {
         assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_micros(500));
+        std::thread::sleep(Duration::from_micros(100));
     }
+    start.elapsed()
 }
 
 /// The properties that the calling process follows.
