@@ -80,6 +80,8 @@ const LEFT_OUT_ROOM: usize = 24;
 const HEAD_ROOM: usize = 32;
 /// The longest text of a value.
 const VALUE_MAX: usize = 1000;
+/// The longest text of an event by Perfetto's way: it has room in a chunk beside all that stands at its start.
+pub(crate) const TEXT_MAX: usize = 6 << 10;
 /// The longest name of an argument.
 pub(crate) const NAME_MAX: usize = 64;
 /// Ends a text that was cut.

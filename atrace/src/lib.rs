@@ -146,6 +146,7 @@ mod enabled;
 mod events;
 mod flags;
 mod gate;
+mod hash;
 mod message;
 mod panics;
 #[cfg_attr(any(no_tracing, not(feature = "perfetto")), path = "no_perfetto.rs")]

@@ -193,10 +193,6 @@ pub(crate) mod producer {
         false
     }
 
-    pub(crate) const fn hash(_: &str) -> u64 {
-        0
-    }
-
     pub(crate) fn counter(_: u64, _: &str, _: u64, _: i64) -> bool {
         false
     }

@@ -24,7 +24,7 @@ use atrace_sys::state::{self, Text};
 
 use crate::AtraceTag;
 use crate::gate;
-use crate::perfetto::{self, producer};
+use crate::perfetto::{producer, status};
 use crate::sink::choice;
 
 /// The serial and the tags that were published last, for while the gate is claimed. `NotReady` does not fit: it
@@ -82,7 +82,7 @@ pub(crate) fn describe(text: &mut Text<'_>) {
         text.line("filters", filters);
     }
     if producer::is_used() {
-        text.line("perfetto", perfetto::status());
+        text.line("perfetto", status());
     }
     choice::present().describe(text);
 }

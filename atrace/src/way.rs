@@ -5,6 +5,7 @@
 
 use crate::AtraceTag;
 use crate::gate::Glance;
+use crate::hash;
 use crate::message::{Kind, Message, NameWriter};
 use crate::perfetto::producer::{self, Amount, Row, Type};
 use crate::refresh;
@@ -162,7 +163,7 @@ fn emit_any(
     let is_written = match (way, kind) {
         (Way::Perfetto, Kind::Int(value) | Kind::Int64(value)) => {
             let name = name.unwrap_or_default();
-            producer::counter(valid(tag), name, producer::hash(name), value)
+            producer::counter(valid(tag), name, hash::of_name(name), value)
         }
         _ => way.write_str(tag, kind, track, name),
     };
@@ -265,7 +266,7 @@ fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&s
         Kind::TrackBegin(cookie) => on(Type::Begin, (Row::Named(cookie), row), name, None),
         Kind::TrackEnd(cookie) => on(Type::End, (Row::Named(cookie), row), None, None),
         Kind::TrackInstant => on(Type::Instant, (Row::Instants, row), name, None),
-        Kind::Int(value) | Kind::Int64(value) => producer::counter(tags, text, producer::hash(text), value),
+        Kind::Int(value) | Kind::Int64(value) => producer::counter(tags, text, hash::of_name(text), value),
     }
 }
 

@@ -9,7 +9,7 @@ mod number;
 use std::sync::atomic::AtomicU32;
 
 use crate::args::Key;
-use crate::perfetto::producer;
+use crate::hash;
 
 pub use self::number::Number;
 pub(crate) use self::number::{BEYOND, FIRST};
@@ -51,7 +51,7 @@ pub struct Name {
 impl Name {
     /// A name with this text.
     pub const fn new(text: &'static str) -> Self {
-        Self { text, number: Number::new(), hash: producer::hash(text) }
+        Self { text, number: Number::new(), hash: hash::of_name(text) }
     }
 }
 

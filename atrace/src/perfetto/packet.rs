@@ -19,8 +19,10 @@ use std::ptr;
 
 use atrace_sys::perfetto::memory::Chunk;
 
+pub(super) use crate::args::TEXT_MAX;
 use crate::args::{NAME_MAX as ARG_NAME_MAX, cut, flow, key_number};
 use crate::callsite::Site;
+use crate::hash::{FACTOR, mix};
 
 /// The longest name of a packet whose lengths have one byte.
 pub(super) const SHORT: usize = 96;
@@ -37,8 +39,6 @@ pub(super) const LONG_ROOM: usize = 160;
 /// The longest texts of a callsite that are told.
 const SITE_NAME_MAX: usize = 512;
 const SITE_TEXT_MAX: usize = 256;
-/// What has room in a chunk beside all that stands at its start.
-pub(super) const TEXT_MAX: usize = 6 << 10;
 
 /// `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -565,46 +565,10 @@ fn spread(track: u64) -> [u8; 8] {
     (each | 0x0080_8080_8080_8080).to_le_bytes()
 }
 
-const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-
-const fn mix(state: u64, word: u64) -> u64 {
-    let product = (state ^ word) as u128 * FACTOR as u128;
-    product as u64 ^ (product >> 64) as u64
-}
-
-/// A number for a text, the same in every process.
-#[inline]
-pub(super) const fn hash(text: &[u8]) -> u64 {
-    let mut state = FACTOR.rotate_left(32) ^ (text.len() as u64).wrapping_mul(FACTOR);
-    let mut rest = text;
-    while let Some((word, behind)) = rest.split_first_chunk::<8>() {
-        state = mix(state, u64::from_le_bytes(*word));
-        rest = behind;
-    }
-    mix(state, last_word(text))
-}
-
-/// A number for a text of this [`hash`]; `seed` tells apart what has the same text.
+/// A number for a text of this [hash](crate::hash); `seed` tells apart what has the same text.
 #[inline(always)]
 pub(super) const fn seeded(seed: u64, hash: u64) -> u64 {
     mix(mix(hash, seed), FACTOR)
-}
-
-/// The last eight bytes of a text, or all of a shorter one: different for two that are as long.
-#[inline(always)]
-const fn last_word(text: &[u8]) -> u64 {
-    if let Some(last) = text.last_chunk::<8>() {
-        u64::from_le_bytes(*last)
-    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
-        (u32::from_le_bytes(*first) as u64) << 32 | u32::from_le_bytes(*last) as u64
-    } else {
-        let (mut word, mut rest) = (0, text);
-        while let Some((byte, behind)) = rest.split_first() {
-            word = word << 8 | *byte as u64;
-            rest = behind;
-        }
-        word
-    }
 }
 
 #[cfg(test)]
@@ -813,6 +777,8 @@ mod tests {
 
     #[test]
     fn texts_have_numbers_of_their_own() {
+        use crate::hash::hash;
+
         let mut texts = vec![&b""[..], b"a", b"b", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
         // Each length, and each byte of them another.
         let others: Vec<Vec<u8>> = (1..20)

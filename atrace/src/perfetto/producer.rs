@@ -21,6 +21,7 @@ use crate::AtraceTag;
 use crate::args as text;
 use crate::callsite::Site;
 use crate::gate::ASK;
+use crate::hash::hash;
 use crate::sink::first;
 
 /// Called when sessions want other tags than before, or the connection stands otherwise, on the socket's thread, where
@@ -140,8 +141,7 @@ pub(super) fn prepare() -> Option<&'static Shared> {
     if PREPARED.swap(this, Ordering::AcqRel) != this {
         let pid = u64::from(process::raw_id());
         let seed = clock::asked();
-        PROCESS_TRACK
-            .store(packet::track(packet::seeded(seed, packet::hash(&pid.to_le_bytes()))), Ordering::Relaxed);
+        PROCESS_TRACK.store(packet::track(packet::seeded(seed, hash(&pid.to_le_bytes()))), Ordering::Relaxed);
         process::with_argv0(|_| ()); // Now, while files may be opened.
         at_fork();
     }
@@ -349,7 +349,7 @@ pub(crate) fn rich_on_track(
 #[inline(never)]
 fn put_on_track(tags: u64, (row, track): (Row, &str), long: &mut Long<'_>, begun: u32) -> bool {
     let (track, parent) = (cut(track), process_track());
-    let number = row.number(parent, packet::hash(track));
+    let number = row.number(parent, hash(track));
     let is_counter = matches!(row, Row::Counter);
     let track = Described { track: number, parent, name: track, is_counter };
     // The end's track was described with its begin.
@@ -374,12 +374,6 @@ impl Row {
     }
 }
 
-/// A number for a name, of which its tracks' are made.
-#[inline]
-pub(crate) const fn hash(name: &str) -> u64 {
-    packet::hash(cut(name))
-}
-
 /// Sets a counter, whose name has this [`hash`].
 #[inline(always)]
 pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
@@ -393,7 +387,7 @@ pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
 #[inline(never)]
 fn slow_counter(writer: &mut Writer, place: &Place, tags: u64, name: &str, value: i64, now: u64) -> bool {
     let (name, parent) = (cut(name), process_track());
-    let number = Row::Counter.number(parent, packet::hash(name));
+    let number = Row::Counter.number(parent, hash(name));
     let track = Some(Described { track: number, parent, name, is_counter: true });
     let amount = Some(Amount::Whole(value));
     let long = Long { track: Some(number), amount, ..Long::new(Type::Counter, tags) };

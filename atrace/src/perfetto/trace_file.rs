@@ -70,7 +70,7 @@ impl TraceFile {
 
     /// How many bytes it has.
     #[allow(dead_code, reason = "the service's, which has limits")]
-    pub(crate) fn written(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.written
     }
 }

@@ -2,8 +2,7 @@
 
 use atrace_sys::perfetto::memory::Arena;
 
-use super::Link;
-use super::requests::{COMMIT, REQUEST_MAX};
+use super::connection::{COMMIT, Link, REQUEST_MAX};
 use crate::perfetto::standing::Gone;
 
 /// As many chunks are named in one frame: each with at most 15 bytes.

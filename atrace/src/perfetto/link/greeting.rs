@@ -10,8 +10,7 @@ use atrace_sys::perfetto::proto::Reader;
 use atrace_sys::perfetto::wire::{self, Body, Command};
 use atrace_sys::process;
 
-use super::requests::{COMMANDS, COMMIT, INITIALIZE, METHODS, REGISTER, SYNC};
-use super::{ARENA, Link};
+use super::connection::{ARENA, COMMANDS, COMMIT, INITIALIZE, Link, METHODS, REGISTER, SYNC};
 use crate::perfetto::category;
 use crate::perfetto::standing::{Gone, Standing};
 

@@ -6,22 +6,18 @@
 //! never. Events never wake it.
 
 mod commits;
+mod connection;
 mod greeting;
 mod requests;
 mod sessions;
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
-use atrace_sys::perfetto::clock::{self, Speed};
-use atrace_sys::perfetto::memory::Arena;
+use atrace_sys::perfetto::clock;
 use atrace_sys::perfetto::pool::Shared;
-use atrace_sys::perfetto::socket::{self, Refused, Socket};
-use atrace_sys::perfetto::wire::Method;
 
-use self::requests::{METHODS, REQUEST_MAX};
-use self::sessions::Session;
+use self::connection::Link;
+pub(super) use self::connection::leave_memory;
 use super::standing::{Gone, Standing};
 use super::writer::{self, POOL};
 
@@ -29,18 +25,6 @@ const SHORTEST: Duration = Duration::from_millis(4);
 const LONGEST: Duration = Duration::from_secs(1);
 const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
 const LAST_BACK_OFF: Duration = Duration::from_secs(30);
-
-/// The last arena, for a child of fork: see [`leave_memory`].
-static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
-
-/// In a child of fork: what threads of the parent write is not written by it. Async-signal-safe.
-pub(super) fn leave_memory() {
-    // SAFETY: null, or a leaked arena.
-    #[expect(unsafe_code, reason = "a handler of fork finds the arena by a pointer")]
-    if let Some(arena) = unsafe { ARENA.load(Ordering::Relaxed).as_ref() } {
-        arena.retire();
-    }
-}
 
 /// The thread's body.
 pub(super) fn run(shared: &'static Shared, say: fn(Standing), changed: fn()) {
@@ -64,60 +48,7 @@ pub(super) fn run(shared: &'static Shared, say: fn(Standing), changed: fn()) {
     }
 }
 
-/// A connection.
-struct Link {
-    shared: &'static Shared,
-    /// Called when sessions want other tags than before.
-    changed: fn(),
-    socket: Socket,
-    /// What was received and is not whole yet.
-    inbox: Vec<u8>,
-    /// What is to be sent.
-    outbox: Vec<u8>,
-    scratch: Box<[u8]>,
-    request: u64,
-    methods: [Option<Method>; METHODS.len()],
-    /// The requests whose replies are waited for.
-    initialize: u64,
-    commands: u64,
-    sync: u64,
-    arena: Option<&'static Arena>,
-    /// A descriptor that came along with something, until it is asked for.
-    received: Option<OwnedFd>,
-    sessions: Vec<Session>,
-    speed: Speed,
-    anchored: u64,
-    is_settled: bool,
-    /// As often are those told again that sessions want other tags.
-    tell_again: u8,
-}
-
 impl Link {
-    fn connect(shared: &'static Shared, changed: fn()) -> Result<Self, Refused> {
-        let (name, trust) = socket::producers();
-        let socket = Socket::connect(&name, trust)?;
-        Ok(Self {
-            shared,
-            changed,
-            socket,
-            inbox: Vec::new(),
-            outbox: Vec::new(),
-            scratch: vec![0; REQUEST_MAX].into_boxed_slice(),
-            request: 0,
-            methods: [None; METHODS.len()],
-            initialize: 0,
-            commands: 0,
-            sync: 0,
-            arena: None,
-            received: None,
-            sessions: Vec::new(),
-            speed: Speed::default(),
-            anchored: 0,
-            is_settled: false,
-            tell_again: 0,
-        })
-    }
-
     /// Does what the service says until it is gone.
     fn serve(&mut self, say: fn(Standing)) -> Gone {
         // The counter's speed is known by the time that a session comes.
@@ -162,14 +93,5 @@ impl Link {
         let is_any = self.commit(None)?;
         self.unregister()?;
         Ok(is_any)
-    }
-
-    fn is_speed_unknown(&self) -> bool {
-        !self.speed.is_known() && clock::asked().wrapping_sub(self.anchored) < 1_000_000_000
-    }
-
-    fn anchor(&mut self) {
-        clock::anchor(&mut self.speed);
-        self.anchored = clock::asked();
     }
 }

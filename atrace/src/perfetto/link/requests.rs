@@ -3,33 +3,9 @@
 use atrace_sys::perfetto::proto::Writer;
 use atrace_sys::perfetto::wire;
 
-use super::Link;
+use super::connection::Link;
 use crate::perfetto::standing::{Gone, Standing};
 
-/// The methods of the service that are used, in the order of [`METHODS`].
-pub(super) const METHODS: [&[u8]; 9] = [
-    b"InitializeConnection",
-    b"RegisterDataSource",
-    b"CommitData",
-    b"GetAsyncCommand",
-    b"RegisterTraceWriter",
-    b"UnregisterTraceWriter",
-    b"NotifyDataSourceStarted",
-    b"NotifyDataSourceStopped",
-    b"Sync",
-];
-pub(super) const INITIALIZE: usize = 0;
-pub(super) const REGISTER: usize = 1;
-pub(super) const COMMIT: usize = 2;
-pub(super) const COMMANDS: usize = 3;
-pub(super) const REGISTER_WRITER: usize = 4;
-pub(super) const UNREGISTER_WRITER: usize = 5;
-pub(super) const STARTED: usize = 6;
-pub(super) const STOPPED: usize = 7;
-pub(super) const SYNC: usize = 8;
-
-/// The longest frame that is sent. Without a session, a connection costs little memory.
-pub(super) const REQUEST_MAX: usize = 4 << 10;
 /// As much is received at once.
 const RECEIVED_MAX: usize = 4 << 10;
 

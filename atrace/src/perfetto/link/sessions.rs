@@ -10,8 +10,7 @@ use atrace_sys::perfetto::pool::{SERVICES, THREADS, writer_number};
 use atrace_sys::perfetto::proto::Reader;
 use atrace_sys::perfetto::wire::Command;
 
-use super::requests::{REGISTER_WRITER, STARTED, STOPPED, UNREGISTER_WRITER};
-use super::{ARENA, Link};
+use super::connection::{ARENA, Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, UNREGISTER_WRITER};
 use crate::perfetto::category;
 use crate::perfetto::standing::Gone;
 use crate::perfetto::writer::{POOL, Writer};
@@ -20,28 +19,6 @@ use crate::perfetto::writer::{POOL, Writer};
 const AHEAD: usize = 64;
 /// How long an ended session waits for threads in the middle of an event.
 const DRAIN_MS: u32 = 50;
-
-/// A session that the service has started.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Session {
-    /// Its place among those of this process.
-    number: usize,
-    /// The service's number.
-    instance: u64,
-    buffer: u32,
-    /// Of the writers of how many threads the service knows.
-    known: usize,
-    phase: Phase,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Open,
-    /// It has ended, perhaps with a thread in the middle of an event.
-    Draining,
-    /// It has ended, and no thread has a chunk of it.
-    Drained,
-}
 
 impl Link {
     pub(super) fn obey(&mut self, command: Command<'_>) -> Result<(), Gone> {

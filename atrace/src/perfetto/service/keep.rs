@@ -105,7 +105,7 @@ impl Kept {
             To::File { file, max } => {
                 let before = self.bytes.len();
                 add(&mut self.bytes, packet, whose, is_after_loss);
-                if file.written() + self.bytes.len() as u64 > *max {
+                if file.size() + self.bytes.len() as u64 > *max {
                     self.bytes.truncate(before);
                     self.ended = Some(Ended::Full);
                 }
