@@ -71,6 +71,7 @@ impl Workload for Known {
         let by_perfetto = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").is_some();
         let more = on && is(if by_perfetto { "more by perfetto" } else { "more" });
         let (messages, death) = (is("messages") && !by_perfetto, is("death") && T::COMPILED_IN);
+        let miscounted = u64::from(is("count"));
         // Past the subscriber, and though tracing is off.
         let loud = (is("loud") && T::COMPILED_IN && !on).then(|| std::env::var_os("ATRACE_MARKER").unwrap());
         let span = Case::new("rust/span", move |n| {
@@ -89,9 +90,9 @@ impl Workload for Known {
             if death {
                 std::process::abort();
             }
-            Ok(Done::new().messages(2 * n + u64::from(messages)).count("spans", n))
+            Ok(Done::new().messages(2 * n + u64::from(messages)).count("spans", n + miscounted))
         });
-        let leak = is("leak") && on;
+        let (leak, long) = (is("leak") && on, if is("time") { 40 } else { 0 });
         let boxes = Case::new("rust/boxes", move |n| {
             for i in 0..n {
                 // What only the instrumented program allocates, and what only the traced one.
@@ -99,7 +100,7 @@ impl Workload for Known {
                 black_box(leak.then(|| Box::new(i)));
                 black_box(Box::new(i));
             }
-            Ok(Done::new().part("two", Duration::from_nanos(500 * n), n).gauge("threads", 3.0))
+            Ok(Done::new().part("two", Duration::from_nanos(n << long), n).gauge("threads", 3.0))
         });
         let (mut runs, result) = (0, is("result"));
         let checked = Case::new("rust/checked", move |n| {
@@ -131,7 +132,7 @@ impl Workload for Known {
             Ok(Done::new().took(Duration::from_nanos(7 * n)).gauge("n", n as f64))
         });
         vec![
-            span,
+            span.has("spans", || 1.0),
             boxes.counted_over(1000),
             checked.beside("chains"),
             uneven.beside("chains"),
@@ -225,6 +226,8 @@ fn tests() {
     };
     fails("result", "rust/checked: 6 times 9 is 42");
     fails("uneven", "mode none, rust/uneven: allocates Counts");
+    fails("count", "rust/span: 100 operations have counted Some(101) spans, there are 100");
+    fails("time", "rust/boxes: in ");
     fails("promise", "a promise that is an exact count is broken");
     fails("hole", "has a hole: known | ");
     fails("leak", "a promise that is an exact count is broken");
@@ -259,8 +262,8 @@ fn tests() {
     let part = row("rust/boxes/two/off");
     // As it was seen; the median is at the reference speed.
     let seen = |row: &row::Row| row.rounds.as_ref().map(|rounds| rounds.at[5]);
-    assert_eq!((seen(part), part.allocs), (Some(500.0), None));
-    assert!(part.above["none"].ns.abs() <= 500.0 * SAME_SPEED, "{part:?}");
+    assert_eq!((seen(part), part.allocs), (Some(1.0), None));
+    assert!(part.above["none"].ns.abs() <= SAME_SPEED, "{part:?}");
     // One without modes has one row, which took what it said.
     let alone: Vec<_> = rows.iter().filter(|row| row.id.starts_with("cc/")).collect();
     assert_eq!((alone.len(), &alone[0].id[..], seen(alone[0])), (1, "cc/alone", Some(7.0)));

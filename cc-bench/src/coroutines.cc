@@ -60,10 +60,12 @@ uint64_t since(Clock::time_point start) {
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-// What the coroutines of a batch take from the heap. One thread runs them all.
+// What the coroutines of a batch take from the heap and give back. One thread runs them all.
 struct Frames {
     uint64_t news = 0;
     uint64_t bytes = 0;
+    uint64_t deletes = 0;
+    uint64_t freed = 0;
 };
 Frames frames;
 
@@ -73,7 +75,11 @@ struct CountedFrame {
         frames.bytes += size;
         return ::operator new(size);
     }
-    static void operator delete(void* frame) { ::operator delete(frame); }
+    static void operator delete(void* frame, std::size_t size) {
+        frames.deletes++;
+        frames.freed += size;
+        ::operator delete(frame);
+    }
 };
 
 // Waits for its first resume, computes, and waits to be destroyed.
@@ -228,6 +234,8 @@ Batch tasks_coroutines(uint32_t fibonacci, uint64_t tasks) {
     batch.destruction = since(start);
     batch.news = frames.news;
     batch.frame_bytes = frames.bytes;
+    batch.deletes = frames.deletes;
+    batch.freed_bytes = frames.freed;
     return batch;
 }
 
@@ -249,6 +257,8 @@ Batch tasks_co_yield(uint32_t fibonacci, uint64_t tasks) {
     batch.destruction = since(start);
     batch.news = frames.news;
     batch.frame_bytes = frames.bytes;
+    batch.deletes = frames.deletes;
+    batch.freed_bytes = frames.freed;
     return batch;
 }
 

@@ -21,7 +21,8 @@ use std::io;
 use std::process::ExitCode;
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Fixture, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{self, Case, Fixture, Golden, Results, Tracing, Workload, Wrong};
+use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::table::Table;
 use cc_bench::coroutines::NOTHING;
 
@@ -178,4 +179,54 @@ impl Workload for Coroutines {
     fn tables(results: &Results) -> Vec<Table> {
         tables::of(results)
     }
+
+    fn derive(results: &mut Results) {
+        for (runner, place) in [Runner::CcCoroutine, Runner::CcYield]
+            .into_iter()
+            .flat_map(|runner| Place::all().map(move |place| (runner, place)))
+        {
+            let resume = |place: Place| format!("{}/resume", place.id(runner));
+            let id = format!("{}/compute", place.id(runner));
+            results.add_difference(id, (&resume(place), "none"), (&resume(place.with_nothing()), "none"));
+        }
+    }
+
+    fn golden() -> Option<Golden> {
+        let cases = |id: &str| id.ends_with("fib_15/one_core") || id.ends_with("nothing/one_core");
+        Some(Golden { cases, profile: |_| (), tables: include_str!("golden.txt") })
+    }
+
+    fn bars(results: &Results) -> Vec<Judged> {
+        let all = [Runner::CcCoroutine, Runner::CcYield, Runner::Future, Runner::Yield];
+        all.into_iter()
+            .flat_map(|runner| Place::all().filter_map(move |place| frame(results, runner, place)))
+            .collect()
+    }
+}
+
+/// Whether all that a task takes from the heap is its frame, and tokio's is the same. `None`: it has not run, or the compiler has
+/// put it elsewhere.
+fn frame(results: &Results, runner: Runner, place: Place) -> Option<Judged> {
+    let row = |runner: Runner| results.row(&place.id(runner), "none");
+    let bytes_of = |runner: Runner| Some(*row(runner)?.counts.get("frame_bytes")?);
+    let (of, bytes) = (row(runner)?, bytes_of(runner)?);
+    let tasks = if runner.is_one_for_all() { place.batch(runner) as f64 } else { 1.0 };
+    // Of C++ only frames are counted.
+    let of_cc = of.counts.get("new").map(|news| (*news, news * bytes));
+    let (blocks, taken) = of_cc.or(of.allocs.zip(of.bytes))?;
+    let (blocks, taken) = (blocks * tasks, taken * tasks);
+    let is_same = runner != Runner::Future || bytes_of(Runner::Tokio).is_none_or(|other| other == bytes);
+    let kept = (blocks - 1.0).abs() < 1e-6 && (taken - bytes).abs() < 1e-6 && is_same;
+    let measured = format!("{blocks} of {taken} B");
+    let asked = format!("1 of {bytes} B");
+    Some(
+        Judged::new(
+            "a task takes its frame from the heap",
+            place.id(runner),
+            measured,
+            asked,
+            Verdict::kept_if(kept),
+        )
+        .exact(),
+    )
 }

@@ -57,7 +57,11 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
             if place.one_core { case } else { case.inexact() }
         }
     };
-    let case = case.batch(place.batch(runner)).counted_over(place.batch(runner));
+    let case = match runner {
+        Runner::CcSequential | Runner::CcThread | Runner::Sequential | Runner::Tokio => case,
+        _ => case.has("resumes", || 1.0),
+    };
+    let case = case.batch(place.batch(runner)).counted_over(2 * place.batch(runner));
     let case = case.beside(format!("{} on {}", runner.id(), place.cores()));
     // It is there for what the program takes without tracing.
     let case = if place.fibonacci.is_none() {
@@ -83,6 +87,14 @@ fn batches(
             place.check(done.sum, batch)?;
             if let Some(resumes) = done.resumes.filter(|&resumes| resumes != batch) {
                 return Err(format!("{resumes} of {batch} tasks ran"));
+            }
+            // Of one task, a reading of the clock may be as long ago as the other.
+            let is_lost = |has: bool, took: Duration| has && took.is_zero() && !runner.is_one_for_all();
+            if is_lost(runner.is_created(), done.creation)
+                || is_lost(true, done.resume)
+                || is_lost(runner.is_destroyed(), done.destruction)
+            {
+                return Err(format!("it took no time: {done:?}"));
             }
             total.resumes = done.resumes.map(|resumes| resumes + total.resumes.unwrap_or(0));
             total.creation += done.creation;
@@ -127,7 +139,7 @@ fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> Result<cc::Batch, 
             sum: done.sum,
             resumes: of_coroutines.then_some(done.resumes),
             // Of one that the compiler has elided, nobody knows how large it would be.
-            frame: (done.news > 0).then(|| done.frame_bytes as f64 / done.news as f64),
+            frame: done.frame(),
             news: of_coroutines.then_some(done.news),
         })
     };

@@ -59,9 +59,9 @@ fn prepare(id: String) -> Prepared {
     }
     // The first sets up what is set up once; it is then that a callsite asks.
     run(1);
-    let before = written();
+    let before = marker_len();
     run(1);
-    let got = written() - before;
+    let got = marker_len() - before;
     assert_eq!(got > 0, on && messages > 0, "{id} wrote {got} bytes; {}", atrace::sink());
     let rust = atrace::atrace_is_tag_enabled(AtraceTag::App);
     assert_eq!((rust, cc_bench::enabled_tags() & AtraceTag::App.bits() != 0), (on, on), "{id}");
@@ -98,8 +98,8 @@ fn nothing_is_lost(prepared: Prepared) -> Prepared {
     prepared
 }
 
-/// How much the sink has got.
-fn written() -> u64 {
+/// How many bytes the sink, a file, has got.
+fn marker_len() -> u64 {
     let sink = PathBuf::from(std::env::var_os("ATRACE_MARKER").expect("the sink is a file"));
     std::fs::metadata(sink).expect("the sink is there").len()
 }

@@ -82,12 +82,12 @@ impl<T: Tracing> Alive<T> {
     /// Starts them, and waits until all wait and the layer, if there is one, knows as many.
     pub(crate) fn new(kind: Kind) -> Result<Self, Wrong> {
         let over = Arc::new(Notify::new());
-        let waiting = Arc::new(AtomicU64::new(0));
-        let failed = Arc::new(AtomicBool::new(false));
+        let [failed, all_wait] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let thread = std::thread::spawn({
-            let (over, waiting, failed) = (Arc::clone(&over), Arc::clone(&waiting), Arc::clone(&failed));
+            let (over, failed, all_wait) = (Arc::clone(&over), Arc::clone(&failed), Arc::clone(&all_wait));
             move || match Builder::new_current_thread().enable_time().build() {
                 Ok(runtime) => runtime.block_on(async {
+                    let waiting = Arc::new(AtomicU64::new(0));
                     for n in 0..kind.tasks() {
                         let waiting = Arc::clone(&waiting);
                         // Of 10,000 delays at least 10 s pass: longer than anybody asks.
@@ -100,6 +100,11 @@ impl<T: Tracing> Alive<T> {
                             || info_span!("task", n),
                         ));
                     }
+                    // While this runs, none of them does: it is inside no span.
+                    while waiting.load(Ordering::Relaxed) < kind.tasks() {
+                        tokio::task::yield_now().await;
+                    }
+                    all_wait.store(true, Ordering::Relaxed);
                     over.notified().await;
                 }),
                 Err(_) => failed.store(true, Ordering::Relaxed),
@@ -108,7 +113,7 @@ impl<T: Tracing> Alive<T> {
         let alive = Self { kind, over, thread: Some(thread), tracing: PhantomData };
         let expected = modes::expected(kind.tasks()).spans;
         let start = Instant::now();
-        while waiting.load(Ordering::Relaxed) < kind.tasks() || live::dump().len() as u64 != expected {
+        while !all_wait.load(Ordering::Relaxed) || live::dump().len() as u64 != expected {
             if failed.load(Ordering::Relaxed) || start.elapsed() > Duration::from_secs(20) {
                 return Err(format!("{} of {expected} spans are alive", live::dump().len()));
             }

@@ -25,7 +25,9 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Done, Fixture, Mode, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{
+    self, Case, Done, Fixture, Golden, Mode, Results, Tracing, Workload, Wrong,
+};
 use atrace_benches::promise::Judged;
 use atrace_benches::table::Table;
 use atrace_subscriber::live;
@@ -184,7 +186,7 @@ impl Workload for Live {
                 }
             });
             // The runtimes' queues grow when they please.
-            cases.push(case.counted_over(1000).inexact().not_in(&modes::BARE));
+            cases.push(case.by_threads(team::THREADS).counted_over(1000).inexact().not_in(&modes::BARE));
         }
         let beside_creation = Rc::clone(&beside);
         let case = Case::new("rust/creation", move |n| {
@@ -212,7 +214,8 @@ impl Workload for Live {
                     done
                 }
             });
-            let case = case.not_in(&modes::EMPTY);
+            let frames = move || if fetch { kind.frames().get().copied().unwrap_or(0) } else { 0 };
+            let case = case.has("frames", move || frames() as f64).not_in(&modes::EMPTY);
             // A task that is inside its span at that moment has a thread to be told.
             cases.push(if kind == Kind::Delays { case.inexact() } else { case });
         }
@@ -229,6 +232,13 @@ impl Workload for Live {
 
     fn tables(results: &Results) -> Vec<Table> {
         report::tables(results)
+    }
+
+    fn golden() -> Option<Golden> {
+        let cases = |id: &str| ["rust/launch", "rust/dump_of_long_delay/fetched"].contains(&id);
+        let golden = Golden { cases, profile: |_| (), tables: include_str!("golden.txt") };
+        // A program with frame pointers has more modes.
+        (!Self::modes().iter().any(|mode| modes::BY_POINTERS.contains(&mode.name()))).then_some(golden)
     }
 
     fn bars(results: &Results) -> Vec<Judged> {

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 use super::Body;
 
-const THREADS: u64 = 2;
+pub(crate) const THREADS: u32 = 2;
 
 /// What is to be done. Nothing in it allocates: what is counted is the work alone.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Team {
             let (work, meet) = (Arc::clone(&work), Arc::clone(&meet));
             std::thread::spawn(move || member(number, &work, &meet, runtime))
         };
-        let threads = (0..THREADS).map(start).collect();
+        let threads = (0..u64::from(THREADS)).map(start).collect();
         Self { work, meet, threads }
     }
 
@@ -76,7 +76,8 @@ fn member(number: u64, work: &Work, meet: &Barrier, runtime: fn() -> Result<Runt
             return;
         }
         let all = work.operations.load(Ordering::Relaxed);
-        let own = all / THREADS + u64::from(number < all % THREADS);
+        let threads = u64::from(THREADS);
+        let own = all / threads + u64::from(number < all % threads);
         let body = *work.body.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         // One that panics must come to the meeting, or everybody waits.

@@ -30,7 +30,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Done, Fixture, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{
+    self, Case, Done, Fixture, Golden, Results, Tracing, Workload, Wrong,
+};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
@@ -93,6 +95,11 @@ impl Workload for Suspension {
         tables(results)
     }
 
+    fn golden() -> Option<Golden> {
+        let cases = |id: &str| ["semaphore", "/8", "boxed"].iter().any(|part| id.contains(part));
+        Some(Golden { cases, profile: |_| (), tables: include_str!("golden.txt") })
+    }
+
     fn bars(results: &Results) -> Vec<Judged> {
         bars(results)
     }
@@ -119,7 +126,8 @@ fn semaphore<T: Tracing, H: Handler>() -> Case {
         let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::new(1)));
         acquires::<T, H, _>(semaphore, move || semaphore.acquire())
     };
-    Case::afresh(semaphore_id(H::NAME), afresh).counted_over(ACQUIRES).one_core().beside("semaphore")
+    let case = Case::afresh(semaphore_id(H::NAME), afresh).counted_over(ACQUIRES).one_core();
+    case.has("polls", || 2.0).beside("semaphore")
 }
 
 /// What an acquire ends with.
@@ -335,7 +343,10 @@ fn own<T: Tracing, H: Handler>() -> [Case; 4] {
         own_case::<H, _>(own_pipeline_id(H::NAME, 0), pipelines::<T, Own<H>, 0>).not_in(&BUT_NONE),
         own_case::<H, _>(own_pipeline_id(H::NAME, 1), pipelines::<T, Own<H>, 1>),
         own_case::<H, _>(own_pipeline_id(H::NAME, 2), pipelines::<T, Own<H>, 2>),
-        own_case::<H, _>(own_units_id(H::NAME), channels::<T, Own<H>>).not_in(&BUT_NONE),
+        // The sender is polled for each unit that it waits with, and to end.
+        own_case::<H, _>(own_units_id(H::NAME), channels::<T, Own<H>>)
+            .has("polls", || 50_001.0)
+            .not_in(&BUT_NONE),
     ]
 }
 

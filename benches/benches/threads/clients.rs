@@ -27,6 +27,17 @@ pub(crate) struct Share {
     pub(crate) took: Duration,
 }
 
+impl Share {
+    /// What all of them took together, and how many operations a second: each one's, added up.
+    pub(crate) fn sum(shares: &[Self]) -> (Duration, f64) {
+        let ran = || shares.iter().filter(|share| share.ops > 0);
+        (
+            ran().map(|share| share.took).sum(),
+            ran().map(|share| share.ops as f64 / share.took.as_secs_f64()).sum(),
+        )
+    }
+}
+
 struct Shared {
     begin: Barrier,
     end: Barrier,

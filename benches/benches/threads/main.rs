@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{child, supervise};
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::instruments::profile::{Sampler, Started, ThreadState};
-use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Results, Tracing, Workload};
+use atrace_benches::instruments::profile::{Sampler, Samples, Started, ThreadState};
+use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Golden, Results, Tracing, Workload};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
@@ -39,7 +39,7 @@ mod clients;
 mod jobs;
 mod operations;
 
-use self::clients::{CLIENTS, roles};
+use self::clients::{CLIENTS, Share, roles};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -145,7 +145,16 @@ impl Workload for Threads {
                 Job::Io(5) => Case::new(setup.id(), operations::of::<T>(setup)),
                 _ => Case::afresh(setup.id(), move || operations::of::<T>(setup)),
             };
-            let case = case.counted_over(setup.counted_over()).slices_of(setup.slice());
+            let case =
+                case.counted_over(setup.counted_over()).slices_of(setup.slice()).by_threads(CLIENTS as u32);
+            let case = match setup {
+                // A span and an event, in a thread that is started for it.
+                Setup { kind: Kind::Kernel, .. } => {
+                    case.has(count::MESSAGES, || 3.0).has(count::STARTED, || 1.0)
+                }
+                Setup { job: Job::Nonio, .. } => case.has(count::MESSAGES, || 5.0).has(count::POLLS, || 1.0),
+                _ => case,
+            };
             match setup {
                 // The runtime keeps a list of sockets to forget, and makes a new one each time that it looks at it.
                 Setup { kind: Kind::Task, job: Job::Io(_) } => case.inexact(),
@@ -178,6 +187,11 @@ impl Workload for Threads {
 
     fn tables(results: &Results) -> Vec<Table> {
         tables(results)
+    }
+
+    fn golden() -> Option<Golden> {
+        let cases = |id: &str| ["rust/threads_kernel_io_5ms", "rust/threads_task_nonio"].contains(&id);
+        Some(Golden { cases, profile: made_up, tables: include_str!("golden.txt") })
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
@@ -224,11 +238,6 @@ const ALL: &str = "all";
 
 /// Looks at the threads of the uninstrumented program, in this process.
 fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
-    let id = setup.id();
-    if let Some((counts, n)) = results.allocated(&id, "none") {
-        results.gauge(&id, "none", count::FREED, counts.freed as f64 / n as f64);
-        results.gauge(&id, "none", count::PEAK, counts.peak as f64);
-    }
     let mut run = operations::of::<Bare>(setup);
     let started_before = Started::count();
     let time = match args {
@@ -254,12 +263,22 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
             break;
         }
     }
-    let samples = sampler.stop()?;
-    let started = Started::count() - started_since;
+    found(setup, results, &sampler.stop()?, [ops, Started::count() - started_since]);
+    Ok(())
+}
+
+/// Adds what so many operations have shown that have started so many threads.
+fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]: [u64; 2]) {
+    let id = setup.id();
+    let allocated = results.allocated(&id, "none");
     let mut gauge = |name: &str, value: f64| results.gauge(&id, "none", name, value);
+    if let Some((counts, n)) = allocated {
+        gauge(count::FREED, counts.freed as f64 / n as f64);
+        gauge(count::PEAK, counts.peak as f64);
+    }
     gauge(count::PROFILED, ops as f64);
     gauge(count::PROFILED_STARTED, started as f64);
-    let Some(alive) = samples.mean_alive() else { return Ok(()) };
+    let Some(alive) = samples.mean_alive() else { return };
     gauge(count::ALIVE, alive);
     gauge(count::ALIVE_MOST, samples.most as f64);
     for state in ThreadState::ALL {
@@ -273,7 +292,21 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
             gauge(&state_name(role, state), samples.part(role, state).unwrap_or(0.0));
         }
     }
-    Ok(())
+}
+
+/// Looks made up, instead.
+fn made_up(results: &mut Results) {
+    let share = |ops, seconds| Share { ops, took: Duration::from_secs(seconds) };
+    assert_eq!(Share::sum(&[share(4, 2), share(6, 3), share(0, 0)]), (Duration::from_secs(5), 4.0));
+    let mut samples = Samples::default();
+    let frame = |name: &str| Some(name.to_owned());
+    samples.add([
+        ("clients", ThreadState::Waiting, frame("futex_do_wait")),
+        ("operations", ThreadState::Running, None),
+        ("operations", ThreadState::TimedWaiting, frame("hrtimer_nanosleep")),
+    ]);
+    samples.add([("clients", ThreadState::Waiting, frame("wait_woken"))]);
+    Setup::all().for_each(|setup| found(setup, results, &samples, [7, 6]));
 }
 
 /// The original's tables, of the program without instrumentation, and what tracing adds.

@@ -74,48 +74,48 @@ impl Team {
             Job::Io(milliseconds) => Duration::from_millis(milliseconds.into()),
         };
         let faults = || minor_faults().map_err(|e| format!("page faults: {e}"));
-        let (faults_before, started_before) = (faults()?, Started::count());
-        let polls_before = self.polls.load(Relaxed);
-        let mut all = n;
+        // What tracing writes of so many operations that were polled so often.
+        let messages = |n: u64, polls: u64| match kind {
+            // A span and an event.
+            Kind::Kernel => 3 * n,
+            // The span is entered for each poll, and when the task is dropped.
+            Kind::Task => 2 * (polls + n) + n,
+        };
+        let (first_polls, first_started) = (self.polls.load(Relaxed), Started::count());
+        let mut before = 0;
         if !self.warm {
             self.clients.run_each()?;
-            all += CLIENTS as u64;
+            before = messages(CLIENTS as u64, self.polls.load(Relaxed) - first_polls);
             self.warm = true;
         }
+        let (faults_before, started_before) = (faults()?, Started::count());
+        let polls_before = self.polls.load(Relaxed);
         let shares = self.clients.run(n)?;
         let polls = self.polls.load(Relaxed) - polls_before;
         let started = Started::count() - started_before;
         let faults = faults()? - faults_before;
-        self.started += started;
-        let messages = match kind {
-            // A span and an event.
-            Kind::Kernel => 3 * all,
-            // The span is entered for each poll, and when the task is dropped.
-            Kind::Task => 2 * (polls + all) + all,
-        };
+        self.started += Started::count() - first_started;
+        let messages = messages(n, polls);
         // A client asks again when it was answered.
         let waits = |share: &Share| delay * u32::try_from(share.ops).unwrap_or(u32::MAX);
         if let Some(share) = shares.iter().find(|share| share.took < waits(share)) {
             return Err(format!("{} answers in {:?}: each is to take {delay:?}", share.ops, share.took));
         }
         match kind {
-            Kind::Kernel if started != all => {
-                return Err(format!("{all} operations have started {started} threads"));
+            Kind::Kernel if started != n => {
+                return Err(format!("{n} operations have started {started} threads"));
             }
             Kind::Task if self.started > WORKERS as u64 => {
                 return Err(format!("tasks ran on {} threads, there are {WORKERS} workers", self.started));
             }
-            Kind::Task if polls < all => return Err(format!("{all} tasks were polled {polls} times")),
+            Kind::Task if polls < n => return Err(format!("{n} tasks were polled {polls} times")),
             _ => {}
         }
-        // As the original: an operation takes what both clients took together, by how many there were; throughput is the
-        // sum of theirs.
-        let took = shares.iter().map(|share| share.took).sum();
-        let rates = shares.iter().filter(|share| share.ops > 0);
-        let throughput = rates.map(|share| share.ops as f64 / share.took.as_secs_f64()).sum();
+        // As the original: an operation takes what both clients took together, by how many there were.
+        let (took, throughput) = Share::sum(&shares);
         Ok(Done::new()
             .took(took)
-            .messages(messages)
+            .messages(before + messages)
             .count(count::MESSAGES, messages)
             .count(count::POLLS, polls)
             .count(count::FAULTS, faults)

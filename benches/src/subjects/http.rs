@@ -115,7 +115,7 @@ fn talk(mut stream: &TcpStream) -> io::Result<()> {
     if delay > 0 {
         std::thread::sleep(Duration::from_millis(delay));
     }
-    stream.write_all(written(&answer(number)))?;
+    stream.write_all(bytes(&answer(number)))?;
     stream.read(&mut buffer).map(drop)
 }
 
@@ -136,7 +136,7 @@ fn text(args: fmt::Arguments<'_>) -> Text {
     text
 }
 
-fn written(text: &Text) -> &[u8] {
+fn bytes(text: &Text) -> &[u8] {
     &text.get_ref()[..usize::try_from(text.position()).unwrap_or(0)]
 }
 
@@ -172,7 +172,7 @@ impl Exchange {
     /// What is to be sent.
     #[must_use]
     pub fn question(&self) -> &[u8] {
-        written(&self.question)
+        bytes(&self.question)
     }
 
     /// Where to read the next part of the answer to.
@@ -190,7 +190,7 @@ impl Exchange {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended too early"));
         }
         self.filled += read;
-        let (answer, expected) = (&self.answer[..self.filled], written(&self.expected));
+        let (answer, expected) = (&self.answer[..self.filled], bytes(&self.expected));
         if !expected.starts_with(answer) {
             let answer = String::from_utf8_lossy(answer);
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the answer is {answer:?}")));

@@ -96,6 +96,7 @@ mod tests {
     use super::super::results::Names;
     use super::*;
     use crate::row::Sink;
+    use crate::stats::sample::Sample;
 
     /// What is promised of twins where `filtered` takes as many nanoseconds more than the 1000 of `nosub` as told for each case,
     /// in slices each of which is off by so many at most.
@@ -157,6 +158,18 @@ mod tests {
             let judged = judged.unwrap();
             assert_eq!((&judged.measured[..], judged.verdict), (whole, verdict));
         }
+    }
+
+    #[test]
+    fn raw_writes_are_those_of_all_messages_of_an_operation() {
+        let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
+        let mut results = Results::new(Mode::all(), cases, Sink::Null, Names::default());
+        results.begin_generation();
+        let took = Duration::from_micros(10);
+        let slice = Slice { took, elapsed: took, chain: [1.0; 2], done: Done::new().messages(60) };
+        results.add_raw((0, 4), 0, Sample::of(100.0), false, 20, &slice);
+        results.finish();
+        assert_eq!(results.raw_writes("rust/a", "on").unwrap().median, 300.0);
     }
 
     #[test]

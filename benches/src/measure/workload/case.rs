@@ -13,6 +13,9 @@ pub type Wrong = String;
 /// Runs the operation so many times.
 type Run = Box<dyn FnMut(u64) -> Result<Done, Wrong>>;
 
+/// How many of something one operation has.
+type PerOperation = Box<dyn Fn() -> f64>;
+
 /// An operation of a workload.
 pub struct Case {
     pub(crate) id: String,
@@ -28,6 +31,8 @@ pub struct Case {
     pub(crate) per: Option<&'static str>,
     pub(crate) beside: Option<String>,
     pub(crate) counted: bool,
+    threads: u32,
+    has: Vec<(&'static str, PerOperation)>,
 }
 
 impl fmt::Debug for Case {
@@ -54,6 +59,8 @@ impl Case {
             per: None,
             beside: None,
             counted: true,
+            threads: 1,
+            has: Vec::new(),
         }
     }
 
@@ -125,6 +132,37 @@ impl Case {
     pub fn beside(mut self, group: impl Into<String>) -> Self {
         self.beside = Some(group.into());
         self
+    }
+
+    /// Says that so many threads do it at once, whose time is added up: it may be so many times as long as it took.
+    #[must_use]
+    pub fn by_threads(mut self, threads: u32) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Says how many of a [count](Done::count) one operation has, once it has run: where it counts otherwise, the bench fails.
+    #[must_use]
+    pub fn has(mut self, count: &'static str, per_operation: impl Fn() -> f64 + 'static) -> Self {
+        self.has.push((count, Box::new(per_operation)));
+        self
+    }
+
+    /// Says what is wrong with what `n` operations say they have done, which took so long.
+    pub(crate) fn check(&self, done: &Done, n: u64, elapsed: Duration) -> Result<(), Wrong> {
+        let took = done.took.unwrap_or(elapsed);
+        let parts: Duration = done.parts.iter().map(|(_, (took, _))| *took).sum();
+        if took.is_zero() || took > elapsed * self.threads || parts > took {
+            return Err(format!("in {elapsed:?} it took {took:?}, and its parts {parts:?}"));
+        }
+        for (name, per_operation) in &self.has {
+            let counted = done.counts.iter().find(|(count, _)| count == name).map(|(_, counted)| *counted);
+            let expected = per_operation() * n as f64;
+            if counted.map(|counted| counted as f64) != Some(expected) {
+                return Err(format!("{n} operations have counted {counted:?} {name}, there are {expected}"));
+            }
+        }
+        Ok(())
     }
 
     /// Counts no allocations, as the counter doesn't see those of C++.

@@ -20,6 +20,7 @@
 mod bars;
 mod case;
 mod exchange;
+mod form;
 mod instrument;
 mod mode;
 mod plan;
@@ -37,6 +38,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 pub use self::case::{Case, Done, Wrong};
+pub use self::form::Golden;
 pub use self::instrument::{Bare, Traced, Tracing};
 pub use self::mode::Mode;
 pub use self::results::{Names, RawWrites, Results};
@@ -152,6 +154,17 @@ pub trait Workload {
         Vec::new()
     }
 
+    /// Makes rows of what is known once all of it was measured, such as of [how two cases
+    /// differ](Results::add_difference).
+    fn derive(results: &mut Results) {
+        let _ = results;
+    }
+
+    /// What a test compares its tables with.
+    fn golden() -> Option<Golden> {
+        None
+    }
+
     /// What was promised of this workload beyond what all promise.
     fn bars(results: &Results) -> Vec<Judged> {
         let _ = results;
@@ -232,6 +245,7 @@ pub fn measure<W: Workload>(session: &Session) -> io::Result<Results> {
     let fixture = W::fixture()?;
     turns::measure::<W>(&Plan::of(session.args(), W::seconds()), &fixture, &mut results)?;
     results.finish();
+    W::derive(&mut results);
     Ok(results)
 }
 
@@ -259,9 +273,21 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let output = Output::begin(W::NAME, session.args())?;
     let fixture = W::fixture()?;
     let turns::Extent { generations, rounds, turns } = turns::measure::<W>(&plan, &fixture, &mut results)?;
+    let is_whole = plan.once && results.is_whole();
+    match W::golden().filter(|_| is_whole) {
+        Some(golden) if session.instance().is_some() => golden.check::<W>(&results)?,
+        Some(_) => {
+            say("skipped what the tables look like: some of them is of what the kernel's marker takes")
+        }
+        None => {}
+    }
     output.aside(|| W::profile(&mut results, session.args()))?;
     drop(fixture);
     results.finish();
+    W::derive(&mut results);
+    if let Some(missing) = is_whole.then(|| form::unanswered::<W>(&results)).flatten() {
+        return Err(io::Error::other(missing));
+    }
 
     let mut text = format!("\n{}: ", W::NAME);
     let (processes, seconds) = (results.modes().len(), started.elapsed().as_secs_f64());
@@ -270,7 +296,7 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     if let Some(hole) = tables.iter().find_map(Table::hole) {
         return Err(io::Error::other(hole));
     }
-    let tables = tables.iter().map(Table::to_string).collect::<Vec<_>>().join("\n");
+    let tables = form::texts(&tables);
     if plan.once {
         let _ =
             write!(text, "each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s");

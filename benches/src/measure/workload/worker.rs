@@ -169,6 +169,7 @@ impl Worker<'_> {
         let chain = [chain_before, chain::time()];
         let after = self.session.written().map_err(|e| e.to_string())?;
         let mut done = done?;
+        self.cases[case].check(&done, n, elapsed)?;
         if let Some(taken) = &mut self.taken {
             taken.add(&done);
             done.lost = Some(taken.wait(OPEN)?.saturating_sub(lost_before));
@@ -202,13 +203,16 @@ impl Worker<'_> {
 
     fn count(&mut self, case: usize, n: u64, times: usize) -> Reply<Counted> {
         let _pin = self.pin(case)?;
-        let Case { run, batch, .. } = &mut self.cases[case];
+        let case = &mut self.cases[case];
         let mut add = |done: &Done| self.taken.iter_mut().for_each(|taken| taken.add(done));
-        add(&run(*batch)?);
+        add(&(case.run)(case.batch)?);
         let mut counted = Vec::with_capacity(times);
         for _ in 0..times {
-            let (counts, result) = alloc::count(|| run(n));
-            add(&result?);
+            let start = Instant::now();
+            let (counts, result) = alloc::count(|| (case.run)(n));
+            let (done, elapsed) = (result?, start.elapsed());
+            add(&done);
+            case.check(&done, n, elapsed)?;
             counted.push(counts);
         }
         Ok(counted.into_iter().collect())

@@ -15,7 +15,7 @@ use crate::stats::Interval;
 use crate::stats::sample::{Sample, equally_fast};
 
 /// What a case is, without how it runs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Info {
     pub(super) id: String,
     pub(super) counted_over: u64,
@@ -37,7 +37,7 @@ pub(super) struct Info {
 
 /// Which nanoseconds of a case in a mode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+pub(super) enum What {
     Total,
     Part(String),
     /// Its messages, only written.
@@ -82,7 +82,7 @@ impl Default for Names {
 }
 
 /// A case, a mode and which nanoseconds of them.
-type Key = (usize, usize, What);
+pub(super) type Key = (usize, usize, What);
 
 /// For every generation, its slices, with their turns.
 type Rounds = Vec<Vec<(usize, Sample)>>;
@@ -233,6 +233,33 @@ impl Results {
         }
     }
 
+    /// Adds a row of [how much longer](Self::difference) one takes than the other, if it is known to.
+    pub fn add_difference(&mut self, id: String, of: (&str, &str), base: (&str, &str)) {
+        let longer = self.difference(of, base).filter(|longer| longer.low > 0.0);
+        self.rows.extend(longer.map(|longer| Row::new(id, longer, self.sink)));
+    }
+
+    /// The same cases of which nothing was measured, these being selected.
+    pub(super) fn empty(&self, cases: fn(&str) -> bool) -> Self {
+        let mut empty = Self::new(self.modes.clone(), Vec::new(), self.sink, self.names);
+        empty.cases.clone_from(&self.cases);
+        empty.cases.iter_mut().for_each(|case| case.selected = cases(&case.id));
+        let all = (0..empty.cases.len()).flat_map(|case| empty.modes_of(case).map(move |mode| (case, mode)));
+        empty.counts = all.map(|key| (key, BTreeMap::new())).collect();
+        empty
+    }
+
+    /// Whether it was measured.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.rounds.contains_key(key)
+    }
+
+    /// What a case has counted.
+    pub(super) fn names_of_counts(&self, case: usize) -> impl Iterator<Item = &str> {
+        let first = self.counts.range((case, 0)..).next().filter(|((of, _), _)| *of == case);
+        first.into_iter().flat_map(|(_, counts)| counts.keys().map(String::as_str))
+    }
+
     /// Tells whether the allocations of a case are the same in each run.
     #[must_use]
     pub fn allocates_exactly(&self, case: &str) -> bool {
@@ -375,6 +402,11 @@ impl Results {
         }
     }
 
+    /// Whether all cases are kept.
+    pub(super) fn is_whole(&self) -> bool {
+        self.cases.iter().all(|case| case.selected)
+    }
+
     /// Whether no case is kept.
     pub(super) fn is_empty(&self) -> bool {
         self.cases.iter().all(|case| !case.selected)
@@ -430,7 +462,7 @@ impl Results {
         }
     }
 
-    fn push(&mut self, key: Key, turn: usize, sample: Sample) {
+    pub(super) fn push(&mut self, key: Key, turn: usize, sample: Sample) {
         let rounds = self.rounds.entry(key).or_default();
         rounds.resize(self.generations, Vec::new());
         rounds[self.generations - 1].push((turn, sample));

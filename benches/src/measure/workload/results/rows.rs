@@ -27,7 +27,7 @@ impl Results {
         }
     }
 
-    pub(super) fn id(&self, case: usize, mode: usize, what: &What) -> String {
+    pub(in crate::measure::workload) fn id(&self, case: usize, mode: usize, what: &What) -> String {
         let Info { id, traced, .. } = &self.cases[case];
         let id = match what {
             What::Part(part) => format!("{id}/{part}"),
