@@ -36,6 +36,8 @@ use self::watch::Watched;
 mod perfetto;
 #[cfg(feature = "peer-perfetto-recorder")]
 mod recorder;
+#[cfg(feature = "peer-perfetto-sdk")]
+mod sdk;
 mod watch;
 
 #[global_allocator]

@@ -262,6 +262,12 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     paired.compare(text_id(long), &copy);
     #[cfg(feature = "peer-perfetto-recorder")]
     super::recorder::add(&mut paired, room.most(2, Size::of(begin())));
+    #[cfg(feature = "peer-perfetto-sdk")]
+    {
+        super::sdk::connect(MEMORY)?;
+        let wrote = move |events| room.wrote(events, Size::of(begin()));
+        super::sdk::add(&mut paired, room.most(2, Size::of(begin())), wrote, move || room.make());
+    }
     paired.promise(&promises::of_perfetto());
     paired.select(session.args());
     let measured = paired.run();
@@ -273,7 +279,8 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     let ids: Vec<_> = measured.ids().filter(|id| is_row(id)).map(str::to_owned).collect();
     let row = |id: String| {
         let counted = allocs.iter().find(|(of, _)| *of == id).and_then(|(_, allocs)| *allocs);
-        let sink = if Id::of(&id).who.peer().is_some() { Sink::None } else { Sink::Perfetto };
+        let is_kept = Id::of(&id).who.peer() == Some("perfetto-recorder");
+        let sink = if is_kept { Sink::None } else { Sink::Perfetto };
         Some(measured.row(&id, sink)?.with_allocs(counted))
     };
     let mut rows: Vec<Row> = ids.into_iter().filter_map(row).collect();

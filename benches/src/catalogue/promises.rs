@@ -100,6 +100,11 @@ pub fn of_perfetto() -> Vec<Promise> {
     all.extend([("scoped_literal", 0.80), ("scoped", 0.95)].map(|(name, at_most)| {
         promise("Perfetto's way, of perfetto-recorder", event(name), recorder(), at_most)
     }));
+    let sdk = || Id::event(Who::Other("peer-perfetto-sdk".to_owned()), State::On, scope);
+    all.extend(
+        ["scoped_literal", "scoped"]
+            .map(|name| promise("Perfetto's way, of Perfetto's SDK for Rust", event(name), sdk(), 0.20)),
+    );
     let [by_perfetto, by_marker] = [Who::Perfetto, Who::Rust].map(machine);
     all.push(promise("the whole machine's time, of the marker's way", by_perfetto, by_marker, 0.35));
     all

@@ -1,0 +1,71 @@
+//! Perfetto's own SDK for Rust, beside Perfetto's way: a producer of its own in this process, which the same reader takes events of.
+//!
+//! An operation is a scope, whose begin and end are two events, as `scoped` and `scoped_literal` are. It has as much memory, and
+//! after each slice it hands over what it wrote, so that the reader's count is of all.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use atrace_benches::catalogue::{Event, Id, State, Who};
+use atrace_benches::measure::paired::{Case, Paired};
+use perfetto_sdk::producer::{Backends, Producer, ProducerInitArgsBuilder};
+use perfetto_sdk::track_event::{EventContext, TrackEvent};
+use perfetto_sdk::{
+    scoped_track_event, track_event_categories, track_event_category_enabled, track_event_instant,
+};
+
+track_event_categories! {
+    pub(crate) mod categories {
+        ("app", "what the bench traces", []),
+    }
+}
+// The name by which its macros find it.
+use self::categories as perfetto_te_ns;
+
+/// How long is waited for the reader's session.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connects it to the service that the environment names, for good; returns once its category is on.
+pub(crate) fn connect(memory: u64) -> io::Result<()> {
+    let kib = u32::try_from(memory >> 10).expect("memory of a mebibyte");
+    let arguments = ProducerInitArgsBuilder::new().backends(Backends::SYSTEM).shmem_size_hint_kb(kib);
+    Producer::init(arguments.build());
+    TrackEvent::init();
+    categories::register().map_err(io::Error::other)?;
+    let start = Instant::now();
+    while !track_event_category_enabled!("app") {
+        if start.elapsed() > PATIENCE {
+            return Err(io::Error::other("the reader has begun no session of perfetto-sdk"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Adds it, for so many operations at most in a slice; `wrote` is told how many events were written, `before` makes room.
+pub(crate) fn add<'a>(
+    paired: &mut Paired<'a>,
+    most: u64,
+    wrote: impl Fn(u64) + Copy + 'a,
+    before: impl FnMut() + 'a,
+) {
+    let literal = Event::named("scoped_literal").expect("it is of the catalogue");
+    let id = Id::event(Who::Other("peer-perfetto-sdk".to_owned()), State::On, literal).to_string();
+    let run = move |n| {
+        (0..n).for_each(|_| scope());
+        wrote(2 * n);
+    };
+    let after = move || {
+        track_event_instant!("app", "all of it", |context: &mut EventContext| _ = context.set_flush());
+        wrote(1);
+    };
+    paired.add(Case::new(&id, run).before(before).after(after).at_most(most));
+    for name in ["scoped_literal", "scoped"] {
+        let event = Event::named(name).expect("it is of the catalogue");
+        paired.compare(Id::event(Who::Perfetto, State::On, event).to_string(), &id);
+    }
+}
+
+fn scope() {
+    scoped_track_event!("app", "0123456789");
+}
