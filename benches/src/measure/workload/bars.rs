@@ -133,27 +133,31 @@ mod tests {
         assert_eq!(at_limit.verdict, Verdict::Open, "{at_limit:?}");
     }
 
-    /// Ten slices, of which so many lost an event, and took less.
-    fn lossy(slices: usize) -> Results {
-        let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
-        let mut results = Results::new(Mode::all(), cases, Sink::Null, Names::default());
+    /// Another generation of ten slices, of which so many lost an event, and took less.
+    fn slices(results: &mut Results, lossy: usize) {
         results.begin_generation();
         for turn in 0..10 {
-            let lost = u64::from(turn < slices);
+            let lost = u64::from(turn < lossy);
             let took = Duration::from_nanos(1000 - 900 * lost);
             let done = Done { lost: Some(lost), ..Done::new() };
             results.add(0, 5, turn, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done });
         }
-        results.finish();
-        results
     }
 
     #[test]
     fn a_slice_that_lost_events_is_left_out() {
-        for (slices, whole, verdict) in [(1, "9 of 10", Verdict::Kept), (2, "8 of 10", Verdict::Open)] {
-            let results = lossy(slices);
+        let kept = ("9 of 10", Verdict::Kept);
+        let open = ("8 of 10", Verdict::Open);
+        // A whole generation, the first: what the others say is known.
+        let more = ("18 of 30", Verdict::Open);
+        for (lossy, (whole, verdict)) in [(&[1][..], kept), (&[2], open), (&[10, 2, 0], more)] {
+            let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
+            let mut results = Results::new(Mode::all(), cases, Sink::Null, Names::default());
+            lossy.iter().for_each(|lossy| slices(&mut results, *lossy));
+            results.finish();
             let row = results.row("rust/a", "perfetto").unwrap();
-            assert_eq!((row.low, row.rounds.as_ref().unwrap().n), (1000.0, 10 - slices));
+            let left = 10 * lossy.len() - lossy.iter().sum::<usize>();
+            assert_eq!((row.low, row.rounds.as_ref().unwrap().n), (1000.0, left));
             let judged = common(&results).into_iter().find(|judged| judged.promise.contains("lose no event"));
             let judged = judged.unwrap();
             assert_eq!((&judged.measured[..], judged.verdict), (whole, verdict));

@@ -47,9 +47,10 @@ impl Results {
         let at_reference = |all: &Vec<(usize, Sample)>| {
             median(&all.iter().map(|(_, sample)| sample.at(self.reference)).collect::<Vec<_>>())
         };
-        let medians: Option<Vec<_>> = rounds.iter().map(at_reference).collect();
+        // A generation may have none: its slices lost events.
+        let medians: Vec<_> = rounds.iter().filter_map(at_reference).collect();
         let all: Vec<Sample> = rounds.iter().flatten().map(|(_, sample)| *sample).collect();
-        let mut row = Row::new(self.id(*case, *mode, what), Interval::of(&medians?)?, self.sink)
+        let mut row = Row::new(self.id(*case, *mode, what), Interval::of(&medians)?, self.sink)
             .with_rounds(&all.iter().map(|sample| sample.ns).collect::<Vec<_>>());
         row.speeds = sample::range(&all, self.reference);
         let per_op = (*what == What::Total).then(|| self.per_op(*case, *mode)).flatten();
