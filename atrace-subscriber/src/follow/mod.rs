@@ -90,11 +90,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl OfProcess {
     fn heir_of(parent: Option<&Self>) -> Self {
-        let whole = |members: &Mutex<Members>| match members.try_lock() {
-            Ok(members) => Some(members.clone()),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().clone()),
-            Err(TryLockError::WouldBlock) => None,
-        };
+        #[inline(never)]
+        fn whole(members: &Mutex<Members>) -> Option<Members> {
+            match members.try_lock() {
+                Ok(members) => Some(members.clone()),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().clone()),
+                Err(TryLockError::WouldBlock) => None,
+            }
+        }
         let members = parent.and_then(|parent| parent.members.iter().find_map(whole)).unwrap_or_default();
         Self {
             threads: Mutex::default(),
@@ -104,7 +107,8 @@ impl OfProcess {
     }
 
     /// Changes both copies; under the lock of `threads`.
-    fn change(&self, _locked: &mut Threads, change: impl Fn(&mut Members)) {
+    #[inline(never)]
+    fn change(&self, _locked: &mut Threads, change: &dyn Fn(&mut Members)) {
         self.members.iter().for_each(|members| change(&mut lock(members)));
     }
 
@@ -113,10 +117,11 @@ impl OfProcess {
         lock(&self.members[0])
     }
 
-    /// The dispatches that are not dropped yet.
-    fn dispatches(&self) -> Vec<Dispatch> {
+    /// One of the dispatches that are not dropped yet.
+    #[inline(never)]
+    fn dispatch(&self) -> Option<Dispatch> {
         let threads = lock(&self.threads);
-        self.members(&threads).dispatches.iter().filter_map(WeakDispatch::upgrade).collect()
+        self.members(&threads).dispatches.iter().find_map(WeakDispatch::upgrade)
     }
 }
 
@@ -140,9 +145,8 @@ impl Rebuilder {
     pub(crate) fn add_dispatch(&self, dispatch: &Dispatch) {
         let here = self.here();
         let mut threads = lock(&here.threads);
-        let dispatches = here.members(&threads).dispatches.clone();
-        let alive: Vec<_> = dispatches.iter().map(WeakDispatch::upgrade).collect();
-        here.change(&mut threads, |members| {
+        let alive: Vec<_> = here.members(&threads).dispatches.iter().map(WeakDispatch::upgrade).collect();
+        here.change(&mut threads, &|members| {
             let mut is_alive = alive.iter().map(Option::is_some);
             members.dispatches.retain(|_| is_alive.next().unwrap_or(true));
             members.dispatches.push(dispatch.downgrade());
@@ -162,14 +166,14 @@ impl Rebuilder {
             self.questions.switch(watch.__ways().to_word());
             threads.watch = Some(watch);
         }
-        here.change(&mut threads, |members| members.followers += 1);
+        here.change(&mut threads, &|members| members.followers += 1);
         Ok(())
     }
 
     fn remove_follower(&self) {
         let here = self.here();
         let mut threads = lock(&here.threads);
-        here.change(&mut threads, |members| members.followers -= 1);
+        here.change(&mut threads, &|members| members.followers -= 1);
         let is_last = here.members(&threads).followers == 0;
         let watch = if is_last { threads.watch.take() } else { None };
         drop(threads);
@@ -239,11 +243,11 @@ impl Rebuilder {
             // all in order.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 // Perhaps on behalf of the other rebuilder, too.
-                let dispatches = [self, &ORDINARY, &DETACHED].map(|rebuilder| rebuilder.here().dispatches());
-                let Some(dispatch) = dispatches.iter().flatten().next() else { return };
+                let dispatch = [self, &ORDINARY, &DETACHED].iter().find_map(|it| it.here().dispatch());
+                let Some(dispatch) = dispatch else { return };
                 let before = LevelFilter::current();
                 REBUILDING.set(true);
-                let rebuild = || dispatcher::with_default(dispatch, callsite::rebuild_interest_cache);
+                let rebuild = || dispatcher::with_default(&dispatch, callsite::rebuild_interest_cache);
                 let _ = catch_unwind(AssertUnwindSafe(rebuild));
                 REBUILDING.set(false);
                 follow_with_log(before, LevelFilter::current());
