@@ -117,8 +117,14 @@ impl Callsite {
 }
 
 /// What Perfetto's readers are told of a callsite.
-#[derive(Debug)]
 pub(crate) struct Known(pub(crate) &'static Metadata<'static>);
+
+/// The name alone: all of a metadata is much code.
+impl std::fmt::Debug for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
 
 impl Known {
     /// It, as an event has it: with a number, unless there are too many.

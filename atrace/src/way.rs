@@ -180,7 +180,7 @@ impl Way {
     /// Whether it is Perfetto's.
     #[inline(always)]
     pub(crate) const fn is_perfetto(self) -> bool {
-        matches!(self, Self::Perfetto)
+        producer::EXISTS && matches!(self, Self::Perfetto)
     }
 
     /// Writes an event, whatever is enabled; tells whether it was written.
