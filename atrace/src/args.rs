@@ -183,27 +183,35 @@ impl Encoder {
     /// Has `value` write the value of an argument, if there is room.
     #[inline(always)]
     fn argument(&mut self, key: Key<'_>, value: impl FnOnce(&mut Self)) {
-        let text = if let Key::Text(name) = key { cut(name, NAME_MAX) } else { "" };
-        if self.room() < HEAD_ROOM + text.len() {
-            self.left_out += 1;
-            return;
-        }
         let start = self.len + 3;
         // debug_annotations, its length, which is known later, and the name.
         match key {
-            Key::Told(site, at) => {
+            Key::Told(site, at) if self.room() >= HEAD_ROOM => {
                 let number = key_number(site, at);
                 let [low, middle, high] =
                     [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8];
                 self.put([0x22, 0, 0, 0x08, low, middle, high]);
             }
-            Key::Text(_) => {
-                self.put([0x22, 0, 0, 0x52, text.len() as u8]);
-                self.put_all(text.as_bytes());
+            Key::Text(name) if self.put_name(name) => {}
+            _ => {
+                self.left_out += 1;
+                return;
             }
         }
         value(self);
         self.close(start);
+    }
+
+    /// The start of an argument that is named by its text; false where it has no room.
+    #[inline(never)]
+    fn put_name(&mut self, name: &str) -> bool {
+        let name = cut(name, NAME_MAX);
+        let has_room = self.room() >= HEAD_ROOM + name.len();
+        if has_room {
+            self.put([0x22, 0, 0, 0x52, name.len() as u8]);
+            self.put_all(name.as_bytes());
+        }
+        has_room
     }
 
     /// Adds an argument.
@@ -374,9 +382,13 @@ pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
 /// Cuts a text to so many bytes, between characters.
 #[inline]
 pub(crate) const fn cut(text: &str, max: usize) -> &str {
-    if text.len() <= max {
-        return text;
-    }
+    if text.len() <= max { text } else { cut_long(text, max) }
+}
+
+/// A call: with the length known, its loop would be unrolled.
+#[cold]
+#[inline(never)]
+const fn cut_long(text: &str, max: usize) -> &str {
     let mut end = max;
     while !text.is_char_boundary(end) {
         end -= 1; // 0 is a boundary.
