@@ -109,7 +109,7 @@ pub fn is_in_handler() -> bool {
     system::signals::seem_to_be_handled()
 }
 
-/// Reads an `ATRACE_*` environment variable; `None` when unset, empty, or in a process with elevated rights.
+/// Reads a variable of the environment; `None` when unset, empty, or in a process with elevated rights.
 pub fn variable(name: &str) -> Option<OsString> {
     if has_elevated_rights() {
         return None;
@@ -137,7 +137,7 @@ pub fn reread_argv0() {
 /// It is read once and then kept, also in a forked child: a process may take away its own right to open files. Who
 /// was renamed calls [`reread_argv0`].
 pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
-    system::argv0::with(then)
+    then(system::argv0::read())
 }
 
 /// Tells whether what failed with this errno may succeed soon: there was no descriptor or memory to be had.

@@ -227,7 +227,7 @@ fn the_state_says_what_holds(read: fn(&World)) {
 fn the_state_is_read_off_the_gate() {
     the_state_says_what_holds(|world| {
         if world.read().1 {
-            world.turn.run_as(1, || {
+            world.turn.run_as(1, &mut || {
                 let local = world.gate.local.load(Ordering::Acquire);
                 if local & CLAIMED == 0 {
                     world.said.store(local, Ordering::Relaxed);

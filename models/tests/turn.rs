@@ -59,8 +59,8 @@ fn nobodys_work_is_left(threads: usize, come: fn(&Work)) {
 
 #[test]
 fn who_comes_meanwhile_has_it_done_once_more() {
-    nobodys_work_is_left(2, |work| work.turn.run_as(1, || work.work()));
-    nobodys_work_is_left(3, |work| work.turn.run_as(1, || work.work()));
+    nobodys_work_is_left(2, |work| work.turn.run_as(1, &mut || work.work()));
+    nobodys_work_is_left(3, |work| work.turn.run_as(1, &mut || work.work()));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_child_does_not_wait_for_its_parent() {
         work.turn.0.store(1 << 1 | 1, Ordering::Relaxed);
         let come = move |number: usize| {
             work.wanted[number].store(1, Ordering::Relaxed);
-            work.turn.run_as(2, || work.work());
+            work.turn.run_as(2, &mut || work.work());
         };
         let other = thread::spawn(move || come(1));
         come(0);

@@ -34,7 +34,7 @@ pub struct Turn(pub(crate) AtomicU64);
 
 impl Turn {
     /// As `run`, for the process with this number, which is not 0.
-    pub(crate) fn run_as(&self, process: u64, mut work: impl FnMut()) {
+    pub(crate) fn run_as(&self, process: u64, work: &mut dyn FnMut()) {
         let held = process << 1;
         let mut present = self.0.load(Ordering::Relaxed);
         loop {

@@ -100,7 +100,7 @@ impl Turn {
     }
 
     /// Does the work, unless another thread of this process is doing it, which then does its own once more.
-    pub fn run(&self, work: impl FnMut()) {
-        self.run_as(generation().number(), work);
+    pub fn run(&self, mut work: impl FnMut()) {
+        self.run_as(generation().number(), &mut work);
     }
 }

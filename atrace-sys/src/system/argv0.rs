@@ -46,9 +46,10 @@ pub(crate) fn reread() {
     }
 }
 
-pub(crate) fn with<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
+#[inline(never)]
+pub(crate) fn read() -> Option<&'static CStr> {
     if ARGV0.get().is_none() {
         reread();
     }
-    then(ARGV0.get().and_then(|Argv0(text)| CStr::from_bytes_until_nul(text).ok()))
+    ARGV0.get().and_then(|Argv0(text)| CStr::from_bytes_until_nul(text).ok())
 }
