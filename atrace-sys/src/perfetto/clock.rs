@@ -178,17 +178,19 @@ pub fn anchor(speed: &mut Speed) {
 
 fn make_anchor(speed: &mut Speed) {
     // Of some pairs, the one whose reading took least: nothing came in between.
-    let (mut best, mut pair) = (u64::MAX, (0, 0));
-    for _ in 0..8 {
-        let before = counter();
-        let ns = asked();
-        let after = counter();
-        let took = after.wrapping_sub(before);
-        if took < best {
-            (best, pair) = (took, (before.wrapping_add(took / 2), ns));
-        }
+    let best = (0..8).map(|_| pair()).min();
+    if let Some((_, ticks, ns)) = best {
+        ANCHORS.set(ticks, ns, speed.learn(ticks, ns));
     }
-    ANCHORS.set(pair.0, pair.1, speed.learn(pair.0, pair.1));
+}
+
+/// The counter and the time at one moment, behind how long it took to read them.
+#[inline(never)]
+fn pair() -> (u64, u64, u64) {
+    let before = counter();
+    let ns = asked();
+    let took = counter().wrapping_sub(before);
+    (took, before.wrapping_add(took / 2), ns)
 }
 
 /// The processor's counter; its meaning is to be asked first.
@@ -230,7 +232,8 @@ fn is_usable() -> bool {
     let mut name = [0; 16];
     let path = c"/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let len = crate::system::file::read_start(path, &mut name);
-    let is_trusted = matches!(name[..len].trim_ascii_end(), b"tsc" | b"kvm-clock" | b"");
+    let is_trusted =
+        matches!(name.get(..len).unwrap_or_default().trim_ascii_end(), b"tsc" | b"kvm-clock" | b"");
     is_invariant && is_trusted && is_allowed()
 }
 

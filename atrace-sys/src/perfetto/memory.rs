@@ -184,7 +184,7 @@ impl Arena {
     }
 
     fn header(&self, page: u32) -> &AtomicU32 {
-        let page = page % self.pages;
+        let page = if page < self.pages { page } else { 0 };
         // SAFETY: within the mapping, which stays, and aligned.
         unsafe { &*self.base.add(page as usize * PAGE).cast() }
     }
@@ -204,8 +204,8 @@ impl Arena {
             return None;
         }
         let hint = &self.hints[usize::from(layout == Layout::Small)];
-        let start = hint.load(Ordering::Relaxed);
-        for page in (start..start + self.pages).map(|page| page % self.pages) {
+        let start = hint.load(Ordering::Relaxed).min(self.pages);
+        for page in (start..self.pages).chain(0..start) {
             if let Some(chunk) = abi::take(self.header(page), layout) {
                 let is_small = layout == Layout::Small;
                 hint.store(if is_small { page } else { page + 1 }, Ordering::Relaxed);

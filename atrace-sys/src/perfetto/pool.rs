@@ -83,7 +83,7 @@ pub struct Shared {
 impl Shared {
     /// Opens the session at a place, of which no thread has a chunk: events of these tags are written from now on.
     pub fn open(&self, number: usize, arena: &'static Arena, buffer: u32, tags: u64) {
-        let session = &self.sessions[number];
+        let Some(session) = self.sessions.get(number) else { return };
         session.set_arena(arena);
         session.buffer.store(buffer, Ordering::Relaxed);
         session.tags.store(tags, Ordering::SeqCst);
@@ -96,7 +96,7 @@ impl Shared {
     /// Closes the session at a place: no event begins to be written for it any more. Its chunks are to be
     /// [reclaimed](Pool::reclaim).
     pub fn close(&self, number: usize) {
-        let session = &self.sessions[number];
+        let Some(session) = self.sessions.get(number) else { return };
         self.open.fetch_and(!(1 << number), Ordering::Relaxed);
         session.tags.store(0, Ordering::SeqCst);
         session.epoch.close();

@@ -88,6 +88,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A message that `write` writes.
+    #[inline(always)]
     pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin_message(field);
         write(self);

@@ -111,7 +111,7 @@ impl Socket {
             match self.send_some(bytes, descriptor) {
                 Ok(sent) => {
                     descriptor = None;
-                    bytes = &bytes[sent..];
+                    bytes = bytes.get(sent..).unwrap_or_default();
                 }
                 Err(libc::EINTR) => {}
                 Err(libc::EAGAIN) if self.poll(libc::POLLOUT, Some(Duration::from_secs(5))) => {}
@@ -265,9 +265,7 @@ pub fn consumers() -> (std::ffi::OsString, Trust) {
 
 /// What a variable names, or the first of two places, where its directory can be looked into.
 fn place(variable: &str, [first, other]: [&str; 2]) -> (std::ffi::OsString, Trust) {
-    if !crate::process::has_elevated_rights()
-        && let Some(name) = std::env::var_os(variable).filter(|name| !name.is_empty())
-    {
+    if let Some(name) = crate::process::variable(variable) {
         return (name, Trust::Any);
     }
     // SAFETY: a C string.

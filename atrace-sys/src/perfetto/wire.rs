@@ -4,7 +4,7 @@
 //! numbers of its methods, then invokes them; a reply repeats the request's number, and a method may reply many times.
 //! Field numbers are those of Perfetto's `wire_protocol.proto`, `producer_port.proto` and `commit_data_request.proto`.
 
-use super::proto::{Reader, Writer};
+use super::proto::{Reader, Value, Writer};
 
 /// A longer frame ends the connection.
 pub const FRAME_MAX: usize = 128 << 10;
@@ -146,67 +146,73 @@ pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-impl<'a> Frame<'a> {
-    fn read(message: &'a [u8]) -> Result<Self, Malformed> {
-        let mut frame = Self { request: 0, body: Body::Other };
-        let mut fields = Reader::new(message);
-        for (field, value) in &mut fields {
-            match field {
-                2 => frame.request = value.number(),
-                3 => {
-                    frame.body = Body::Bind(Reader::first(value.bytes(), 1).map_or(&[], |name| name.bytes()))
-                }
-                4 => frame.body = Body::Bound(value.bytes()),
-                5 => frame.body = invocation(value.bytes())?,
-                6 => frame.body = reply(value.bytes())?,
-                _ => {}
+/// The values of a message's first fields, each the last one with its number: all that the messages here have.
+struct Fields<'a> {
+    values: [Option<Value<'a>>; 8],
+    is_whole: bool,
+}
+
+impl<'a> Fields<'a> {
+    #[inline(never)]
+    fn of(message: &'a [u8]) -> Self {
+        let mut values = [None; 8];
+        let mut reader = Reader::new(message);
+        for (field, value) in &mut reader {
+            if let Some(place) = values.get_mut(field as usize) {
+                *place = Some(value);
             }
         }
-        if fields.is_whole() { Ok(frame) } else { Err(Malformed) }
+        Self { values, is_whole: reader.is_whole() }
+    }
+
+    /// Those of a message that is nothing else.
+    fn of_whole(message: &'a [u8]) -> Result<Self, Malformed> {
+        Some(Self::of(message)).filter(|fields| fields.is_whole).ok_or(Malformed)
+    }
+
+    fn number(&self, field: usize) -> u64 {
+        self.values[field].map_or(0, Value::number)
+    }
+
+    fn bytes(&self, field: usize) -> &'a [u8] {
+        self.values[field].map_or(&[], Value::bytes)
     }
 }
 
-fn reply(bytes: &[u8]) -> Result<Body<'_>, Malformed> {
-    let (mut is_success, mut has_more, mut reply) = (false, false, &[][..]);
-    let mut fields = Reader::new(bytes);
-    for (field, value) in &mut fields {
-        match field {
-            1 => is_success = value.number() != 0,
-            2 => has_more = value.number() != 0,
-            3 => reply = value.bytes(),
-            _ => {}
-        }
+impl<'a> Frame<'a> {
+    fn read(message: &'a [u8]) -> Result<Self, Malformed> {
+        let fields = Fields::of_whole(message)?;
+        let body = match fields.values {
+            [.., Some(reply), _] => {
+                let fields = Fields::of_whole(reply.bytes())?;
+                let (is_success, has_more) = (fields.number(1) != 0, fields.number(2) != 0);
+                Body::Reply { is_success, has_more, reply: fields.bytes(3) }
+            }
+            [.., Some(invocation), _, _] => {
+                let fields = Fields::of_whole(invocation.bytes())?;
+                let number = |field| u32::try_from(fields.number(field)).map_err(|_| Malformed);
+                let method = Method { service: number(1)?, method: number(2)? };
+                let wants_reply = fields.number(4) == 0;
+                Body::Invoke { method, wants_reply, arguments: fields.bytes(3) }
+            }
+            [.., Some(bound), _, _, _] => Body::Bound(bound.bytes()),
+            [.., Some(bind), _, _, _, _] => Body::Bind(Fields::of(bind.bytes()).bytes(1)),
+            _ => Body::Other,
+        };
+        Ok(Self { request: fields.number(2), body })
     }
-    if fields.is_whole() { Ok(Body::Reply { is_success, has_more, reply }) } else { Err(Malformed) }
-}
-
-fn invocation(bytes: &[u8]) -> Result<Body<'_>, Malformed> {
-    let (mut method, mut wants_reply, mut arguments) = (Method { service: 0, method: 0 }, true, &[][..]);
-    let mut fields = Reader::new(bytes);
-    for (field, value) in &mut fields {
-        let number = u32::try_from(value.number());
-        match field {
-            1 => method.service = number.map_err(|_| Malformed)?,
-            2 => method.method = number.map_err(|_| Malformed)?,
-            3 => arguments = value.bytes(),
-            4 => wants_reply = value.number() == 0,
-            _ => {}
-        }
-    }
-    if fields.is_whole() { Ok(Body::Invoke { method, wants_reply, arguments }) } else { Err(Malformed) }
 }
 
 /// The methods of a service that was bound, by name; `None` where the service refused.
 pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
-    if Reader::first(bound, 1).is_none_or(|success| success.number() == 0) {
+    let fields = Fields::of(bound);
+    if fields.number(1) == 0 {
         return None;
     }
-    let service = Reader::first(bound, 2).map_or(0, |service| service.number() as u32);
+    let service = fields.number(2) as u32;
     Some(Reader::new(bound).filter(|(field, _)| *field == 3).map(move |(_, value)| {
-        let info = value.bytes();
-        let method = Reader::first(info, 1).map_or(0, |id| id.number() as u32);
-        let name = Reader::first(info, 2).map_or(&[][..], |name| name.bytes());
-        (name, Method { service, method })
+        let info = Fields::of(value.bytes());
+        (info.bytes(2), Method { service, method: info.number(1) as u32 })
     }))
 }
 
@@ -254,24 +260,21 @@ impl<'a> Command<'a> {
     /// When it is no message.
     pub fn read(reply: &'a [u8]) -> Result<Self, Malformed> {
         let mut command = Command::Other;
-        let mut fields = Reader::new(reply);
-        for (field, value) in &mut fields {
-            let bytes = value.bytes();
-            let number = |field| Reader::first(bytes, field).map_or(0, |value| value.number());
+        let mut reader = Reader::new(reply);
+        for (field, value) in &mut reader {
+            let fields = Fields::of(value.bytes());
+            let instance = fields.number(1);
             command = match field {
-                1 => {
-                    let config = Reader::first(bytes, 2).map_or(&[][..], |config| config.bytes());
-                    Command::Start { instance: number(1), config }
-                }
-                2 => Command::Stop { instance: number(1) },
-                3 => Command::SetupTracing { page_size: number(1).saturating_mul(1024) },
-                5 => Command::Flush { request: number(2) },
-                6 => Command::Setup { instance: number(1) },
+                1 => Command::Start { instance, config: fields.bytes(2) },
+                2 => Command::Stop { instance },
+                3 => Command::SetupTracing { page_size: instance.saturating_mul(1024) },
+                5 => Command::Flush { request: fields.number(2) },
+                6 => Command::Setup { instance },
                 7 => Command::ClearState,
                 _ => command,
             };
         }
-        if fields.is_whole() { Ok(command) } else { Err(Malformed) }
+        if reader.is_whole() { Ok(command) } else { Err(Malformed) }
     }
 }
 

@@ -42,27 +42,26 @@ pub(super) const NAMES: [&str; 28] = [
 /// list is on where none are enabled by name: a session that says nothing wants all.
 pub(super) fn wanted(config: &[u8]) -> u64 {
     const TRACK_EVENT_CONFIG: u32 = 113;
+    const DISABLED: u32 = 1;
+    const ENABLED: u32 = 2;
     let lists = Reader::first(config, TRACK_EVENT_CONFIG).map_or(&[][..], |lists| lists.bytes());
-    let list = |field| {
-        Reader::new(lists).filter(move |(number, _)| *number == field).map(|(_, value)| value.bytes())
-    };
-    let (disabled, enabled) = (|| list(1), || list(2));
-    let by_default = enabled().next().is_none();
+    let by_default = Reader::first(lists, ENABLED).is_none();
     let is_wanted = |name: &str| {
-        let is_exact = |entry: &[u8]| entry == name.as_bytes();
-        let matches =
-            |entry: &[u8]| entry.strip_suffix(b"*").is_some_and(|prefix| name.as_bytes().starts_with(prefix));
-        if enabled().any(is_exact) {
-            true
-        } else if disabled().any(is_exact) {
-            false
-        } else if enabled().any(matches) {
-            true
-        } else if disabled().any(matches) {
-            false
-        } else {
-            by_default
+        // Of the entries that match, the one of the highest rank; the odd ones disable.
+        let mut highest = None;
+        for (field, entry) in Reader::new(lists) {
+            let (entry, name) = (entry.bytes(), name.as_bytes());
+            let is_pattern = || entry.strip_suffix(b"*").is_some_and(|prefix| name.starts_with(prefix));
+            let rank = match field {
+                ENABLED if entry == name => 4,
+                DISABLED if entry == name => 3,
+                ENABLED if is_pattern() => 2,
+                DISABLED if is_pattern() => 1,
+                _ => continue,
+            };
+            highest = highest.max(Some(rank));
         }
+        highest.map_or(by_default, |rank| rank % 2 == 0)
     };
     (0..).zip(NAMES).map(|(bit, name)| u64::from(is_wanted(name)) << bit).sum()
 }

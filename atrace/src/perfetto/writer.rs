@@ -396,7 +396,7 @@ impl Writer {
                 }
             });
         });
-        if writer.finish().is_some_and(|packet| self.chunk.write(&packet[1..])) {
+        if self.tell(writer) {
             self.categories |= tags as u32;
         }
     }
@@ -421,7 +421,7 @@ impl Writer {
                 }
             });
         });
-        if writer.finish().is_some_and(|packet| self.chunk.write(&packet[1..])) {
+        if self.tell(writer) {
             self.categories |= ALL_LEVELS;
         }
     }
@@ -535,11 +535,12 @@ impl Writer {
         self.told = self.epoch;
     }
 
-    fn tell(&mut self, writer: proto::Writer<'_>) {
-        if let Some(packet) = writer.finish() {
-            // There is room: a chunk of either size is larger than all of the state.
-            self.chunk.write(&packet[1..]);
-        }
+    /// Writes the packet of a trace that has it alone; false where there is no room. Of all of the state there is: a chunk
+    /// of either size is larger.
+    #[inline(never)]
+    fn tell(&mut self, trace: proto::Writer<'_>) -> bool {
+        // Without the field's key it is as it stands in a chunk.
+        trace.finish().and_then(|trace| trace.get(1..)).is_some_and(|packet| self.chunk.write(packet))
     }
 }
 

@@ -10,24 +10,15 @@ const MOVED_MAX: usize = 240;
 const _: () = assert!(15 * MOVED_MAX + 64 < REQUEST_MAX);
 
 impl Link {
-    /// Names completed chunks to the service; tells whether there were any. With the number of a flush, always.
+    /// Names completed chunks to the service; tells whether there were any. Then the number of a flush, if it is one.
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Gone> {
         let moved = self.arena.map_or(Vec::new(), Arena::take_handed);
-        let is_any = !moved.is_empty();
-        let mut parts = moved.chunks(MOVED_MAX).peekable();
-        while is_any || flush.is_some() {
-            let part = parts.next().unwrap_or_default();
-            let is_last = parts.peek().is_none();
-            self.invoke(COMMIT, false, |commit| {
-                part.iter().for_each(|place| place.write(commit));
-                if let Some(flush) = flush.filter(|_| is_last) {
-                    commit.number(3, flush);
-                }
-            })?;
-            if is_last {
-                break;
-            }
+        for part in moved.chunks(MOVED_MAX) {
+            self.invoke(COMMIT, false, |commit| part.iter().for_each(|place| place.write(commit)))?;
         }
-        Ok(is_any)
+        if let Some(flush) = flush {
+            self.notify(COMMIT, &[(3, flush)])?;
+        }
+        Ok(!moved.is_empty())
     }
 }

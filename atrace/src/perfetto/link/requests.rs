@@ -31,11 +31,22 @@ impl Link {
         wants_reply: bool,
         arguments: &mut dyn FnMut(&mut Writer<'_>),
     ) -> Result<u64, Gone> {
-        let Some(found) = self.methods[method] else { return Ok(0) };
+        let Some(found) = self.methods.get(method).copied().flatten() else { return Ok(0) };
         self.request += 1;
         let bytes = wire::invoke(&mut self.scratch, self.request, found, wants_reply, arguments);
         self.outbox.extend_from_slice(bytes.ok_or(Gone::Unable)?);
         Ok(self.request)
+    }
+
+    /// Invokes a method whose arguments are these numbers, by their fields; nobody waits for the reply.
+    #[inline(never)]
+    pub(super) fn notify(&mut self, method: usize, numbers: &[(u32, u64)]) -> Result<(), Gone> {
+        self.invoke(method, false, |arguments| {
+            for (field, number) in numbers {
+                arguments.number(*field, *number);
+            }
+        })?;
+        Ok(())
     }
 
     /// Sends the requests, the first of them with a descriptor.
@@ -46,26 +57,23 @@ impl Link {
     }
 
     pub(super) fn receive(&mut self, say: fn(Standing)) -> Result<(), Gone> {
-        let old = self.inbox.len();
-        self.inbox.resize(old + RECEIVED_MAX, 0);
-        let got = self.socket.receive(&mut self.inbox[old..]);
-        let (len, descriptor) = match got {
+        let mut received = [0; RECEIVED_MAX];
+        let (len, descriptor) = match self.socket.receive(&mut received) {
             Ok(Some(got)) => got,
-            Ok(None) => (0, None),
+            Ok(None) => return Ok(()),
             Err(code) => return Err(Gone::Errno(code)),
         };
-        self.inbox.truncate(old + len);
         if descriptor.is_some() {
             self.received = descriptor;
         }
-        let inbox = std::mem::take(&mut self.inbox);
-        let mut at = 0;
-        while let Some((frame, len)) = wire::split(&inbox[at..])? {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        inbox.extend_from_slice(received.get(..len).unwrap_or_default());
+        let mut rest = &inbox[..];
+        while let Some((frame, len)) = wire::split(rest)? {
             self.handle(frame.request, frame.body, say)?;
-            at += len;
+            rest = rest.get(len..).unwrap_or_default();
         }
-        self.inbox = inbox;
-        self.inbox.drain(..at);
+        self.inbox = rest.to_vec();
         Ok(())
     }
 }

@@ -62,43 +62,39 @@ impl Link {
             self.shared.open(number, arena, buffer, category::wanted(config));
             self.tell();
         }
-        self.invoke(STARTED, false, |arguments| {
-            arguments.number(1, instance);
-        })?;
-        Ok(())
+        self.notify(STARTED, &[(1, instance)])
     }
 
     fn stop(&mut self, instance: u64) -> Result<(), Gone> {
-        let is_it = |session: &Session| session.instance == instance && session.phase == Phase::Open;
-        if let Some(at) = self.sessions.iter().position(is_it) {
-            self.close(at);
+        if self.close(|session| session.instance == instance) {
             self.drain_for_long();
             self.commit(None)?;
             self.unregister()?;
         }
-        self.invoke(STOPPED, false, |arguments| {
-            arguments.number(1, instance);
-        })?;
-        Ok(())
+        self.notify(STOPPED, &[(1, instance)])
     }
 
-    /// Closes a session: no event begins to be written for it any more.
-    #[inline(never)]
-    fn close(&mut self, at: usize) {
-        let session = &mut self.sessions[at];
-        session.phase = Phase::Draining;
-        self.shared.close(session.number);
-        self.tell();
+    /// Closes the open sessions that are meant: no event begins to be written for them any more. Tells whether there were
+    /// any.
+    fn close(&mut self, is_meant: impl Fn(&Session) -> bool) -> bool {
+        let mut is_any = false;
+        for session in &mut self.sessions {
+            if session.phase == Phase::Open && is_meant(session) {
+                session.phase = Phase::Draining;
+                self.shared.close(session.number);
+                is_any = true;
+            }
+        }
+        if is_any {
+            self.tell();
+        }
+        is_any
     }
 
     /// The connection is gone: all sessions end, and what is written is nobody's. Returns those of them with a thread that
     /// stands in the middle of an event: their places are not free.
     pub(super) fn close_all(mut self) -> Vec<Session> {
-        for at in 0..self.sessions.len() {
-            if self.sessions[at].phase == Phase::Open {
-                self.close(at);
-            }
-        }
+        self.close(|_| true);
         let is_free = self.drain_for_long();
         ARENA.store(std::ptr::null_mut(), Ordering::Release);
         match self.arena.take() {
@@ -106,7 +102,7 @@ impl Link {
             Some(arena) => arena.retire(),
             None => {}
         }
-        self.sessions.retain(|session| session.phase != Phase::Drained);
+        self.forget_drained();
         // The next service has never heard of their writers.
         self.sessions.iter_mut().for_each(|session| session.known = 0);
         self.sessions
@@ -145,17 +141,15 @@ impl Link {
     /// is killed.
     pub(super) fn make_known(&mut self) -> Result<(), Gone> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
-        for at in 0..self.sessions.len() {
-            let Session { number, buffer, known, phase, .. } = self.sessions[at];
-            if phase != Phase::Open || known + AHEAD / 2 > wanted {
-                continue;
-            }
+        let lacks =
+            |session: &&mut Session| session.phase == Phase::Open && session.known + AHEAD / 2 <= wanted;
+        while let Some(session) = self.sessions.iter_mut().find(lacks) {
+            let Session { number, buffer, known, .. } = *session;
+            session.known = wanted;
             for thread in known..wanted {
-                self.invoke(REGISTER_WRITER, false, |arguments| {
-                    arguments.number(1, writer_number(number, thread).into()).number(2, buffer.into());
-                })?;
+                let writer = writer_number(number, thread).into();
+                self.notify(REGISTER_WRITER, &[(1, writer), (2, buffer.into())])?;
             }
-            self.sessions[at].known = wanted;
         }
         Ok(())
     }
@@ -163,14 +157,19 @@ impl Link {
     /// Has the service forget the writers of sessions that have ended. Of one with a thread in the middle of an event it
     /// then takes what that thread had written before.
     pub(super) fn unregister(&mut self) -> Result<(), Gone> {
-        while let Some(at) = self.sessions.iter().position(|session| session.phase == Phase::Drained) {
-            let Session { number, known, .. } = self.sessions.swap_remove(at);
-            for thread in 0..known {
-                self.invoke(UNREGISTER_WRITER, false, |arguments| {
-                    arguments.number(1, writer_number(number, thread).into());
-                })?;
+        let is_known = |session: &&mut Session| session.phase == Phase::Drained && session.known > 0;
+        while let Some(session) = self.sessions.iter_mut().find(is_known) {
+            let number = session.number;
+            for thread in 0..std::mem::take(&mut session.known) {
+                self.notify(UNREGISTER_WRITER, &[(1, writer_number(number, thread).into())])?;
             }
         }
+        self.forget_drained();
         Ok(())
+    }
+
+    #[inline(never)]
+    fn forget_drained(&mut self) {
+        self.sessions.retain(|session| session.phase != Phase::Drained);
     }
 }
