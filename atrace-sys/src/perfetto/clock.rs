@@ -178,19 +178,17 @@ pub fn anchor(speed: &mut Speed) {
 
 fn make_anchor(speed: &mut Speed) {
     // Of some pairs, the one whose reading took least: nothing came in between.
-    let best = (0..8).map(|_| pair()).min();
-    if let Some((_, ticks, ns)) = best {
-        ANCHORS.set(ticks, ns, speed.learn(ticks, ns));
+    let (mut least, mut pair, mut others) = (u64::MAX, (0, 0), 0);
+    while others < 4 {
+        let before = counter();
+        let ns = asked();
+        let took = counter().wrapping_sub(before);
+        others += 1;
+        if took < least {
+            (least, pair, others) = (took, (before.wrapping_add(took / 2), ns), 0);
+        }
     }
-}
-
-/// The counter and the time at one moment, behind how long it took to read them.
-#[inline(never)]
-fn pair() -> (u64, u64, u64) {
-    let before = counter();
-    let ns = asked();
-    let took = counter().wrapping_sub(before);
-    (took, before.wrapping_add(took / 2), ns)
+    ANCHORS.set(pair.0, pair.1, speed.learn(pair.0, pair.1));
 }
 
 /// The processor's counter; its meaning is to be asked first.

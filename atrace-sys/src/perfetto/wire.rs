@@ -167,7 +167,8 @@ impl<'a> Fields<'a> {
 
     /// Those of a message that is nothing else.
     fn of_whole(message: &'a [u8]) -> Result<Self, Malformed> {
-        Some(Self::of(message)).filter(|fields| fields.is_whole).ok_or(Malformed)
+        let fields = Self::of(message);
+        if fields.is_whole { Ok(fields) } else { Err(Malformed) }
     }
 
     fn number(&self, field: usize) -> u64 {

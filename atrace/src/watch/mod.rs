@@ -272,6 +272,7 @@ impl Watchers {
     }
 
     /// Has the thread look.
+    #[inline(never)]
     fn nudge(&self) {
         self.is_nudged.store(true, Ordering::Release);
         if let Some(sleeper) = self.sleeper.get() {
