@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use comfy_table::{CellAlignment, ContentArrangement, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
 
 use super::{Cell, Table};
 
@@ -32,6 +32,17 @@ impl fmt::Display for Table {
             let left = index == 0 || self.rows.iter().any(is_words);
             column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
             column.set_padding((0, 2));
+            // An id is not broken: the numbers beside it are, between their words.
+            let names = self.rows.iter().filter_map(|row| match row.first() {
+                Some(Cell::Name(name)) if index == 0 => Some(name),
+                _ => None,
+            });
+            if let Some(longest) = names.clone().map(|name| name.chars().count() + 2).max()
+                && names.clone().all(|name| !name.contains(' '))
+            {
+                let longest = u16::try_from(longest).unwrap_or(WIDTH).min(WIDTH / 2);
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(longest)));
+            }
         }
         if !self.title.is_empty() {
             writeln!(f, "{}", self.title)?;
@@ -52,6 +63,18 @@ mod tests {
     use super::*;
     use crate::row::{Row, Sink, Versus};
     use crate::stats::Interval;
+
+    #[test]
+    fn a_name_is_not_broken() {
+        let name = "rust/channel_sink_no_allocations/rendezvous";
+        let columns = ["case", "a", "b", "c", "d", "e", "f"];
+        let mut table = Table::new("", columns);
+        let number = || Cell::Number("-12092.0 µs (-19643.0 to 13092.0)".to_owned());
+        table.push([Cell::name(name)].into_iter().chain(std::iter::repeat_with(number).take(6)));
+        let text = table.to_string();
+        assert!(text.contains(name) && text.contains("-19643.0 "), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{text}");
+    }
 
     #[test]
     fn is_aligned_and_fits() {

@@ -39,7 +39,8 @@ impl Plan {
     /// How many operations the allocations of a case are counted over that asks for so many.
     pub(super) fn counted_over(&self, asked: u64, batch: u64) -> u64 {
         let over = if self.counts_less { asked.min(100.max(asked / 10)) } else { asked };
-        (if self.once { over.min(100) } else { over }).next_multiple_of(batch)
+        // Of what comes in batches two, as what they count is added up.
+        (if self.once { over.min(100.max(2 * batch)) } else { over }).next_multiple_of(batch)
     }
 
     /// How long messages are written beside a slice that took so long: as long, or what comes now and then would hit the one
@@ -294,6 +295,7 @@ mod tests {
         assert_eq!((quick.budget, quick.counted_over(5000, 30)), (Duration::from_secs(16), 510));
         let test = Plan::of(&Args { test: true, ..Args::default() }, 80);
         assert_eq!((test.generations, test.counted_over(5000, 30)), ([1, 1], 120));
+        assert_eq!((test.counted_over(5000, 1000), test.counted_over(1000, 1)), (2000, 100));
         assert_eq!(test.writes(Duration::from_secs(1)), test.slice);
     }
 }
