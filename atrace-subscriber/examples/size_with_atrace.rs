@@ -1,0 +1,15 @@
+//! The service of `size_without`, with events by `atrace` itself and nothing of its spans.
+//!
+//! `.ci/size` builds and compares them.
+
+#[path = "size/traced.rs"]
+mod traced;
+#[path = "size/work.rs"]
+mod work;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing::subscriber::set_global_default(tracing_subscriber::registry())?;
+    println!("events go to {}", atrace::sink());
+    traced::main()?;
+    Ok(())
+}
