@@ -194,7 +194,7 @@ impl Recorder {
             return;
         };
         // Formatted before anything is locked: what runs meanwhile may well enter this span.
-        if is_typed {
+        if is_typed && is_used() {
             typed::with_span(&Known(metadata), true, &|visit| values.record(visit), |new, _| {
                 if let Some(mut texts) = kept.texts_mut()
                     && !new.is_empty()
