@@ -34,7 +34,7 @@ impl Bucket {
     /// That of the callsite with this metadata, if it is numbered.
     #[inline(always)]
     fn of(metadata: &'static Metadata<'static>) -> Option<&'static Self> {
-        let first = &FIRST_PART[hash(metadata) % FIRST];
+        let first = &FIRST_PART[place(metadata, FIRST)];
         if first.is_of(metadata) { Some(first) } else { Callsite::search(metadata)?.bucket() }
     }
 
@@ -70,7 +70,7 @@ impl Callsite {
     /// The number, where it is the first to be looked for.
     #[inline(always)]
     pub(crate) fn known(metadata: &'static Metadata<'static>) -> Option<Self> {
-        let at = hash(metadata) % FIRST;
+        let at = place(metadata, FIRST);
         FIRST_PART[at].is_of(metadata).then_some(Self(at as u32))
     }
 
@@ -80,7 +80,8 @@ impl Callsite {
         let mut base = 0;
         for part in 0..=PARTS {
             let buckets = buckets(part, true)?;
-            for at in (0..TRIES).map(|n| (hash(metadata) + n) % buckets.len()) {
+            let first = place(metadata, buckets.len());
+            for at in (0..TRIES).map(|n| (first + n) % buckets.len()) {
                 match buckets[at].metadata.set(metadata) {
                     Err(present) if !std::ptr::eq(present, metadata) => {}
                     _ => return u32::try_from(base + at).ok().map(Self),
@@ -163,12 +164,12 @@ fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     Some(if fill { cell.get_or_make(make) } else { cell.get()? })
 }
 
-/// Spreads addresses, whose lowest bits are all the same.
+/// The first bucket to be tried, of so many, a power of two. Spreads addresses, whose lowest bits are all the same.
 #[inline(always)]
-fn hash(metadata: &'static Metadata<'static>) -> usize {
+fn place(metadata: &'static Metadata<'static>, buckets: usize) -> usize {
     let key = std::ptr::from_ref(metadata) as usize;
-    // The golden ratio's fraction in 64 bits; the high bits of the product depend on all of the key.
-    ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+    // The golden ratio's fraction in 64 bits; the highest bits of the product depend on all of the key.
+    ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - buckets.ilog2())) as usize
 }
 
 /// Metadata of a span without fields, of no callsite.

@@ -82,12 +82,11 @@ impl Entry {
         }
     }
 
-    /// Without a slice: then span and tag mean nothing.
+    /// Without a slice, as one that was left has none: then span and tag mean nothing.
     #[inline(always)]
     fn set(&self, owner: Owner, id: u64) {
         self.owner.set(owner.0);
         self.id.set(id);
-        self.slice.set(Slice::none());
     }
 
     #[inline(always)]
@@ -124,6 +123,7 @@ impl Entry {
         self.id.get() == id && self.owner.get() & (BEGUN_AGAIN - 1) == owner.0
     }
 
+    #[inline(always)]
     fn is_open(&self) -> bool {
         let slice = self.take_slice();
         let is_open = slice.is_written();
@@ -222,13 +222,14 @@ pub(crate) fn enter(owner: Owner, id: u64) {
                 compiler_fence(Ordering::SeqCst);
                 entry.set(owner, id);
             }
-            None => entered.enter_deeper(owner, id, Span::NONE, None),
+            None => entered.enter_deeper_unseen(owner, id),
         }
     });
 }
 
-/// Notes that this thread entered a span, and begins its slice.
-#[inline(always)]
+/// Notes that this thread entered a span, and begins its slice. A call, which finds the thread's memory itself: so that while
+/// off there is less to be kept when that is found.
+#[inline(never)]
 pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance) {
     ENTERED.with(|entered| entered.enter_and_begin(owner, id, span, glance));
 }
@@ -240,6 +241,9 @@ pub(crate) fn exit(owner: Owner, id: u64) {
         let last = entered.len.get().wrapping_sub(1);
         match entered.entries.get(last) {
             Some(entry) if entry.id.get() == id && entry.owner.get() == owner.0 => {
+                if !entry.is_open() {
+                    return entered.len.set(last);
+                }
                 let slice = entry.take_slice();
                 compiler_fence(Ordering::SeqCst);
                 entered.len.set(last);
@@ -291,7 +295,7 @@ impl Entered {
         deeper.unwrap_or_else(|_| look(here))
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn enter_and_begin(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
         let len = self.len.get();
         match self.entries.get(len) {
@@ -302,6 +306,13 @@ impl Entered {
             }
             None => self.enter_deeper(owner, id, span, Some(glance)),
         }
+    }
+
+    /// Without a slice. A call that takes nothing from the stack.
+    #[cold]
+    #[inline(never)]
+    fn enter_deeper_unseen(&self, owner: Owner, id: u64) {
+        self.enter_deeper(owner, id, Span::NONE, None);
     }
 
     /// Begins a slice, if at all, only if there is room for its entry: otherwise nobody would end it.

@@ -1,5 +1,7 @@
 //! The subscriber that is alone, and AOSP's name for a layer.
 
+use std::num::NonZeroU64;
+
 use atrace::AtraceTag;
 use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
@@ -97,8 +99,7 @@ impl AtraceSubscriber {
     fn keep_or_number(&self, attributes: &Attributes<'_>, may_keep: bool) -> Id {
         let span = if may_keep { self.recorder.keep(attributes) } else { None };
         let span = span.or_else(|| Callsite::of(attributes.metadata()).map(Span::plain));
-        // An id can't be 0. This one belongs to no span.
-        Id::from_u64(span.map_or(u64::MAX >> 1, Span::number))
+        id(span.unwrap_or(Span::NONE))
     }
 
     fn interest(&self) -> Interest {
@@ -113,6 +114,13 @@ impl AtraceSubscriber {
     fn lets_through(&self) -> bool {
         self.filter.is_none() || self.recorder.is_enabled()
     }
+}
+
+/// What the program knows a span by. Made of what can't be 0: the other way is a call.
+#[inline(always)]
+fn id(span: Span) -> Id {
+    const NO_SPANS: NonZeroU64 = NonZeroU64::new(u64::MAX >> 1).unwrap();
+    Id::from_non_zero_u64(NonZeroU64::new(span.number()).unwrap_or(NO_SPANS))
 }
 
 /// The span that an id of ours stands for.
@@ -148,7 +156,7 @@ impl Subscriber for AtraceSubscriber {
         let metadata = attributes.metadata();
         let may_keep = self.recorder.may_keep_now(metadata);
         if !may_keep && let Some(callsite) = Callsite::known(metadata) {
-            return Id::from_u64(Span::plain(callsite).number());
+            return id(Span::plain(callsite));
         }
         self.keep_or_number(attributes, may_keep)
     }
