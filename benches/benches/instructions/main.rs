@@ -8,14 +8,17 @@
 #![allow(missing_docs, reason = "what the macros make is public and has none")]
 
 use std::hint::black_box;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
 use atrace::perfetto::Recording;
-use atrace_benches::catalogue::{Event, Id, State, What, Who};
+use atrace::perfetto::service::{Keep, Service};
+use atrace_benches::catalogue::{Event, Id, State, TracingCase, What, Who};
 use atrace_benches::measure::instructions::{Counted, OPERATIONS};
+use atrace_benches::subjects::subject::Subject;
 use atrace_benches::subjects::{cases, events, subscribers};
 use gungraun::{LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 
@@ -27,13 +30,24 @@ struct Prepared {
     run: Run,
     _on: Option<Switched>,
     _recording: Option<Recording>,
+    _service: Option<Service>,
+}
+
+impl Prepared {
+    fn new(run: Run) -> Self {
+        Self { run, _on: None, _recording: None, _service: None }
+    }
 }
 
 /// Switches tracing as the case wants it, and makes sure that it is so by what arrives.
 fn prepare(id: String) -> Prepared {
     let parsed = Id::of(&id);
-    if let (Who::Perfetto, What::Event(_, event)) = (&parsed.who, &parsed.what) {
-        return recorded(event);
+    match (&parsed.who, &parsed.what) {
+        (Who::Perfetto, What::Event(_, event)) => return event_by_perfetto(event),
+        (Who::Perfetto, What::Tracing(_, case)) => {
+            return tracing_by_perfetto(subject(&parsed, *case), *case);
+        }
+        _ => {}
     }
     let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match parsed.what {
         What::Event(state, event) => {
@@ -44,8 +58,7 @@ fn prepare(id: String) -> Prepared {
             (state == State::On, event.messages, None, run)
         }
         What::Tracing(_, case) => {
-            let subject = subscribers::all().into_iter().find(|subject| subject.id(case) == parsed);
-            let subject = subject.unwrap_or_else(|| panic!("there is no case {id}"));
+            let subject = subject(&parsed, case);
             (subject.on, case.messages(), Some(subject.install), Box::new(move |n| cases::run(case, n)))
         }
         _ => panic!("there is no case {id}"),
@@ -66,30 +79,72 @@ fn prepare(id: String) -> Prepared {
     let rust = atrace::atrace_is_tag_enabled(AtraceTag::App);
     assert_eq!((rust, cc_bench::enabled_tags() & AtraceTag::App.bits() != 0), (on, on), "{id}");
     run(100);
-    Prepared { run, _on: on_for_now, _recording: None }
+    Prepared { _on: on_for_now, ..Prepared::new(run) }
 }
 
-/// A case of Perfetto's way, which this process records, and makes sure of by what arrives.
-fn recorded(event: &Event) -> Prepared {
+/// The kind of subscriber that a case is of.
+fn subject(id: &Id, case: TracingCase) -> Subject {
+    let found = subscribers::all().into_iter().find(|subject| subject.id(case) == *id);
+    found.unwrap_or_else(|| panic!("there is no case {id}"))
+}
+
+/// An event by Perfetto's way.
+fn event_by_perfetto(event: &Event) -> Prepared {
+    let run = events::in_rust::<{ AtraceTag::App.bits() }>(event);
+    recorded(event.name, run, || {
+        // An end that ends nothing is not written.
+        if event.name == "end" {
+            (0..20_000).for_each(|_| atrace::atrace_begin(AtraceTag::App, "slice"));
+        }
+    })
+}
+
+/// What `tracing` does by Perfetto's way: recorded, or, off, in a program that a service could ask.
+fn tracing_by_perfetto(subject: Subject, case: TracingCase) -> Prepared {
+    let mut run: Run = Box::new(move |n| cases::run(case, n));
+    if subject.on {
+        return recorded(subject.name, run, subject.install);
+    }
+    let service = connect();
+    (subject.install)();
+    run(100);
+    assert!(!atrace::atrace_is_tag_enabled(AtraceTag::App), "{} is on", subject.name);
+    Prepared { _service: Some(service), ..Prepared::new(run) }
+}
+
+/// Connects this process to a service of its own that has no session.
+fn connect() -> Service {
+    let place = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").expect("there is a place for the service");
+    // That of the case before.
+    let _ = std::fs::remove_file(&place);
+    let listener = UnixListener::bind(&place).expect("a service can listen");
+    let uid = rustix::process::geteuid().as_raw();
+    let service = Service::start_sessions(listener, uid, 0, Keep::Ring { bytes: 1 << 20 });
+    atrace::perfetto::connect();
+    let start = Instant::now();
+    while !atrace::perfetto::status().is_connected() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{}", atrace::perfetto::status());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    service.expect("a service can run")
+}
+
+/// What this process records, once that has begun and `first` was done; makes sure of it by what arrives.
+fn recorded(what: &str, mut run: Run, first: impl FnOnce()) -> Prepared {
     let directory = tempfile::tempdir().expect("there is a place for files");
     let path = directory.path().join("trace");
     let recording = atrace::perfetto::record_to(&path).expect("it can be recorded");
     let len = || std::fs::metadata(&path).map_or(0, |file| file.len());
-    let mut run = events::in_rust::<{ AtraceTag::App.bits() }>(event);
-    // An end that ends nothing is not written.
-    if event.name == "end" {
-        (0..20_000).for_each(|_| atrace::atrace_begin(AtraceTag::App, "slice"));
-    }
+    first();
     // The clock's anchor is there after some milliseconds. A chunk is in the file when it is full.
     let before = len();
     let start = Instant::now();
     while len() == before || start.elapsed() < Duration::from_millis(200) {
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing of {} is recorded", event.name);
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing of {what} is recorded");
         run(100);
         std::thread::sleep(Duration::from_millis(10));
     }
-    let prepared = Prepared { run, _on: None, _recording: Some(recording) };
-    nothing_is_lost(prepared)
+    nothing_is_lost(Prepared { _recording: Some(recording), ..Prepared::new(run) })
 }
 
 /// What is lost takes fewer instructions.
@@ -114,7 +169,12 @@ fn count(mut prepared: Prepared) -> Prepared {
 /// The environment that was made for this, and nothing else.
 fn config() -> LibraryBenchmarkConfig {
     let mut config = LibraryBenchmarkConfig::default();
-    config.pass_through_envs(["ATRACE_MARKER", "ATRACE_PROPERTIES", "GLIBC_TUNABLES"]);
+    config.pass_through_envs([
+        "ATRACE_MARKER",
+        "ATRACE_PROPERTIES",
+        "GLIBC_TUNABLES",
+        "PERFETTO_PRODUCER_SOCK_NAME",
+    ]);
     config
 }
 
@@ -144,7 +204,7 @@ fn cc(prepared: Prepared) -> Prepared {
 }
 
 #[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Tracing.ids(), setup = prepare)]
+#[benches::case(iter = Counted::Tracing.ids(), setup = prepare, teardown = nothing_is_lost)]
 fn tracing_with(prepared: Prepared) -> Prepared {
     count(prepared)
 }

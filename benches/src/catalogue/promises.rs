@@ -137,13 +137,7 @@ pub fn of_subscribers() -> Vec<Promise> {
     let mut promise = |name, id, base, at_most| all.push(Promise { name, id, base, at_most });
     for case in TracingCase::ALL {
         let base = row(Who::Limit, "no_subscriber", case);
-        promise("filtered, of no subscriber", row(Who::Rust, "filtered", case), base.clone(), 1.15);
-        for (name, kind) in [
-            ("filtered and connected, of no subscriber", "filtered"),
-            ("a layer filtered and connected, of no subscriber", "layer_filtered"),
-        ] {
-            promise(name, row(Who::Perfetto, kind, case), base.clone(), 1.03);
-        }
+        promise("filtered, of no subscriber", row(Who::Rust, "filtered", case), base, 1.15);
     }
     for (case, at_most) in [(event, 1.15), (event_args, 1.15), (span, 1.20), (span_args, 1.20)] {
         let base = row(Who::Limit, "noop_always", case);
@@ -192,6 +186,25 @@ pub fn of_instructions() -> Vec<(Id, f64)> {
         (tracing("tracing_on", TracingCase::Span), 410.0),
         (tracing("tracing_on", TracingCase::SpanArgs), 2700.0),
     ]
+}
+
+/// What is promised of how many instructions rows take of others'.
+#[must_use]
+pub fn of_instructions_of_others() -> Vec<Promise> {
+    let row = |who, kind: &str, case| Id { who, what: What::Tracing(kind.to_owned(), case) };
+    let filtered = [
+        ("instructions: filtered, of no subscriber", Who::Rust),
+        ("instructions: filtered and connected, of no subscriber", Who::Perfetto),
+    ];
+    let promise = |(name, who): (&'static str, Who), kind: &str, case| Promise {
+        name,
+        id: row(who, kind, case),
+        base: row(Who::Limit, "no_subscriber", case),
+        at_most: 1.0,
+    };
+    let kinds =
+        filtered.into_iter().flat_map(|each| ["filtered", "layer_filtered"].map(|kind| (each.clone(), kind)));
+    kinds.flat_map(|(each, kind)| TracingCase::ALL.map(|case| promise(each.clone(), kind, case))).collect()
 }
 
 /// Tells whether an operation is promised not to allocate: everything of this workspace's, but a layer's span while on; by

@@ -53,7 +53,7 @@ const fn by_perfetto(
     state: State,
     compared_to: &'static [&'static str],
 ) -> Subscriber {
-    Subscriber { mode, kind, way: Way::Perfetto, state, compared_to, counted: false }
+    Subscriber { mode, kind, way: Way::Perfetto, state, compared_to, counted: true }
 }
 
 /// Every kind of subscriber, the baselines first; without those of other projects, which depend on Cargo's features.

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::promises::{Difference, Promise, SYSTEM_CALLS, must_not_allocate, of_instructions};
+use crate::catalogue::promises::{
+    Difference, Promise, SYSTEM_CALLS, must_not_allocate, of_instructions, of_instructions_of_others,
+};
 use crate::catalogue::{BENCHES, INSTRUCTIONS, Id};
 use crate::row::{Row, dir, replace};
 use crate::stats::Interval;
@@ -184,22 +186,24 @@ impl Judged {
             let few = if v.sure { "" } else { ", from fewer than six pairs" };
             all.push(judged.more(format!("{}–{} of {base}{few}", ratio(v.low), ratio(v.high))));
         }
+        // A count is of a thousand operations, and what is done once for all of them.
+        let instructions = |id: &Id| {
+            let id = id.to_string();
+            let row = rows.iter().find(|row| row.id == id)?;
+            row.counts.get(INSTRUCTIONS).map(|n| n.round())
+        };
         for (id, at_most) in of_instructions() {
-            let id_text = id.to_string();
-            let counted =
-                rows.iter().find(|row| row.id == id_text).and_then(|row| row.counts.get(INSTRUCTIONS));
-            // A count is of a thousand operations, and what is done once for all of them.
-            let judged = |n: f64| {
-                let limit = format!("≤ {at_most}");
-                Self::new(
-                    INSTRUCTIONS,
-                    id.short(),
-                    count(n.round()),
-                    limit,
-                    Verdict::kept_if(n.round() <= at_most),
-                )
+            let judged = |n| {
+                let verdict = Verdict::kept_if(n <= at_most);
+                Self::new(INSTRUCTIONS, id.short(), count(n), format!("≤ {at_most}"), verdict)
             };
-            all.extend(counted.map(|n| judged(*n)));
+            all.extend(instructions(&id).map(judged));
+        }
+        for Promise { name, id, base, at_most } in of_instructions_of_others() {
+            let Some((n, of)) = instructions(&id).zip(instructions(&base)) else { continue };
+            let verdict = Verdict::kept_if(n <= at_most * of);
+            let judged = Self::new(name, id.short(), ratio(n / of), format!("≤ {at_most:.2}"), verdict);
+            all.push(judged.more(format!("{} and {} of {base}", count(n), count(of))));
         }
         let counted = rows.iter().filter(|row| must_not_allocate(&Id::of(&row.id)));
         let counted: Vec<(&Row, f64)> = counted.filter_map(|row| Some((row, row.allocs?))).collect();
@@ -301,6 +305,18 @@ mod tests {
         rows[0].counts.insert(INSTRUCTIONS.to_owned(), 14.07);
         assert_eq!(instructions(&rows).unwrap().verdict, Verdict::Missed);
         rows[0].counts.clear();
+        let filtered = |n| {
+            let row = |id: &str, n| {
+                let mut row = Row::new(id, Interval::around(1.0, 0.0), Sink::Null);
+                row.counts.insert(INSTRUCTIONS.to_owned(), n);
+                row
+            };
+            let all = judged(&[row("perfetto/filtered_span", n), row("limit/no_subscriber_span", 27.08)]);
+            assert_eq!(all.len(), 1, "{all:?}");
+            (all[0].measured.clone(), all[0].verdict)
+        };
+        assert_eq!(filtered(27.09), ("1.00".to_owned(), Verdict::Kept));
+        assert_eq!(filtered(28.09), ("1.04".to_owned(), Verdict::Missed));
         rows[0].vs.values_mut().for_each(|v| v.sure = false);
         let few = &judged(&rows)[0];
         assert_eq!(few.verdict, Verdict::Open);

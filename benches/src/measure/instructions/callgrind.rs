@@ -35,6 +35,7 @@ pub(crate) fn count() -> Result<BTreeMap<(String, usize), u64>, String> {
     run.env("GUNGRAUN_HOME", &home)
         .env("ATRACE_MARKER", &sink)
         .env("ATRACE_PROPERTIES", temp.path().join("properties"))
+        .env("PERFETTO_PRODUCER_SOCK_NAME", temp.path().join("service"))
         .env("GLIBC_TUNABLES", TUNABLES)
         .env_remove("ATRACE_BACKEND");
     let output =

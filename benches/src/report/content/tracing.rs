@@ -39,38 +39,46 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
     })
 }
 
-/// Every kind of subscriber beside the others.
-pub(super) fn kinds(here: &Machine) -> Option<Section> {
-    let bench = here.benches.get(SUBSCRIBER)?;
+/// Rows by the kinds of subscriber that they are of, in their order.
+fn by_kind(rows: &[Row]) -> Vec<(String, BTreeMap<TracingCase, &Row>)> {
     let mut kinds: Vec<(String, BTreeMap<TracingCase, &Row>)> = Vec::new();
-    let mut peers = false;
-    for row in &bench.rows {
+    for row in rows {
         let Id { who, what: What::Tracing(kind, case) } = Id::of(&row.id) else { continue };
-        peers |= who.peer().is_some();
         let kind = if kind.is_empty() { who.to_string() } else { format!("{who}/{kind}") };
         match kinds.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, cases)) => _ = cases.insert(case, row),
             None => kinds.push((kind, BTreeMap::from([(case, row)]))),
         }
     }
-    let mut table = Table {
-        title: "All kinds of subscriber".to_owned(),
+    kinds
+}
+
+/// A table of kinds of subscriber, a column a case and `more`; of what, says `title`.
+fn table_of_kinds(title: &str, more: Option<&str>) -> Table {
+    Table {
+        title: title.to_owned(),
         columns: ["kind"]
             .into_iter()
             .chain(TracingCase::ALL.map(TracingCase::label))
-            .chain(["allocations of a span with fields"])
+            .chain(more)
             .map(str::to_owned)
             .collect(),
         ..Table::default()
-    };
-    for (kind, cases) in &kinds {
-        let mut cells = vec![Cell::Name(kind.clone())];
+    }
+}
+
+/// Every kind of subscriber beside the others.
+pub(super) fn kinds(here: &Machine) -> Option<Section> {
+    let bench = here.benches.get(SUBSCRIBER)?;
+    let mut table = table_of_kinds("All kinds of subscriber", Some("allocations of a span with fields"));
+    for (kind, cases) in by_kind(&bench.rows) {
+        let mut cells = vec![Cell::Name(kind)];
         cells.extend(TracingCase::ALL.map(|case| Cell::value(cases.get(&case).copied())));
         let allocs = cases.get(&TracingCase::SpanArgs).and_then(|row| row.allocs);
         cells.push(Cell::count(allocs).or("only Rust's allocator counts"));
         table.rows.push(cells);
     }
-    let text = match peers {
+    let text = match bench.rows.iter().any(|row| Id::of(&row.id).who.peer().is_some()) {
         true => {
             "Peers are what else a program could take; each writes to a sink of its own, so what they cost beside the write differs too."
         }
@@ -78,10 +86,16 @@ pub(super) fn kinds(here: &Machine) -> Option<Section> {
             "Peers were not measured: `cargo bench -p atrace-benches --features peers --bench subscriber` adds them."
         }
     };
+    let mut counted = table_of_kinds("The same, instructions", None);
+    for (kind, cases) in here.benches.get(INSTRUCTIONS).map_or_else(Vec::new, |bench| by_kind(&bench.rows)) {
+        let cells = TracingCase::ALL.map(|case| Cell::count(cases.get(&case).map(|row| row.median.round())));
+        counted.rows.push([Cell::Name(kind)].into_iter().chain(cells.map(Cell::or_not_measured)).collect());
+    }
+    let counted = Some(counted).filter(|counted| !counted.rows.is_empty());
     Some(Section {
         id: "kinds".to_owned(),
         title: "Subscribers beside each other".to_owned(),
         text: vec![text.to_owned()],
-        parts: vec![Part::Table(table)],
+        parts: [table].into_iter().chain(counted).map(Part::Table).collect(),
     })
 }
