@@ -56,6 +56,33 @@ const fn by_perfetto(
     Subscriber { mode, kind, way: Way::Perfetto, state, compared_to, counted: true }
 }
 
+/// What is on by Perfetto's way is compared to the marker's way and, with Cargo's features, to what else a program could take:
+/// the modes of `subjects/peers.rs` that keep a trace.
+const ON: &[&str] = &[
+    "on",
+    #[cfg(feature = "peer-tracing-perfetto-file")]
+    "peer-tracing-perfetto-file",
+    #[cfg(feature = "peer-tracing-perfetto-file")]
+    "peer-tracing-perfetto-file-threads",
+    #[cfg(feature = "peer-tracing-tracy")]
+    "peer-tracing-tracy",
+    #[cfg(feature = "peer-fastrace")]
+    "peer-fastrace-tracing",
+    #[cfg(feature = "peer-perfetto-sdk")]
+    "peer-tracing-perfetto-sdk",
+];
+/// The same of a layer over a registry, as the peers are.
+const LAYER_ON: &[&str] = &[
+    "registry",
+    "layer_on",
+    #[cfg(feature = "peer-tracing-perfetto-file")]
+    "peer-tracing-perfetto-file",
+    #[cfg(feature = "peer-tracing-perfetto-file")]
+    "peer-tracing-perfetto-file-threads",
+    #[cfg(feature = "peer-perfetto-sdk")]
+    "peer-tracing-perfetto-sdk",
+];
+
 /// Every kind of subscriber, the baselines first; without those of other projects, which depend on Cargo's features.
 pub static SUBSCRIBERS: [Subscriber; 19] = [
     limit("no_subscriber", "no_subscriber", true),
@@ -73,10 +100,10 @@ pub static SUBSCRIBERS: [Subscriber; 19] = [
     own("layer_on", "layer_on", State::On, &[], true),
     by_perfetto("perfetto_off", "tracing_off", State::Off, &["noop"]),
     by_perfetto("perfetto_filtered", "filtered", State::Off, &["no_subscriber"]),
-    by_perfetto("perfetto_on", "tracing_on", State::On, &["on"]),
+    by_perfetto("perfetto_on", "tracing_on", State::On, ON),
     by_perfetto("perfetto_layer_off", "layer_off", State::Off, &["registry"]),
     by_perfetto("perfetto_layer_filtered", "layer_filtered", State::Off, &["no_subscriber", "registry"]),
-    by_perfetto("perfetto_layer_on", "layer_on", State::On, &["registry", "layer_on"]),
+    by_perfetto("perfetto_layer_on", "layer_on", State::On, LAYER_ON),
 ];
 
 impl Subscriber {

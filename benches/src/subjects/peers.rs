@@ -57,21 +57,32 @@ mod tracing_perfetto {
     }
 }
 
-/// Encodes on the caller's thread into a buffer of that, and writes it there when it is full.
+/// Encodes on the caller's thread into a buffer of that, and writes it there when it is full. As it is by default a span is a slice
+/// on a track of its own, as long as it lives; as `threads` it writes what this workspace's does: slices on the threads that
+/// enter a span, and where it was made.
 #[cfg(feature = "peer-tracing-perfetto-file")]
 mod tracing_perfetto_file {
-    use tracing_perfetto_file::PerfettoLayer;
+    use tracing_perfetto_file::{PerfettoLayer, PerfettoLayerBuilder, SpanMode};
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use crate::subjects::subject::{self, Subject};
 
     pub(super) fn modes() -> Vec<Subject> {
-        vec![subject::peer("peer-tracing-perfetto-file", "peer-tracing-perfetto-file", || {
-            let (layer, guard) = PerfettoLayer::builder(super::null()).with_debug_annotations().build();
-            // It would end with this function.
-            std::mem::forget(guard);
-            subject::install(tracing_subscriber::registry().with(layer));
-        })]
+        let by_default = subject::peer("peer-tracing-perfetto-file", "peer-tracing-perfetto-file", || {
+            install(PerfettoLayer::builder(super::null()));
+        });
+        let on_threads = by_default.kind("peer-tracing-perfetto-file-threads", "threads", || {
+            let builder = PerfettoLayer::builder(super::null());
+            install(builder.span_mode(SpanMode::ThreadTracks).with_source_locations());
+        });
+        vec![by_default, on_threads]
+    }
+
+    fn install(builder: PerfettoLayerBuilder) {
+        let (layer, guard) = builder.with_debug_annotations().build();
+        // It would end with this function.
+        std::mem::forget(guard);
+        subject::install(tracing_subscriber::registry().with(layer));
     }
 }
 
@@ -183,7 +194,7 @@ mod perfetto_sdk {
             // It would end with this function.
             std::mem::forget(session);
         });
-        vec![on, on.off("peer-tracing-perfetto-sdk-off", off)]
+        vec![on, on.kind("peer-tracing-perfetto-sdk-off", "off", off)]
     }
 
     fn off() {

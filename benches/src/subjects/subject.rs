@@ -41,10 +41,10 @@ impl Subject {
         self.peer.is_none() && self.name != "registry" && !self.kind.starts_with("layer")
     }
 
-    /// The same peer switched off, under this name.
+    /// The same peer set up in another way, under this name.
     #[must_use]
-    pub fn off(self, name: &'static str, install: fn()) -> Self {
-        Self { name, kind: "off", install, ..self }
+    pub fn kind(self, name: &'static str, kind: &'static str, install: fn()) -> Self {
+        Self { name, kind, install, ..self }
     }
 }
 
