@@ -33,6 +33,10 @@ pub(super) const END_ROOM: usize = 24;
 const NAMED_ROOM: usize = 32;
 /// The room that a counter's value needs.
 const COUNTER_ROOM: usize = 48;
+/// What a packet with a name of any length needs beside it.
+const ANY_ROOM: usize = 48;
+/// The room that an event on a track of its own needs, with short names, and the track's description.
+pub(super) const TRACK_ROOM: usize = 2 * SHORT_ROOM + 16;
 /// What a longer packet needs beside its texts: an event with a track's number, all categories, a callsite and a value,
 /// and a track's description.
 pub(super) const LONG_ROOM: usize = 160;
@@ -261,6 +265,64 @@ pub(super) fn short(chunk: &mut Chunk, kind: Type, since: u64, category: u32, na
         chunk.publish(put.0);
     }
     true
+}
+
+/// [`short`] with a name of any length. False where it is too long for a chunk, or there is no room.
+#[inline(always)]
+pub(super) fn any(chunk: &mut Chunk, kind: Type, since: u64, category: u32, name: &[u8]) -> bool {
+    if name.len() > TEXT_MAX || chunk.room() < ANY_ROOM + name.len() {
+        return false;
+    }
+    // SAFETY: at most 2 + 11 + 5 + 8 bytes and the name are written, and 16 beyond it.
+    unsafe {
+        let mut put = Put(chunk.at());
+        let whole = put.later();
+        put.since(since);
+        // sequence_flags: 2, track_event: its length, type, category_iids, name
+        put.bytes([0x68, 2, 0x5a]);
+        let inner = put.later();
+        put.bytes([0x48, kind as u8, 0x18, category as u8, 0xba, 1]);
+        let text = put.later();
+        put.any_text(name);
+        put.close(text);
+        put.close(inner);
+        put.close(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// Writes the begin of a slice on a track of its own with one category, after the track's description. The room is
+/// [`TRACK_ROOM`], and the names are short.
+#[inline(always)]
+pub(super) fn on_track(chunk: &mut Chunk, since: u64, category: u32, track: &Described<'_>, name: &[u8]) {
+    let number = spread(track.track);
+    // SAFETY: at most 25 bytes and a name, then 1 + 11 + 8 + 9 + 3 bytes and a name, each of at most 96, and 16 beyond.
+    unsafe {
+        let start = chunk.at();
+        let mut put = Put(start.add(1));
+        // track_descriptor: its length, uuid, parent_uuid, name
+        put.bytes([0xe2, 3, 20 + track.name.len() as u8, 0x08]);
+        put.bytes(number);
+        put.bytes([0x28]);
+        put.bytes(spread(track.parent));
+        put.bytes([0x12, track.name.len() as u8]);
+        put.short_text(track.name);
+        start.write(23 + track.name.len() as u8);
+        chunk.publish(put.0);
+
+        let start = chunk.at();
+        let mut put = Put(start.add(1));
+        put.since(since);
+        // sequence_flags: 2, track_event: its length, type, category_iids, track_uuid, name
+        put.bytes([0x68, 2, 0x5a, 16 + name.len() as u8, 0x48, Type::Begin as u8, 0x18, category as u8]);
+        put.bytes([0x58]);
+        put.bytes(number);
+        put.bytes([0xba, 1, name.len() as u8]);
+        put.short_text(name);
+        start.write((put.0.addr() - start.addr() - 1) as u8);
+        chunk.publish(put.0);
+    }
 }
 
 /// Writes a counter's value, with one category. False where there is no room.
@@ -648,6 +710,51 @@ mod tests {
                     arena.take_handed().into_iter().map(|place| (place.page, place.chunk, place.buffer)),
                 );
                 assert_eq!(handed, [(0, 0, 1)]);
+                arena.retire();
+            }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn names_of_any_length_and_tracks_are_whole() {
+        for len in [0, 1, 3, 7, 15, 16, 17, SHORT - 1, SHORT, SHORT + 1, 1000, TEXT_MAX] {
+            let name: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            for since in [0, 127, 16_383, 16_384, u64::MAX] {
+                let (arena, _) = Arena::make(1).unwrap();
+                let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+                let (start, room) = (chunk.at(), chunk.room());
+                assert!(any(&mut chunk, Type::Instant, since, 13, &name));
+                assert!(room - chunk.room() <= ANY_ROOM + len);
+                let mut expected = vec![vec![(9, 3), (3, 13), (23, 0)]];
+                if len <= SHORT {
+                    let room = chunk.room();
+                    let described =
+                        Described { track: track(1), parent: track(2), name: &name, is_counter: false };
+                    on_track(&mut chunk, since, 28, &described, &name);
+                    assert!(room - chunk.room() + 16 <= TRACK_ROOM);
+                    expected.push(vec![(1, track(1)), (5, track(2)), (2, 0)]);
+                    expected.push(vec![(9, 1), (3, 28), (11, track(1)), (23, 0)]);
+                }
+                let found = packets(start, chunk.at());
+                assert_eq!(found.len(), expected.len());
+                for (packet, expected) in found.iter().zip(expected) {
+                    let is_event = expected[0].0 == 9;
+                    let time = Reader::first(packet, 8).map(|value| value.number());
+                    assert_eq!(time, is_event.then_some(since));
+                    let inner = Reader::first(packet, if is_event { 11 } else { 60 }).unwrap().bytes();
+                    let mut fields = Reader::new(inner);
+                    for (field, number) in expected {
+                        let (found, value) = fields.next().unwrap();
+                        assert_eq!(found, field);
+                        if number == 0 {
+                            assert_eq!(value.bytes(), name);
+                        } else {
+                            assert_eq!(value.number(), number);
+                        }
+                    }
+                    assert!(fields.next().is_none() && fields.is_whole());
+                }
                 arena.retire();
             }
         }

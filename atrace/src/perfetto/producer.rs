@@ -252,8 +252,10 @@ pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
 
 #[inline(never)]
 fn slow(writer: &mut Writer, place: &Place, kind: Type, tags: u64, name: &str, now: u64) -> bool {
-    let long = Long { name: Some(cut(name)), ..Long::new(kind, tags) };
-    writer.rich(place.epoch, &long, now) || writer.any(place, &Event { long, track: None }, now)
+    let name = cut(name);
+    let long = || Long { name: Some(name), ..Long::new(kind, tags) };
+    writer.lengthy(place.epoch, kind, tags, now, name)
+        || writer.any(place, &Event { long: long(), track: None }, now)
 }
 
 /// [`short`] with the name of a callsite.
@@ -326,9 +328,25 @@ pub(crate) fn on_track(
     amount: Option<Amount>,
     begun: u32,
 ) -> bool {
+    if let (Type::Begin, Some(name)) = (kind, name) {
+        return begin_on_track(tags, row, name);
+    }
     let tags_named = if kind == Type::End { 0 } else { tags };
     let mut long = Long { name: name.map(cut), amount, ..Long::new(kind, tags_named) };
     put_on_track(tags, row, &mut long, begun)
+}
+
+/// [`on_track`] of a begin, most of which have short names.
+#[inline(never)]
+fn begin_on_track(tags: u64, (row, track): (Row, &str), name: &str) -> bool {
+    let (track, name, parent) = (cut(track), cut(name), process_track());
+    let number = row.number(parent, hash(track));
+    let track = Described { track: number, parent, name: track, is_counter: false };
+    let long = || Long { track: Some(number), name: Some(name), ..Long::new(Type::Begin, tags) };
+    for_each(tags, u32::MAX, |writer, place, now| {
+        writer.begin_on_track(place.epoch, tags, now, &track, name)
+            || writer.any(place, &Event { long: long(), track: Some(track) }, now)
+    })
 }
 
 /// [`on_track`] with a callsite, whose name it has where none is given, and encoded arguments.

@@ -19,7 +19,9 @@ use atrace_sys::process;
 
 use super::category;
 use super::debts::Debts;
-use super::packet::{self, Described, LEVEL, LEVEL_NUMBER, LEVELS, LONG_ROOM, Long, TEXT_MAX, Type};
+use super::packet::{
+    self, Described, LEVEL, LEVEL_NUMBER, LEVELS, LONG_ROOM, Long, SHORT, TEXT_MAX, TRACK_ROOM, Type,
+};
 use super::told::Told;
 use crate::callsite::Site;
 
@@ -135,6 +137,42 @@ impl Writer {
         }
         self.last = time;
         self.depth += u32::from(kind == Type::Begin);
+        true
+    }
+
+    /// [`short`](Self::short) with a name of any length.
+    #[inline(always)]
+    pub(super) fn lengthy(&mut self, epoch: u32, kind: Type, tags: u64, now: u64, name: &[u8]) -> bool {
+        if !self.is_plain(epoch, tags) {
+            return false;
+        }
+        let time = now.max(self.last);
+        if !packet::any(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, name) {
+            return false;
+        }
+        self.last = time;
+        self.depth += u32::from(kind == Type::Begin);
+        true
+    }
+
+    /// Writes the begin of a slice on a track of its own, which is described first, where nothing stands against it and names
+    /// are short.
+    #[inline(always)]
+    pub(super) fn begin_on_track(
+        &mut self,
+        epoch: u32,
+        tags: u64,
+        now: u64,
+        track: &Described<'_>,
+        name: &[u8],
+    ) -> bool {
+        let is_short = track.name.len() <= SHORT && name.len() <= SHORT;
+        if !is_short || !self.is_plain(epoch, tags) || self.chunk.room() < TRACK_ROOM {
+            return false;
+        }
+        let time = now.max(self.last);
+        packet::on_track(&mut self.chunk, time - self.last, tags.trailing_zeros() + 1, track, name);
+        self.last = time;
         true
     }
 
