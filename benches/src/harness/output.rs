@@ -6,12 +6,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::args::Args;
 use super::progress;
-use super::terminal::say;
+use super::terminal::{self, say};
 use crate::promise::{self, Judged, Screen, Verdict};
 use crate::row::{self, Row};
 
@@ -43,7 +43,7 @@ impl Output {
         this.file = Some(path);
         progress::begin(bench, args.quick);
         if !io::stdout().is_terminal() {
-            this.aside = this.turn_aside()?;
+            this.aside = this.turn_aside(false)?;
         }
         Ok(this)
     }
@@ -54,19 +54,18 @@ impl Output {
         self.file.is_some()
     }
 
-    /// Runs something that talks much: where there is a file, it talks to that only.
+    /// Runs something that talks much: where there is a file, it talks to that only, and on a terminal of its progress.
     ///
     /// # Errors
     ///
     /// What `talk` returned, or when the file can't be written.
     pub fn aside<R>(&self, talk: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-        let _aside = if self.aside.is_some() { None } else { self.turn_aside()? };
+        let _aside = self.turn_aside(!io::stderr().is_terminal())?;
         talk()
     }
 
-    fn turn_aside(&self) -> io::Result<Option<Aside>> {
-        let open = |path| OpenOptions::new().append(true).open(path);
-        self.file.as_ref().map(|path| Aside::to(&open(path)?)).transpose()
+    fn turn_aside(&self, with_stderr: bool) -> io::Result<Option<Aside>> {
+        self.file.as_ref().map(|path| Aside::to(path, with_stderr)).transpose()
     }
 
     /// Keeps the rows and what was judged, and says in a line how it went; on a terminal, all promises.
@@ -112,15 +111,23 @@ impl Output {
 /// While it lives, what this process prints, and those that it starts, goes to a file.
 #[derive(Debug)]
 struct Aside {
+    path: PathBuf,
     stdout: OwnedFd,
+    stderr: Option<OwnedFd>,
 }
 
 impl Aside {
-    fn to(file: &File) -> io::Result<Self> {
+    fn to(path: &Path, with_stderr: bool) -> io::Result<Self> {
         io::stdout().flush()?;
+        let file = OpenOptions::new().append(true).open(path)?;
         let stdout = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3)?;
-        rustix::stdio::dup2_stdout(file)?;
-        Ok(Self { stdout })
+        let stderr = with_stderr.then(|| rustix::io::fcntl_dupfd_cloexec(io::stderr(), 3)).transpose()?;
+        let this = Self { path: path.to_owned(), stdout, stderr };
+        rustix::stdio::dup2_stdout(&file)?;
+        if this.stderr.is_some() {
+            rustix::stdio::dup2_stderr(&file)?;
+        }
+        Ok(this)
     }
 }
 
@@ -129,5 +136,11 @@ impl Drop for Aside {
         let _ = io::stdout().flush();
         // Otherwise what follows is in the file, too.
         let _ = rustix::stdio::dup2_stdout(&self.stdout);
+        if let Some(stderr) = &self.stderr {
+            let _ = rustix::stdio::dup2_stderr(stderr);
+            if std::thread::panicking() {
+                terminal::complain(format_args!("why it ended stands at the end of {}", self.path.display()));
+            }
+        }
     }
 }
