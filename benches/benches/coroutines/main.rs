@@ -169,7 +169,7 @@ impl Workload for Coroutines {
     }
 
     fn fixture() -> io::Result<Fixture> {
-        Ok(Fixture::default().with_room())
+        Ok(Fixture::default().with_room(16))
     }
 
     fn seconds() -> u64 {

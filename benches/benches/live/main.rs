@@ -146,7 +146,7 @@ impl Workload for Live {
     const NAME: &'static str = "live";
 
     fn fixture() -> io::Result<Fixture> {
-        Ok(Fixture::default().with_room())
+        Ok(Fixture::default().with_room(16))
     }
 
     fn cases<T: Tracing>() -> Vec<Case> {

@@ -16,7 +16,9 @@ use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::instructions;
 use atrace_benches::measure::measured::own_costs;
-use atrace_benches::measure::workload::{self, Done, Mode, Names, RawWrites, Results, Tracing, Workload};
+use atrace_benches::measure::workload::{
+    self, Done, Fixture, Mode, Names, RawWrites, Results, Tracing, Workload,
+};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::stats::Interval;
 use atrace_benches::subjects::subject::Subject;
@@ -50,6 +52,10 @@ impl Workload for Subscribers {
             workload::Case::new(case.name(), run).counted_over(2000)
         };
         TracingCase::ALL.map(case).into()
+    }
+
+    fn fixture() -> std::io::Result<Fixture> {
+        Ok(Fixture::default().with_room(4))
     }
 
     fn modes() -> Vec<Mode> {

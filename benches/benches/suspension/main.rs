@@ -88,7 +88,7 @@ impl Workload for Suspension {
     }
 
     fn fixture() -> io::Result<Fixture> {
-        Ok(Fixture::default().with_room())
+        Ok(Fixture::default().with_room(16))
     }
 
     fn tables(results: &Results) -> Vec<Table> {

@@ -192,10 +192,11 @@ impl Fixture {
         Self { env: Vec::new(), _kept: Some(Box::new(kept)) }
     }
 
-    /// Has room for what a slice writes, in the memory that is shared with a reader of Perfetto's way: that reads every 4 ms.
+    /// Has so much room for what a slice writes, in the memory that is shared with a reader of Perfetto's way: that reads
+    /// every 4 ms.
     #[must_use]
-    pub fn with_room(self) -> Self {
-        self.with_env("ATRACE_SHMEM_KB", "16384")
+    pub fn with_room(self, mib: u32) -> Self {
+        self.with_env("ATRACE_SHMEM_KB", (mib << 10).to_string())
     }
 
     /// Sets an environment variable of the modes' processes.
