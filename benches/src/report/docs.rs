@@ -14,7 +14,7 @@ use crate::table::number::{digits, ratio};
 /// What a line is of: in words, the bench, the row, and the rows that it is held against, with their names.
 type Line = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-const LINES: [Line; 8] = [
+const LINES: [Line; 6] = [
     ("an event, off", ATRACE, "rust/tracing_off_begin/10", &[("cc/tracing_off_begin/10", "C++")]),
     (
         "an event, on",
@@ -23,22 +23,10 @@ const LINES: [Line; 8] = [
         &[("cc/tracing_on_begin/10", "C++"), ("limit/raw_write_begin/10", "a `write(2)` of the same bytes")],
     ),
     (
-        "… with a name of 1000 characters",
-        ATRACE,
-        "rust/tracing_on_begin/1000",
-        &[("cc/tracing_on_begin/1000", "C++"), ("limit/raw_write_begin/1000", "the write")],
-    ),
-    (
         "an event, on by Perfetto's way",
         ATRACE,
         "perfetto/tracing_on_begin/10",
         &[("limit/raw_write_begin/10", "a `write(2)` to the marker")],
-    ),
-    (
-        "… with a literal for its name",
-        ATRACE,
-        "perfetto/tracing_on_begin_literal/10",
-        &[("limit/raw_write_begin/10", "that")],
     ),
     (
         "an event of `tracing`, filtered, off",
