@@ -68,7 +68,8 @@ mod on_linux {
     #[track_caller]
     fn check([pointers, unwound]: [Vec<usize>; 2]) {
         assert!(pointers.len() > 2 && unwound.len() - pointers.len() <= OUTER, "{pointers:x?} {unwound:x?}");
-        assert_eq!(pointers[1..], unwound[1..pointers.len()]);
+        // The first is in what walks; the second in `both`, which an optimised build may have made of two calls.
+        assert_eq!(pointers[2..], unwound[2..pointers.len()]);
     }
 
     /// A walk is right at each depth, also from where the stack was never used before.
