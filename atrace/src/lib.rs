@@ -66,7 +66,7 @@
 //!
 //! Bytes of names stay there as they are, and an event is cut at some KiB. An end that no begin of the session belongs to
 //! is not written. An event in a signal handler that interrupts another event of its thread is lost, and counted. With
-//! `ATRACE_BACKEND=perfetto` the process' first event connects, and waits up to a second for the session of a service that is
+//! `ATRACE_BACKEND=perfetto` the process' first event connects, and waits up to 100 ms for the session of a service that is
 //! there; not in a signal handler: on a signal stack, or while a signal is blocked that has a handler.
 //!
 //! # Descriptors

@@ -116,7 +116,7 @@ pub(crate) mod producer {
         }
     }
 
-    pub(crate) fn start_alone() {}
+    pub(crate) fn start() {}
 
     pub(crate) fn standing() -> (Standing, u32) {
         (Standing::Apart, 0)

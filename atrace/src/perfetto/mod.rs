@@ -29,8 +29,7 @@ use crate::{AtraceTag, refresh, watch};
 
 /// Makes this process a producer of Perfetto's data source `track_event`, for good.
 ///
-/// Waits at most 100 ms for the sessions that are there, with `ATRACE_BACKEND=perfetto` a second; without a service it
-/// does not wait. Calling it again does nothing. The process has a thread more from then on, in which no code of the program runs. A forked child connects
+/// Waits at most 100 ms for the sessions that are there; without a service it does not wait. Calling it again does nothing. The process has a thread more from then on, in which no code of the program runs. A forked child connects
 /// at its first event, as a producer of its own.
 pub fn connect() {
     producer::start();

@@ -3,7 +3,7 @@
 //! The socket's thread (`link`) opens and closes sessions; each event is written for every open one that wants its
 //! tags, by a writer of its thread (`writer.rs`).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use atrace_sys::OnceRef;
@@ -39,7 +39,7 @@ pub(crate) fn start() {
     if !link() || process::is_in_handler() {
         return;
     }
-    for _ in 0..WAIT_MS.load(Ordering::Relaxed) {
+    for _ in 0..WAIT_MS {
         if present_standing() != Standing::Connecting {
             return;
         }
@@ -47,15 +47,8 @@ pub(crate) fn start() {
     }
 }
 
-/// [`start`] where events go there alone, and a short program's first ones are not to be lost on a busy machine: waits longer
-/// for a service that is there.
-pub(crate) fn start_alone() {
-    WAIT_MS.store(1000, Ordering::Relaxed);
-    start();
-}
-
 /// How long is waited for sessions that are there.
-static WAIT_MS: AtomicU32 = AtomicU32::new(100);
+const WAIT_MS: u32 = 100;
 
 fn present_standing() -> Standing {
     Standing::of(STANDING.load(Ordering::Acquire))

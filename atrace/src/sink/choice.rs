@@ -84,7 +84,7 @@ fn choose() -> Result<Sink, Failure> {
         b"cutils" => cutils(None),
         b"ndk" => ndk(None),
         b"perfetto" => {
-            producer::start_alone();
+            producer::start();
             Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=perfetto: events go to Perfetto's service alone")))
         }
         b"none" => Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=none"))),
