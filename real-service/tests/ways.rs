@@ -17,6 +17,13 @@ use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, enabled, info, info_span};
 use tracing_subscriber::prelude::*;
 
+/// Gives a program ATrace's way, too: a marker, and properties.
+fn by_both_ways(program: &mut std::process::Command, setup: &Setup) {
+    std::fs::write(setup.place("marker"), "").unwrap();
+    program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
+    program.env("ATRACE_PROPERTIES", setup.place("properties"));
+}
+
 /// Sets the property that has these tags prefer Perfetto's way.
 fn prefer(tags: &str) {
     Properties::open().unwrap().set("debug.atrace.prefer_sdk", tags).unwrap();
@@ -213,9 +220,7 @@ fn watches_follow_sessions() {
         let Some(setup) = Setup::start(TEST) else { return };
         let mut program = setup.program();
         if has_properties {
-            std::fs::write(setup.place("marker"), "").unwrap();
-            program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
-            program.env("ATRACE_PROPERTIES", setup.place("properties"));
+            by_both_ways(&mut program, &setup);
         }
         let mut child = program.spawn().unwrap();
         for round in 0..3 {
@@ -331,9 +336,7 @@ fn callsites_follow_sessions() {
         let Some(setup) = Setup::start(TEST) else { return };
         let mut program = setup.program();
         if has_properties {
-            std::fs::write(setup.place("marker"), "").unwrap();
-            program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
-            program.env("ATRACE_PROPERTIES", setup.place("properties"));
+            by_both_ways(&mut program, &setup);
         }
         let mut child = program.env(STACK, stack).spawn().unwrap();
         for round in 0..ROUNDS {
