@@ -1,0 +1,78 @@
+//! What a forked child finds of its parent's.
+//!
+//! A process of its own, with one test: a bare `clone` copies the C library's locks as they are, so no other thread may
+//! be forking or allocating meanwhile. Of glibc's, who forks holds `atfork_lock`, for which the child would wait for ever.
+#![cfg(not(no_tracing))]
+#![allow(unsafe_code, reason = "forks as C does it")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use atrace_sys::fork::{PerProcess, Turn, generation};
+
+fn fork() -> libc::pid_t {
+    // SAFETY: the child ends without returning from `in_child`.
+    unsafe { libc::fork() }
+}
+
+/// A fork that libc does not hear of.
+fn bare_clone() -> libc::pid_t {
+    // SAFETY: no flags but the signal at the end; and as above.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    libc::pid_t::try_from(child).unwrap()
+}
+
+/// Forks by `how`; returns whether the child's `body` was true.
+fn in_child(how: fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> bool {
+    let child = how();
+    assert!(child >= 0);
+    if child == 0 {
+        let held = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!held)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status == 0
+}
+
+#[test]
+fn nothing_of_the_parents_is_a_childs() {
+    a_child_has_a_value_of_its_own_even_if_the_parents_is_locked();
+    a_child_takes_the_turn_of_its_parent();
+}
+
+fn a_child_has_a_value_of_its_own_even_if_the_parents_is_locked() {
+    static PLACE: PerProcess<Mutex<u32>> = PerProcess::new();
+    let parents = PLACE.get_or_make(|| Mutex::new(1));
+    let _held = parents.lock().unwrap();
+    let by = generation();
+    let body = || {
+        let is_new = PLACE.get().is_none() && generation().number() > by.number();
+        let is_heir = PLACE.inherited().is_some_and(|heirloom| std::ptr::eq(heirloom, parents));
+        let own = PLACE.get_or_make(|| Mutex::new(2));
+        let child = generation();
+        let grandchild = in_child(fork, || PLACE.get().is_none() && generation().number() > child.number());
+        is_new && is_heir && grandchild && *own.lock().unwrap() == 2
+    };
+    assert!(in_child(fork, body));
+    assert!(in_child(bare_clone, body));
+    assert!(std::ptr::eq(PLACE.get().unwrap(), parents) && generation() == by);
+}
+
+/// The child is forked while its parent works.
+fn a_child_takes_the_turn_of_its_parent() {
+    static TURN: Turn = Turn::new();
+    let mut times = 0;
+    TURN.run(|| {
+        times += 1;
+        let works = || {
+            let mut works = 0;
+            TURN.run(|| works += 1);
+            works == 1
+        };
+        assert!(in_child(fork, works));
+    });
+    assert_eq!(times, 1);
+}
