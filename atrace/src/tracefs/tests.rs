@@ -1,4 +1,4 @@
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
 
 use super::sweep::maker;
@@ -181,31 +181,4 @@ fn instances_differ_between_threads_and_go_with_their_drop() {
     assert_eq!(paths.len(), 5);
     drop((made, first));
     assert!(paths.iter().all(|p| !p.exists()));
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "no tracefs")]
-fn a_busy_instance_is_reported_and_swept_later() {
-    let Some(instance) = instance("a_busy_instance_is_reported_and_swept_later") else {
-        return;
-    };
-    let prefix = format!("atrace-tracefs-sweep{}", std::process::id());
-    // A process that is gone: it was waited for.
-    let mut gone = std::process::Command::new("true").spawn().unwrap();
-    let pid = gone.id();
-    gone.wait().unwrap();
-    let orphan = instance.path().with_file_name(format!("{prefix}-{pid}-0"));
-    let alive = Instance::create(&prefix).unwrap();
-    fs::create_dir(&orphan).unwrap();
-    let held = OpenOptions::new().write(true).open(orphan.join("trace_marker")).unwrap();
-    assert_eq!(sweep(&prefix).unwrap(), Swept { removed: vec![], busy: vec![orphan.clone()] });
-    drop(held);
-    assert_eq!(sweep(&prefix).unwrap(), Swept { removed: vec![orphan.clone()], busy: vec![] });
-    assert!(!orphan.exists() && alive.path().exists());
-
-    let held = OpenOptions::new().write(true).open(instance.marker_path()).unwrap();
-    let path = instance.path().to_owned();
-    assert_eq!(instance.remove().unwrap_err().kind(), ErrorKind::ResourceBusy);
-    drop(held);
-    fs::remove_dir(path).unwrap();
 }
