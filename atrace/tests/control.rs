@@ -557,22 +557,31 @@ fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
     assert_eq!(place.run(&name).said("ON"), ["false"]);
 }
 
+/// Nobody takes the lock from its holder: what can't be switched in time is not switched, and who wanted it hears so.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_switch_waits_as_long_as_it_was_told() {
+fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
     let name = case!({
         let store = atrace_sys::properties::Properties::open().unwrap();
-        let switched = control().enable("*").unwrap();
-        let held = store.transaction(std::time::Duration::ZERO).unwrap();
         let control = control().patience(std::time::Duration::from_millis(5));
-        let error = control.enable("other").unwrap_err();
-        assert!(error.to_string().contains("holds the lock"), "{error}");
+        let on = |pattern| control.enable(pattern).unwrap();
+        let (switched, restored, dropped) = (on("*"), on("restored"), on("dropped"));
+        let before = properties();
+        let held = store.transaction(std::time::Duration::ZERO).unwrap();
+        let is_held =
+            |error: atrace::control::Error| assert!(error.to_string().contains("holds the lock"), "{error}");
+        is_held(control.enable("other").unwrap_err());
+        is_held(control.disable("*").unwrap_err());
+        is_held(restored.restore().unwrap_err());
+        drop(dropped);
+        assert_eq!(properties(), before);
         drop(held);
         control.enable("other").unwrap().keep();
         switched.restore().unwrap();
-        assert_eq!(patterns(), ["other"]);
+        assert_eq!(patterns(), ["restored", "dropped", "other"]);
     });
-    Place::file().run(&name);
+    let ran = Place::file().run(&name);
+    assert_eq!(ran.stderr.matches("could not take a switch back").count(), 1, "{}", ran.stderr);
 }
 
 /// How often this thread went to sleep.

@@ -16,8 +16,10 @@
 //! # Who switches at the same time
 //!
 //! On a host, a switch is one step under the lock of the store ([`Properties::transaction`]): all who switch wait for
-//! each other, as long as [`Control::patience`] says, and nothing is lost. A process that is killed in the middle
-//! leaves a list of patterns that is whole; others may hear of the change only with the next switch.
+//! each other, as long as [`Control::patience`] says, and nothing is lost. The lock is its holder's until it is released or
+//! the holder ends: who waited in vain has an error and changed nothing, and a [`Switched`] that is dropped then says on
+//! stderr that it stays on. A process that is killed in the middle leaves a list of patterns that is whole; others may
+//! hear of the change only with the next switch.
 //!
 //! Android has no such lock. There the threads of a process take turns; a switch looks twice in 10 ms whether another
 //! process undid what it wrote, and writes it again, up to eight times. Setting `debug.atrace.*` needs the rights of
