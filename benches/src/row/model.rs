@@ -256,9 +256,9 @@ const fn is_so(yes: &bool) -> bool {
     *yes
 }
 
-/// Five digits are more than any interval is wide, and a whole number has no point.
+/// Five digits are more than any interval is wide. A whole number has no point and all its digits: it was counted.
 fn tidy<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    let rounded: f64 = format!("{x:.4e}").parse().unwrap_or(*x);
+    let rounded: f64 = if x.fract() == 0.0 { *x } else { format!("{x:.4e}").parse().unwrap_or(*x) };
     #[expect(clippy::cast_possible_truncation, reason = "below 2^53 and whole")]
     if rounded.fract() == 0.0 && rounded.abs() < 9e15 {
         serializer.serialize_i64(rounded as i64)
@@ -300,12 +300,12 @@ mod tests {
         let mut row = row("rust/tracing_off_begin/10", 0.88, 0.01);
         row.low = 0.870_000_000_01;
         row.high = 0.9;
-        (row.allocs, row.bytes) = (Some(0.0), Some(0.0));
+        (row.allocs, row.bytes) = (Some(0.0), Some(2_400_512.0));
         let versus = Versus { ratio: 0.15, low: 0.14, high: 0.16, sure: true };
         row.vs.insert("cc/tracing_off_begin/10".into(), versus);
         assert_eq!(
             serde_json::to_string(&row).unwrap(),
-            r#"{"id":"rust/tracing_off_begin/10","unit":"ns","median":0.88,"low":0.87,"high":0.9,"allocs":0,"bytes":0,"sink":"tracefs","noisy":false,"vs":{"cc/tracing_off_begin/10":{"ratio":0.15,"low":0.14,"high":0.16}}}"#
+            r#"{"id":"rust/tracing_off_begin/10","unit":"ns","median":0.88,"low":0.87,"high":0.9,"allocs":0,"bytes":2400512,"sink":"tracefs","noisy":false,"vs":{"cc/tracing_off_begin/10":{"ratio":0.15,"low":0.14,"high":0.16}}}"#
         );
     }
 
