@@ -65,7 +65,8 @@ Measures the cases whose id contains one of the filters, or all, and leaves thei
   --exact   a filter is a whole id
   --help    say this
 
-environment: ATRACE_BENCH_SINK (tracefs, file, null), ATRACE_OVERHEAD_DIR (where rows are left)";
+environment: ATRACE_BENCH_SINK (tracefs, file, null), ATRACE_OVERHEAD_DIR (where rows are left),
+  ATRACE_BENCH_ORIGINAL (1: `coroutines` has as many tasks at once as its original)";
 
 /// Why a command line is not understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +134,16 @@ impl Args {
         Ok(parsed)
     }
 
+    /// Returns what a bench says that runs nothing: what can be asked for, or what `all` the others have left, which of a test or
+    /// a part of them is nothing.
+    #[must_use]
+    pub fn answer(&self, all: impl FnOnce() -> String) -> Option<String> {
+        if self.help {
+            return Some(HELP.to_owned());
+        }
+        (!self.test && !self.list && self.filters.is_empty()).then(all)
+    }
+
     /// Tells whether the case `id` is to run.
     #[must_use]
     pub fn selects(&self, id: &str) -> bool {
@@ -160,6 +171,14 @@ mod tests {
         assert!(parse("--list --format terse").list);
         assert!(parse("--bench --help").help && parse("-h").help && !parse("--bench").help);
         assert!(parse("--list --format terse").filters.is_empty());
+    }
+
+    #[test]
+    fn a_bench_that_runs_nothing_says_what_it_can() {
+        let says = |line: &str| parse(line).answer(|| "all".to_owned());
+        assert_eq!(says("--bench --help").as_deref(), Some(HELP));
+        assert_eq!(says("--bench").as_deref(), Some("all"));
+        assert_eq!(["", "--bench --list", "--bench on_begin"].map(says), [None, None, None]);
     }
 
     #[test]
