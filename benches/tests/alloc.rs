@@ -1,8 +1,9 @@
-//! Allocation counts are exact. No libtest: its threads allocate when they please.
+//! Allocations and page faults are counted exactly. No libtest: its threads have some when they please.
 
 use std::hint::black_box;
 
 use atrace_benches::instruments::alloc::{Counting, Counts, count, per_op};
+use atrace_benches::instruments::profile::{minor_faults, touch, without_huge_pages};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -72,5 +73,25 @@ fn main() {
     let (quiet, ()) = count(|| ());
     assert_eq!(quiet.unwrap(), Counts::default());
 
+    without_huge_pages(faults).unwrap();
+
     println!("alloc: all counts are exact");
+}
+
+/// Page faults are those of the pages that are touched, also by a thread that has ended.
+fn faults() {
+    let of = |f: &dyn Fn()| {
+        let once = || {
+            let before = minor_faults().unwrap();
+            f();
+            minor_faults().unwrap() - before
+        };
+        // Whatever else the kernel does to a process adds to it, and the first time code is touched, too.
+        (0..5).map(|_| once()).min().unwrap()
+    };
+    assert_eq!([1, 100, 3000].map(|pages| of(&|| touch(pages))), [1, 100, 3000]);
+    let beside = |pages| move || std::thread::spawn(move || touch(pages)).join().unwrap();
+    let (some, more) = (of(&beside(1000)), of(&beside(3000)));
+    // A thread touches its stack.
+    assert!((1000..1100).contains(&some) && more - some == 2000, "{some} {more}");
 }

@@ -46,6 +46,9 @@ static SLOWER: AtomicBool = AtomicBool::new(false);
 /// Work of which everything is known.
 struct Known;
 
+/// How many events are sure to lose some.
+const BURST: u64 = 200_000;
+
 /// Tells the modes that there is fixture.
 const FIXTURE: &str = "ATRACE_BENCHES_TEST_FIXTURE";
 
@@ -74,6 +77,14 @@ impl Workload for Known {
         let miscounted = u64::from(is("count"));
         // Past the subscriber, and though tracing is off.
         let loud = (is("loud") && T::COMPILED_IN && !on).then(|| std::env::var_os("ATRACE_MARKER").unwrap());
+        if is("lossy") {
+            // More than the memory that is shared has room for, before anybody reads it.
+            let burst = |n| {
+                (0..n * BURST).for_each(|_| atrace::atrace_instant(AtraceTag::App, "burst"));
+                Ok(Done::new().messages(n * BURST))
+            };
+            return vec![Case::new("rust/burst", burst).uncounted()];
+        }
         let span = Case::new("rust/span", move |n| {
             for _ in 0..n {
                 let span = T::span(|| tracing::info_span!("known"));
@@ -166,6 +177,11 @@ impl Workload for Known {
 
     fn tables(results: &Results) -> Vec<Table> {
         assert!(!ATTENDED.load(Relaxed));
+        if helper().as_deref() == Some("lossy") {
+            // What a slice takes that has lost events is no row.
+            let has = |mode| results.row("rust/burst", mode).is_some();
+            assert_eq!(["nosub", "on", "perfetto"].map(has), [true, true, false]);
+        }
         let threads = results.counted("rust/boxes", "off", "threads").map(|i| (i.low, i.median, i.high));
         assert!(threads.is_none_or(|threads| threads == (3.0, 3.0, 3.0)), "{threads:?}");
         // Another case is compared by the turns that both had.
@@ -211,9 +227,11 @@ fn tests() {
     }
 
     // As a test: each once, nothing left.
-    let fine = bench("", &["--test"], temp.path());
-    assert!(fine.status.success(), "{}", text(&fine.stderr));
-    assert!(text(&fine.stdout).contains("nothing was measured"), "{}", text(&fine.stdout));
+    for how in ["", "lossy"] {
+        let fine = bench(how, &["--test"], temp.path());
+        assert!(fine.status.success(), "{how}: {}", text(&fine.stderr));
+        assert!(text(&fine.stdout).contains("nothing was measured"), "{how}: {}", text(&fine.stdout));
+    }
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
 
     // What is wrong fails, and says what.
@@ -287,6 +305,10 @@ fn tests() {
         // Medians of ratios against a ratio of medians, beside whatever else the machine does.
         assert!((1.0 / 3.0..3.0).contains(&(ratio / expected)), "{ratio} should be about {expected}");
     }
+
+    // Whoever asks what there is to ask has nothing run.
+    let help = bench("result", &["--bench", "--help"], &temp.path().join("known.json"));
+    assert!(help.status.success() && text(&help.stdout).starts_with("usage: "), "{}", text(&help.stdout));
 
     // Filters keep every mode of what they select.
     let listed = bench("", &["--list", "--bench"], temp.path());

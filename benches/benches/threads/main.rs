@@ -173,6 +173,9 @@ impl Workload for Threads {
     }
 
     fn profile(results: &mut Results, args: &Args) -> io::Result<()> {
+        if args.test {
+            operations::prove().map_err(io::Error::other)?;
+        }
         for setup in Setup::all() {
             if results.traced_cases().any(|case| case == setup.id()) {
                 profile(setup, results, args)?;
@@ -395,8 +398,8 @@ fn profilers(measured: &[(Setup, &Row)]) -> Table {
 fn states(measured: &[(Setup, &Row)]) -> Table {
     let columns: Vec<&str> = ["thread"].into_iter().chain(ThreadState::ALL.map(ThreadState::name)).collect();
     let mut table = table_of("states of threads, by the original's names where it has one", &columns).with_note(
-        "TIMED_WAITING: in a sleep, or for a futex or epoll with a time limit; of anything else that is waited for, nobody can \
-         read one.",
+        "TIMED_WAITING: in a sleep, or for a futex or epoll with a time limit; of anything else that is waited for, nobody can\n    \
+         read one. It is 0 where what is waited for has none, as a socket and the end of a thread.",
     );
     for (setup, row) in measured {
         for role in [ALL].into_iter().chain(roles::ALL) {

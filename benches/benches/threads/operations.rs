@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use atrace_benches::instruments::profile::{Started, minor_faults};
-use atrace_benches::measure::workload::{Done, Tracing, Wrong};
+use atrace_benches::instruments::profile::{Started, minor_faults, touch, without_huge_pages};
+use atrace_benches::measure::workload::{Bare, Done, Tracing, Wrong};
 use tokio::runtime::Runtime;
 
 use super::clients::{CLIENTS, Client, Clients, Share, roles, stay};
@@ -122,6 +122,73 @@ impl Team {
             .count(count::STARTED, started)
             .gauge(count::THROUGHPUT, throughput))
     }
+}
+
+/// Pages that are touched, each for the first time.
+#[derive(Clone, Copy, Debug)]
+struct Pages;
+
+impl Pages {
+    const OF_ONE: usize = 1000;
+}
+
+impl Work for Pages {
+    type Output = ();
+
+    fn block(self, _: u64) -> Result<(), Wrong> {
+        touch(Self::OF_ONE);
+        Ok(())
+    }
+
+    async fn poll(self, number: u64) -> Result<(), Wrong> {
+        self.block(number)
+    }
+
+    fn span(_: u64) -> tracing::Span {
+        tracing::Span::none()
+    }
+
+    fn event() {}
+
+    fn check((): &(), _: Option<&()>) -> Result<(), Wrong> {
+        Ok(())
+    }
+
+    fn check_well((): &()) -> Result<(), Wrong> {
+        Ok(())
+    }
+}
+
+/// Proves what is counted, with operations that have so many page faults, one of which a single client runs.
+pub(crate) fn prove() -> Result<(), Wrong> {
+    let kinds = || [Kind::Kernel, Kind::Task].into_iter().try_for_each(prove_of);
+    without_huge_pages(kinds).map_err(|e| format!("huge pages: {e}"))?
+}
+
+fn prove_of(kind: Kind) -> Result<(), Wrong> {
+    let mut team = Team::of::<Bare, _>(kind, Pages)?;
+    for n in [1, 8] {
+        let done = team.run(Setup { kind, job: Job::Nonio }, n)?;
+        let [Some(faults), Some(polls), Some(started), Some(throughput)] =
+            [count::FAULTS, count::POLLS, count::STARTED, count::THROUGHPUT].map(|name| done.said(name))
+        else {
+            return Err(format!("something is not counted: {done:?}"));
+        };
+        let pages = (Pages::OF_ONE as u64 * n) as f64;
+        // A thread has some for its stack.
+        if !(pages..pages * 1.2).contains(&faults) {
+            return Err(format!("{kind}: {faults} page faults of {pages} pages"));
+        }
+        let (is_polled, is_started) = match kind {
+            Kind::Kernel => (0.0, n as f64),
+            Kind::Task => (n as f64, started),
+        };
+        let a_second = done.time().map(|took| n as f64 / took.as_secs_f64());
+        if (polls, started) != (is_polled, is_started) || n == 1 && Some(throughput) != a_second {
+            return Err(format!("{kind}: {n} operations, one a client: {done:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn runtime() -> std::io::Result<Runtime> {

@@ -5,15 +5,17 @@
 //!
 //! | counter | held by |
 //! |---|---|
-//! | allocations, bytes, frees, peak | `tests/alloc.rs`, exactly |
-//! | minor faults, threads started, their states and frames, threads alive | the tests of [`profile`] |
+//! | allocations, bytes, frees, peak, minor faults | `tests/alloc.rs`, exactly |
+//! | threads started, their states and frames, threads alive | the tests of [`profile`] |
+//! | faults, polls, threads started, throughput (`threads`) | the bench as a test, by operations that touch so many pages |
 //! | threads started, as cells | the bench `threads` fails unless they are as many as operations |
 //! | messages | the sink's own count after each slice; `tests/workload.rs` writes too many and too few |
 //! | polls (`suspension`, `threads`) | messages are as many as polls say, so the sink's count is another if polls are wrong |
 //! | resumes (`coroutines`) | a batch fails unless they are as many as its tasks; `cc-bench`'s `coroutines_say_what_they_take` |
 //! | `new` and frames of C++ | the same test |
 //! | events by Perfetto's way | the reader's own count, and once exactly; `tests/workload.rs` writes too many |
-//! | waits (`suspension`) | a boxed handler allocates once for each, which is a promise that fails the bench |
+//! | slices that lost events | `tests/workload.rs` has one that is sure to; the tests of `measure/workload/bars.rs` |
+//! | waits (`suspension`) | the channel's test, by futures that were not ready; a boxed handler allocates once for each |
 //! | frames of backtraces (`live`) | a slice fails unless each of its dumps has as many as one that is counted apart |
 
 pub mod alloc;

@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::thread::gettid;
+use rustix::thread::{disable_transparent_huge_pages, gettid, transparent_huge_pages_are_disabled};
 
 /// What a thread is found doing. The kernel knows more states; the others are for moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,6 +98,29 @@ pub fn minor_faults() -> io::Result<u64> {
     // The tenth.
     let faults = fields(stat).and_then(|mut fields| fields.nth(7)?.parse().ok());
     faults.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/self/stat: {stat:?}")))
+}
+
+/// Touches so many pages that nobody has touched before, each of which is a minor fault where there are no [huge
+/// pages](without_huge_pages): what [`minor_faults`] is proved with.
+pub fn touch(pages: usize) {
+    let page = rustix::param::page_size();
+    // More than glibc's allocator keeps for itself, so of the kernel each time. Zeros are not touched.
+    let mut memory = vec![0_u8; (pages * page).max(48 << 20)];
+    memory.iter_mut().step_by(page).take(pages).for_each(|byte| *byte = 1);
+    std::hint::black_box(&memory);
+}
+
+/// Runs `f` while this process gets no huge pages, which would be touched as one.
+///
+/// # Errors
+///
+/// What the kernel answered.
+pub fn without_huge_pages<R>(f: impl FnOnce() -> R) -> io::Result<R> {
+    let before = transparent_huge_pages_are_disabled()?;
+    disable_transparent_huge_pages(true)?;
+    let result = f();
+    disable_transparent_huge_pages(before)?;
+    Ok(result)
 }
 
 /// Counts the threads that ran something: each calls [`seen`](Self::seen) whenever it does, and counts once.
@@ -319,26 +342,6 @@ mod tests {
             !is_timed("wait_woken", "0 0x5 0x7 0x1 0x1 0x0 0x0 0x7 0x7")
                 && !is_timed("futex_wait", "running")
         );
-    }
-
-    #[test]
-    fn faults_are_those_of_the_pages_touched() {
-        const PAGES: u64 = 20_000;
-        // In a thread that ends before they are counted.
-        let touch = || {
-            // 4096 is the smallest page there is: a larger one faults less often. Written page by page, as zeros
-            // are not touched.
-            let mut memory = vec![0_u8; PAGES as usize * 4096];
-            memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-            std::hint::black_box(&memory);
-        };
-        let before = minor_faults().unwrap();
-        std::thread::spawn(touch).join().unwrap();
-        let faults = minor_faults().unwrap() - before;
-        // Huge pages would make it fewer: 2 MiB each, where the kernel gives them without being asked.
-        // Other tests have some meanwhile.
-        assert!((40..PAGES * 3 / 2).contains(&faults), "{faults}");
-        assert!(minor_faults().unwrap() >= before + faults);
     }
 
     #[test]

@@ -267,6 +267,20 @@ impl Done {
         self
     }
 
+    /// Returns how often that happened, or what a gauge of this name says.
+    #[must_use]
+    pub fn said(&self, name: &str) -> Option<f64> {
+        let counts = self.counts.iter().map(|(of, total)| (of, *total as f64));
+        let mut all = counts.chain(self.gauges.iter().map(|(of, value)| (of, *value)));
+        all.find_map(|(of, value)| (of == name).then_some(value))
+    }
+
+    /// Returns how long it says that it took.
+    #[must_use]
+    pub fn time(&self) -> Option<Duration> {
+        self.took
+    }
+
     /// Something that is not per operation, such as threads alive: the row has its median.
     #[must_use]
     pub fn gauge(mut self, name: &'static str, value: f64) -> Self {

@@ -297,24 +297,41 @@ pub fn prove_channel<H: Handler>() -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
     use super::super::{Boxed, Inline};
     use super::*;
+
+    /// Counts a future that is not ready when it is first polled.
+    async fn counted<F: Future + Unpin>(waited: &AtomicU64, mut future: F) -> F::Output {
+        let mut is_first = true;
+        poll_fn(|context| {
+            let polled = Pin::new(&mut future).poll(context);
+            waited.fetch_add(u64::from(std::mem::take(&mut is_first) && polled.is_pending()), Relaxed);
+            polled
+        })
+        .await
+    }
 
     /// Sends numbers from one task to another, and returns what arrived and how often either has waited.
     fn through<H: Handler>(capacity: usize, sender_first: bool) -> (Vec<u64>, u64) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (mut sender, mut receiver) = channel::<u64, H>(capacity);
+            let waited = Arc::new(AtomicU64::new(0));
+            let of_sender = Arc::clone(&waited);
             let send = async move {
                 for n in 0..100 {
-                    sender.send(n).await.unwrap();
+                    counted(&of_sender, sender.send(n)).await.unwrap();
                 }
             };
             let receive = async move {
                 let mut all = Vec::new();
-                while let Some(n) = receiver.receive().await {
+                while let Some(n) = counted(&waited, receiver.receive()).await {
                     all.push(n);
                 }
+                assert_eq!(receiver.waits(), waited.load(Relaxed));
                 (all, receiver.waits())
             };
             if sender_first {
