@@ -100,7 +100,7 @@ impl Session {
         f();
         match self.is_shared() {
             true => Ok(self.messages()?.map(|all| all.len() as u64)),
-            false => self.written(),
+            false => self.arrived(),
         }
     }
 
@@ -111,7 +111,7 @@ impl Session {
     /// # Errors
     ///
     /// What the system answered.
-    pub fn written(&self) -> io::Result<Option<u64>> {
+    pub fn arrived(&self) -> io::Result<Option<u64>> {
         match (&self.instance, &self.marker) {
             (Some(instance), _) => Ok(Some(instance.stats()?.written())),
             (None, Some(file)) if self.sink == Sink::File => Ok(Some(std::fs::metadata(file)?.len())),

@@ -161,13 +161,13 @@ impl Worker<'_> {
             self.taken.iter_mut().for_each(|taken| taken.add(&done));
         }
         let lost_before = self.taken.as_ref().map_or(Ok(0), |taken| taken.wait(OPEN))?;
-        let before = self.session.written().map_err(|e| e.to_string())?;
+        let before = self.session.arrived().map_err(|e| e.to_string())?;
         let chain_before = chain::time();
         let start = Instant::now();
         let done = run(n);
         let elapsed = start.elapsed();
         let chain = [chain_before, chain::time()];
-        let after = self.session.written().map_err(|e| e.to_string())?;
+        let after = self.session.arrived().map_err(|e| e.to_string())?;
         let mut done = done?;
         self.cases[case].check(&done, n, elapsed)?;
         if let Some(taken) = &mut self.taken {
