@@ -42,15 +42,25 @@ fn number(ns: f64) -> String {
     if ns.abs() < 99.95 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
+/// A part in percent, which is 0 only where it is nothing.
+fn percent(part: f64) -> String {
+    let percent = part * 100.0;
+    match percent.abs() {
+        p if p >= 0.95 || p == 0.0 => format!("{percent:.0}"),
+        p if p >= 0.095 => format!("{percent:.1}"),
+        p if p >= 0.005 => format!("{percent:.2}"),
+        _ => "<0.01".to_owned(),
+    }
+}
+
 /// One kind of task at one place.
 fn line(results: &Results, runner: Runner, place: Place) -> Option<Vec<Cell>> {
     let (id, nothing) = (place.id(runner), place.with_nothing().id(runner));
     let total = results.row(&id, "none")?;
     let tasks = place.batch(runner);
     // A part of the total, of so many tasks.
-    let part = |ns: f64, tasks: f64| {
-        Cell::Number(format!("{} {:.0}%", number(ns), ns / tasks / total.median * 100.0))
-    };
+    let part =
+        |ns: f64, tasks: f64| Cell::Number(format!("{} {}%", number(ns), percent(ns / tasks / total.median)));
     let timed = |name: &str| {
         let is_one = runner.is_one_for_all() && name != "resume";
         let row = results.part(&id, name, "none");

@@ -461,9 +461,11 @@ fn originals(results: &Results) -> Table {
     if more.is_empty() {
         table
     } else {
-        table.with_note(format!("A boxed handler takes: {}.", more.join("; ")))
+        table.with_note(format!("A boxed handler takes: {}.{INLINE}", more.join("; ")))
     }
 }
+
+const INLINE: &str = "\nAn acquire whose handler is inline has nothing on the heap: 0 allocations.";
 
 /// The id of a case with such a handler.
 type IdOf = fn(&str) -> String;

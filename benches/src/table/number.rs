@@ -28,6 +28,7 @@ pub(crate) fn digits(x: f64) -> String {
 
 fn places(x: f64) -> usize {
     match x.abs() {
+        a if a > 0.0 && a < 0.000_95 => 5,
         a if a > 0.0 && a < 0.0995 => 3,
         a if a < 9.995 => 2,
         a if a < 99.95 => 1,
@@ -47,6 +48,7 @@ fn scale(ns: f64) -> (f64, &'static str) {
 /// A ratio.
 pub(crate) fn ratio(r: f64) -> String {
     match r {
+        r if r > 0.0 && r < 0.000_5 => format!("{r:.0e}"),
         r if r < 0.1 => format!("{r:.3}"),
         r if r < 100.0 => format!("{r:.2}"),
         r => format!("{r:.0}"),
@@ -93,6 +95,8 @@ mod tests {
         assert_eq!(interval(0.0, -1.0, 1.0, "ns").1, "-1.00 to 1.00");
         assert_eq!(interval(12.25, 12.25, 12.25, "instructions").0, "12");
         assert_eq!([0.0667, 0.617, 11.66, 123.4].map(ratio), ["0.067", "0.62", "11.66", "123"]);
+        assert_eq!([0.0, 4e-7].map(ratio), ["0.000", "4e-7"]);
+        assert_eq!([0.0, 0.0001, 0.0013].map(digits), ["0.00", "0.00010", "0.001"]);
         assert_eq!([0.0, 2.0, 0.0025, 1.5].map(count), ["0", "2", "0.0025", "1.50"]);
         assert_eq!([0.05, 0.123, 0.013].map(percent), ["5 %", "12 %", "1.3 %"]);
         assert_eq!([1.0, 1.25].map(coordinate), ["1", "1.2"]);

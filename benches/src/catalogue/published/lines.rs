@@ -2,8 +2,8 @@
 //! authors concluded.
 //!
 //! They stand in text files, a line each: what it is, the number, its error, the unit, and the row. A blank line ends a group,
-//! whose lines are compared with its first. `!` names a reason, `>` says the conclusion, `?` by which ratio to tell whether
-//! it holds, `=` what the original has as a whole and ours has otherwise.
+//! whose lines are compared with its first. `!` names a reason, `0:` that for which a number here may be 0; `>` says the
+//! conclusion, `?` by which ratio to tell whether it holds, `=` what the original has as a whole and ours has otherwise.
 
 /// A benchmark that is repeated here.
 #[derive(Clone, Debug)]
@@ -50,6 +50,8 @@ pub struct Line {
     pub unit: &'static str,
     /// The number of the same here, or why there is none.
     pub here: Result<Measured, &'static str>,
+    /// Why that may be 0.
+    pub zero: Option<&'static str>,
 }
 
 /// Something that is measured here.
@@ -133,14 +135,19 @@ fn parse(bench: &'static str, title: &'static str, text: &'static str) -> Option
 fn line_of(line: &'static str, reasons: &[(&str, &'static str)]) -> Option<Line> {
     let [what, there, error, unit, here] = split(line, "|")?.map(str::trim);
     let number = |text: &str| if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) };
+    let reason = |name: &str| Some(reasons.iter().find(|(reason, _)| *reason == name)?.1);
+    let (here, zero) = match here.split_once(" 0:") {
+        Some((here, name)) => (here, Some(reason(name)?)),
+        None => (here, None),
+    };
     let here = match here.strip_prefix('-') {
-        Some(name) => Err(reasons.iter().find(|(reason, _)| *reason == name)?.1),
+        Some(name) => Err(reason(name)?),
         None => {
             let (bench, row) = here.split_once(' ')?;
             Ok(measured(bench, row)?)
         }
     };
-    Some(Line { what, there: number(there)?, error: number(error)?.unwrap_or(0.0), unit, here })
+    Some(Line { what, there: number(there)?, error: number(error)?.unwrap_or(0.0), unit, here, zero })
 }
 
 fn measured(bench: &'static str, text: &'static str) -> Option<Measured> {
@@ -187,5 +194,16 @@ mod tests {
         assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at least 1\n").is_some());
         assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at least 1\na | 1 | | ns | -why\n").is_none());
         assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at most 1\n").is_none());
+    }
+
+    #[test]
+    fn a_number_may_be_0_for_a_reason() {
+        let of = |line: &'static str| {
+            let text = format!("! why none is needed\n> a\n? x a / b : 1 / 2 : at least 1\n{line}\n");
+            parse("x", "x", text.leak()).map(|original| original.groups[0][0].zero)
+        };
+        assert_eq!(of("a | 1 | | B/op | x b bytes"), Some(None));
+        assert_eq!(of("a | 1 | | B/op | x b bytes 0:why"), Some(Some("none is needed")));
+        assert_eq!(of("a | 1 | | B/op | x b bytes 0:what"), None);
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use super::Workload;
 use super::results::{Key, Results, What};
-use crate::catalogue::published::lines::{Field, originals};
+use crate::catalogue::published::lines::{Field, Line, originals};
 use crate::instruments::alloc::Counts;
 use crate::row::Row;
 use crate::stats::sample::Sample;
@@ -91,16 +91,20 @@ impl Results {
 /// Tells which row, or number of a row, there should be of a line of an original and is not; `None`: there are all.
 pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
     let originals = originals().into_iter().filter(|original| original.bench == W::NAME);
-    let measured = |row: &Row, field: Field| match field {
+    // Nor is it 0 where the original's is not, without a reason.
+    let says = |number: f64, may_be_zero: bool| may_be_zero || number != 0.0;
+    let measured = |row: &Row, field: Field, may_be_zero: bool| match field {
         Field::Time | Field::PerSecond => true,
-        Field::Rate | Field::Bytes => row.bytes.is_some(),
-        Field::Count(name) => row.counts.contains_key(name),
+        Field::Rate | Field::Bytes => row.bytes.is_some_and(|bytes| says(bytes, may_be_zero)),
+        Field::Count(name) => row.counts.get(name).is_some_and(|count| says(*count, may_be_zero)),
     };
     let mut all = originals.flat_map(|original| {
-        let lines = original.groups.into_iter().flatten();
-        lines.filter_map(|line| line.here.ok()).chain([original.check.of, original.check.by])
+        let line = |line: Line| Some((line.here.ok()?, line.zero.is_some() || line.there == Some(0.0)));
+        let checks = [original.check.of, original.check.by].map(|of| (of, false));
+        original.groups.into_iter().flatten().filter_map(line).chain(checks)
     });
-    let missing =
-        all.find(|of| !results.rows().iter().any(|row| row.id == of.id && measured(row, of.field)))?;
+    let (missing, _) = all.find(|(of, may_be_zero)| {
+        !results.rows().iter().any(|row| row.id == of.id && measured(row, of.field, *may_be_zero))
+    })?;
     Some(format!("the original has a line of {} ({:?}): there is no such number", missing.id, missing.field))
 }

@@ -34,10 +34,18 @@ fn conclusion(original: &Original, here: &Machine) -> String {
     format!(
         "The original concludes: \"{}\" The ratio of {} to {} tells: there {}, here {ours}.",
         original.conclusion,
-        of.id,
-        by.id,
+        named(of),
+        named(by),
         ratio(*there)
     )
+}
+
+/// A row, and what of it if that is not its time.
+fn named(of: &Measured) -> String {
+    match of.field {
+        Field::Count(name) => format!("{name} of {}", of.id),
+        _ => of.id.to_owned(),
+    }
 }
 
 fn table(original: &Original, here: &Machine) -> Table {
@@ -80,15 +88,27 @@ fn of_first(number: Option<f64>, first: Option<f64>) -> Cell {
 fn ours(line: &Line, here: &Machine) -> Cell {
     match &line.here {
         Err(why) => Cell::none(*why),
-        Ok(row) => value(row, line.unit, here).map_or_else(Cell::not_measured, Cell::Value),
+        Ok(row) => {
+            let value = value(row, line.unit, here);
+            zero(line, value.as_ref()).or_else(|| value.map(Cell::Value)).unwrap_or_else(Cell::not_measured)
+        }
     }
 }
 
+/// Why a number is 0 where the original's is not.
+fn zero(line: &Line, value: Option<&Value>) -> Option<Cell> {
+    let why = line.zero.filter(|_| value.is_some_and(|value| value.median == 0.0))?;
+    Some(Cell::none(format!("0: {why}")))
+}
+
 fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
-    let number = |line: &Line| Some(value(line.here.as_ref().ok()?, line.unit, here)?.median);
-    match (&line.here, number(line), number(first)) {
+    let number = |line: &Line| value(line.here.as_ref().ok()?, line.unit, here);
+    let own = number(line);
+    match (&line.here, own.as_ref().map(|own| own.median), number(first).map(|first| first.median)) {
         (Err(why), ..) => Cell::none(*why),
-        (_, Some(number), Some(first)) if first != 0.0 => Cell::Ratio(number / first, None),
+        (_, Some(number), Some(first)) if first != 0.0 => {
+            zero(line, own.as_ref()).unwrap_or(Cell::Ratio(number / first, None))
+        }
         (_, Some(_), _) => Cell::none("its first has no number here"),
         _ => Cell::not_measured(),
     }
