@@ -1,8 +1,9 @@
 //! Copies a text while looking for *suspect* bytes, which may not stand in a message as they are.
 //!
 //! A text of less than 32 bytes is copied as two pieces of a fixed size that overlap, and looked at 16 bytes at a time.
-//! Of a longer one, vectors are copied and minimums of them kept, lane by lane: of the bytes, and of the bytes xor each
-//! other suspect. There is a suspect exactly when a lane of the first is below 0x20, or a lane of the other is 0.
+//! Of a longer one, vectors are copied and, lane by lane, minimums of them kept, of the bytes and of the bytes xor each other
+//! suspect, and the maximum as numbers with a sign. There is a suspect exactly when a lane of the first is below 0x20, one of
+//! the second is 0, or one of the last 0x7f.
 
 use std::mem::MaybeUninit;
 
@@ -208,19 +209,21 @@ fn copy_plain<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool 
 unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, len: usize) -> bool {
     use std::arch::x86_64::*;
     const WIDTH: usize = 32;
-    let (delete, angle) = (_mm256_set1_epi8(0x7f), _mm256_set1_epi8(b'<' as i8));
-    let bar = _mm256_set1_epi8(b'|' as i8);
+    let (angle, bar) = (_mm256_set1_epi8(b'<' as i8), _mm256_set1_epi8(b'|' as i8));
     let (mut least, mut least_other) = (_mm256_set1_epi8(-1), _mm256_set1_epi8(-1));
+    // Of bytes with a sign 0x7f is the largest.
+    let mut most = _mm256_set1_epi8(i8::MIN);
     let mut step = |at: usize| {
         // SAFETY: the callers below pass only places with a whole vector behind them in both.
         let bytes = unsafe { _mm256_loadu_si256(from.add(at).cast()) };
         // SAFETY: as above.
         unsafe { _mm256_storeu_si256(to.add(at).cast(), bytes) };
-        let mut other = _mm256_min_epu8(_mm256_xor_si256(bytes, delete), _mm256_xor_si256(bytes, angle));
+        let mut other = _mm256_xor_si256(bytes, angle);
         if BAR {
             other = _mm256_min_epu8(other, _mm256_xor_si256(bytes, bar));
         }
         least = _mm256_min_epu8(least, bytes);
+        most = _mm256_max_epi8(most, bytes);
         least_other = _mm256_min_epu8(least_other, other);
     };
     let mut at = 0;
@@ -240,7 +243,8 @@ unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, 
     step(len - WIDTH);
     let are_control = _mm256_cmpeq_epi8(least, _mm256_min_epu8(least, _mm256_set1_epi8(0x1f)));
     let are_other = _mm256_cmpeq_epi8(least_other, _mm256_setzero_si256());
-    _mm256_movemask_epi8(_mm256_or_si256(are_control, are_other)) != 0
+    let are_delete = _mm256_cmpeq_epi8(most, _mm256_set1_epi8(0x7f));
+    _mm256_movemask_epi8(_mm256_or_si256(are_delete, _mm256_or_si256(are_control, are_other))) != 0
 }
 
 #[cfg(test)]
