@@ -45,11 +45,22 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Byte by byte: most are one, and to copy it would be a call.
     #[inline(never)]
-    fn varint(&mut self, value: u64) {
-        let mut buffer = [0; VARINT_MAX];
-        let len = put_varint(&mut buffer, value);
-        self.raw(&buffer[..len]);
+    fn varint(&mut self, mut value: u64) {
+        loop {
+            let Some(place) = self.bytes.get_mut(self.len) else {
+                self.is_cut = true;
+                return;
+            };
+            self.len += 1;
+            if value <= 0x7f {
+                *place = value as u8;
+                return;
+            }
+            *place = value as u8 | 0x80;
+            value >>= 7;
+        }
     }
 
     fn key(&mut self, field: u32, kind: u8) {
@@ -101,7 +112,7 @@ impl<'a> Writer<'a> {
     fn begin_message(&mut self, field: u32) -> usize {
         self.key(field, BYTES);
         let start = self.len;
-        self.raw(&[0]); // Its length, which is known afterwards and may need more bytes.
+        self.varint(0); // Its length, which is known afterwards and may need more bytes.
         start
     }
 
@@ -111,6 +122,10 @@ impl<'a> Writer<'a> {
             return;
         }
         let len = self.len - start - 1;
+        if len <= 0x7f {
+            self.bytes[start] = len as u8;
+            return;
+        }
         let mut buffer = [0; VARINT_MAX];
         let prefix = put_varint(&mut buffer, len as u64);
         if self.bytes.len() - self.len < prefix - 1 {
