@@ -121,7 +121,7 @@ impl Span {
         let texts = self.in_slot().and_then(Kept::texts);
         let args = texts.as_deref().map_or(&[][..], |texts| &texts.args);
         let flow = if self.is_one() { flow_number(id) } else { 0 };
-        slice.set(enabled.__begin(known.site(), flow, args));
+        slice.set(enabled.__begin(&known.site(), flow, args));
     }
 
     /// Ends a slice of it, with the arguments that were recorded from there on.

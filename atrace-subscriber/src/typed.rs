@@ -25,9 +25,9 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let mut text = __Text::default();
     let name = text.write(|message| {
         let of = Of::Event(message);
-        fields::unless_too_deep(|| event.record(&mut Arguments::new(&mut args, site, has_fields, of)));
+        fields::unless_too_deep(|| event.record(&mut Arguments::new(&mut args, &site, has_fields, of)));
     });
-    enabled.__instant(site, (!name.is_empty()).then_some(name), args.finish());
+    enabled.__instant(&site, (!name.is_empty()).then_some(name), args.finish());
 }
 
 /// Calls `then` with the encoded fields of a span, if they are wanted, and the name of its track, which is empty if it has
@@ -41,14 +41,14 @@ pub(crate) fn with_span<T>(
     let mut args = Encoder::new();
     let mut track = String::new();
     let of = Of::Span { track: &mut track };
-    fields::unless_too_deep(|| record(&mut Arguments::new(&mut args, known.site(), has_fields, of)));
+    fields::unless_too_deep(|| record(&mut Arguments::new(&mut args, &known.site(), has_fields, of)));
     then(args.finish(), &track)
 }
 
 /// A visitor that encodes what it visits.
 struct Arguments<'a, 'b> {
     args: &'a mut Encoder,
-    site: Site<'a>,
+    site: &'a Site<'a>,
     /// Not only messages are wanted.
     has_fields: bool,
     /// A value has panicked: nothing follows.
@@ -65,7 +65,7 @@ enum Of<'a, 'b> {
 }
 
 impl<'a, 'b> Arguments<'a, 'b> {
-    fn new(args: &'a mut Encoder, site: Site<'a>, has_fields: bool, of: Of<'a, 'b>) -> Self {
+    fn new(args: &'a mut Encoder, site: &'a Site<'a>, has_fields: bool, of: Of<'a, 'b>) -> Self {
         Self { args, site, has_fields, has_ended: false, of }
     }
 
@@ -82,12 +82,12 @@ impl<'a, 'b> Arguments<'a, 'b> {
     #[inline]
     fn formatted(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
         let name = field.name();
-        if self.shows(name, is_number) {
-            self.has_ended = !self.args.formatted(self.site.key(field.index(), name), value);
-        } else if let Of::Event(message) = &mut self.of
+        if let Of::Event(message) = &mut self.of
             && name == MESSAGE
-            && !self.has_ended
         {
+            if self.has_ended {
+                return;
+            }
             let mut is_whole = false;
             message.__catching(|message| {
                 // An error is the text being full, or a value that gave up: what came out stays.
@@ -95,6 +95,8 @@ impl<'a, 'b> Arguments<'a, 'b> {
                 is_whole = true;
             });
             self.has_ended = !is_whole;
+        } else if self.shows(name, is_number) {
+            self.has_ended = !self.args.formatted(self.site.key(field.index(), name), value);
         }
     }
 }

@@ -98,7 +98,7 @@ impl Glance {
     /// Tells for sure whether one of the tags is enabled.
     #[inline]
     pub fn enabled(self) -> Option<Enabled> {
-        way::enabled(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
+        way::enabled_short(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
     }
 }
 
@@ -140,16 +140,16 @@ impl Enabled {
     /// Writes an instant with encoded arguments, named as its callsite where no name is given.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn __instant(self, site: Site<'_>, name: Option<&str>, args: &[u8]) {
-        producer::rich(Type::Instant, (self.tag & AtraceTag::ValidMask).bits(), (Some(site), name), 0, args);
+    pub fn __instant(self, site: &Site<'_>, name: Option<&str>, args: &[u8]) {
+        producer::known(Type::Instant, (self.tag & AtraceTag::ValidMask).bits(), site, name, 0, args);
     }
 
     /// Begins a slice with encoded arguments, named as its callsite; part of a flow, unless that is 0.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn __begin(self, site: Site<'_>, flow: u64, args: &[u8]) -> Slice {
+    pub fn __begin(self, site: &Site<'_>, flow: u64, args: &[u8]) -> Slice {
         let tags = (self.tag & AtraceTag::ValidMask).bits();
-        let is_written = producer::rich(Type::Begin, tags, (Some(site), None), flow, args);
+        let is_written = producer::known(Type::Begin, tags, site, None, flow, args);
         Slice::by(is_written.then_some(self.way), self.tag)
     }
 

@@ -13,8 +13,43 @@ use crate::way::{self, Way};
 use crate::{AtraceTag, ScopedEvent, Slice, refresh};
 
 /// Writes an event if its tag, which was seen at the gate, is enabled; tells which way it was written.
-#[inline(never)]
+#[inline(always)]
 fn emit(
+    glance: Glance,
+    tag: AtraceTag,
+    kind: Kind,
+    track: Option<&str>,
+    name: EventName<'_>,
+    args: &[Arg<'_>],
+) -> Option<Way> {
+    match (kind, name.number) {
+        (Kind::Begin, Some(number)) if args.is_empty() => {
+            emit_named(glance, tag, Type::Begin, number, name.text)
+        }
+        (Kind::Instant, Some(number)) if args.is_empty() => {
+            emit_named(glance, tag, Type::Instant, number, name.text)
+        }
+        _ => emit_any(glance, tag, kind, track, name, args),
+    }
+}
+
+/// The begin of a slice of the thread's track, or an instant on it, with nothing but a name that has a number.
+#[inline(never)]
+fn emit_named(glance: Glance, tag: AtraceTag, kind: Type, number: &Number, text: &str) -> Option<Way> {
+    let way = way::enabled_short(glance, tag)?;
+    let is_written = match way {
+        Way::Perfetto => write_named((tag & AtraceTag::ValidMask).bits(), kind, EventName::at(number, text)),
+        way => {
+            let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
+            way.write_str(tag, kind, None, Some(text))
+        }
+    };
+    is_written.then_some(way)
+}
+
+/// [`emit`] of what is more than a name.
+#[inline(never)]
+fn emit_any(
     glance: Glance,
     tag: AtraceTag,
     kind: Kind,
@@ -51,6 +86,15 @@ fn emit(
     is_written.then_some(way)
 }
 
+/// Writes what [`emit_named`] does into Perfetto's memory.
+#[inline(never)]
+fn write_named(tags: u64, kind: Type, name: EventName<'_>) -> bool {
+    match name.site().filter(|site| site.has_number()) {
+        Some(site) => producer::named(kind, tags, &site),
+        None => producer::short_called(kind, tags, name.text),
+    }
+}
+
 /// Writes an event into Perfetto's memory.
 fn write_packet(
     tags: u64,
@@ -59,12 +103,10 @@ fn write_packet(
     name: EventName<'_>,
     args: &[Arg<'_>],
 ) -> bool {
-    let site = name.site().filter(|site| site.has_number());
-    match (row, &site) {
-        (None, Some(site)) if args.is_empty() => return producer::named(kind, tags, site),
-        (None, None) if args.is_empty() => return producer::short_called(kind, tags, name.text),
-        _ => {}
+    if row.is_none() && args.is_empty() {
+        return write_named(tags, kind, name);
     }
+    let site = name.site().filter(|site| site.has_number());
     with_args(tags, kind, row, (site, site.is_none().then_some(name.text)), args)
 }
 
@@ -82,7 +124,7 @@ fn with_args(
     let args = encoder.finish();
     match row {
         Some(row) => producer::rich_on_track(kind, tags, row, (site, name), args, u32::MAX),
-        None => producer::rich(kind, tags, (site, name), 0, args),
+        None => producer::rich(kind, tags, (site, name), args),
     }
 }
 
@@ -226,7 +268,7 @@ fn begin_elsewhere(
 ) -> Option<Way> {
     let (way, name) = (way::of(sink, tag)?, EventName::at(number, name()));
     let is_written = match way {
-        Way::Perfetto => write_packet((tag & AtraceTag::ValidMask).bits(), Type::Begin, None, name, &[]),
+        Way::Perfetto => write_named((tag & AtraceTag::ValidMask).bits(), Type::Begin, name),
         way => way.write_str(tag, Kind::Begin, None, Some(name.text)),
     };
     is_written.then_some(way)

@@ -4,7 +4,7 @@
 //! property `debug.atrace.prefer_sdk` has its bit. ATrace counts where its sink is open.
 
 use crate::AtraceTag;
-use crate::gate::Glance;
+use crate::gate::{self, Glance};
 use crate::hash;
 use crate::message::{Kind, Message, NameWriter};
 use crate::perfetto::producer::{self, Amount, Row, Type};
@@ -79,6 +79,12 @@ pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Way> {
     if refresh::is_enabled(glance, tag) { of(first::present(), tag) } else { None }
 }
 
+/// [`enabled`], with the usual answer found here: for events that cost little.
+#[inline(always)]
+pub(crate) fn enabled_short(glance: Glance, tag: AtraceTag) -> Option<Way> {
+    if refresh::is_enabled(glance, tag) { of_short(first::present(), tag) } else { None }
+}
+
 /// Which way an event of the tag goes, which is enabled for one.
 #[inline(always)]
 pub(crate) fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
@@ -88,9 +94,36 @@ pub(crate) fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
     }
 }
 
+/// [`of`], as [`enabled_short`].
+#[inline(always)]
+fn of_short(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
+    match sink {
+        Sink::Ways if producer::EXISTS => {
+            if is_perfettos_alone(tag) {
+                Some(Way::Perfetto)
+            } else {
+                of_both_asked(tag)
+            }
+        }
+        sink => Some(Way::Atrace(sink)),
+    }
+}
+
+/// Whether the tag is on for sessions alone, as a rule, which the gate tells.
+#[inline(always)]
+fn is_perfettos_alone(tag: AtraceTag) -> bool {
+    let is_by = |word| gate::is_by(word, valid(tag)) && !tag.intersects(ONLY_ATRACE);
+    producer::tags_word().is_some_and(is_by)
+}
+
 /// [`enabled`] where there are two ways.
 #[inline(never)]
 fn of_both(tag: AtraceTag) -> Option<Way> {
+    if is_perfettos_alone(tag) { Some(Way::Perfetto) } else { of_both_asked(tag) }
+}
+
+#[inline(never)]
+fn of_both_asked(tag: AtraceTag) -> Option<Way> {
     let tags = tag & AtraceTag::ValidMask;
     let is_wanted = !tag.intersects(ONLY_ATRACE) && producer::tags().intersects(tags);
     let is_atrace = !tag.intersects(ONLY_PERFETTO)
@@ -134,7 +167,7 @@ pub(crate) fn emit(
 
 #[inline(never)]
 fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Way> {
-    match of(sink, tag)? {
+    match of_short(sink, tag)? {
         Way::Perfetto => producer::short(kind, valid(tag), name).then_some(Way::Perfetto),
         way => {
             let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
@@ -145,7 +178,7 @@ fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Op
 
 #[inline(never)]
 fn emit_end(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
-    match of(sink, tag)? {
+    match of_short(sink, tag)? {
         Way::Perfetto => end_by_perfetto(valid(tag)).then_some(Way::Perfetto),
         way => way.write_str(tag, Kind::End, None, None).then_some(way),
     }
@@ -159,7 +192,7 @@ fn emit_any(
     track: Option<&str>,
     name: Option<&str>,
 ) -> Option<Way> {
-    let way = of(sink, tag)?;
+    let way = of_short(sink, tag)?;
     let is_written = match (way, kind) {
         (Way::Perfetto, Kind::Int(value) | Kind::Int64(value)) => {
             let name = name.unwrap_or_default();

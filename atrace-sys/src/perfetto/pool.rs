@@ -230,40 +230,13 @@ impl<W: Zeroes + 'static> Pool<W> {
     #[inline(always)]
     pub fn enter(&self) -> Option<Inside<W>> {
         let layout = self.layout()?;
-        let place = PLACE.get() as usize;
-        if let Some(thread) = layout.threads.get(place.wrapping_sub(1))
-            && thread.presence.enter() == Found::Entered
-        {
-            return Some(Inside { layout, place: place - 1, _not_send: PhantomData });
+        let mut place = (PLACE.get() as usize).wrapping_sub(1);
+        let is_inside =
+            layout.threads.get(place).is_some_and(|thread| thread.presence.enter() == Found::Entered);
+        if !is_inside {
+            place = enter_first(&layout.shared, &layout.threads)?;
         }
-        self.enter_first(layout)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn enter_first(&self, layout: &'static Layout<W>) -> Option<Inside<W>> {
-        let place = PLACE.get() as usize;
-        let mine = layout.threads.get(place.wrapping_sub(1));
-        if mine.is_some_and(|thread| thread.presence.is_inside()) {
-            layout.shared.lost.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        let _errno = crate::system::ErrnoGuard::new();
-        let Some(place) = layout.threads.iter().position(|thread| thread.presence.claim()) else {
-            layout.shared.lost.fetch_add(1, Ordering::Relaxed);
-            return None;
-        };
-        if !ending::note(place) {
-            let number = crate::system::thread_number().unwrap_or_default();
-            layout.threads[place].unnoticed.store(number, Ordering::Release);
-        }
-        PLACE.set(place as u32 + 1);
-        layout.shared.threads.fetch_max(place as u32 + 1, Ordering::AcqRel);
-        (layout.threads[place].presence.enter() == Found::Entered).then_some(Inside {
-            layout,
-            place,
-            _not_send: PhantomData,
-        })
+        Some(Inside { layout, place, presence: &layout.threads.get(place)?.presence, _not_send: PhantomData })
     }
 
     /// The calling thread ends: calls `each` with each session and this thread's writer there, then gives its place
@@ -281,14 +254,15 @@ impl<W: Zeroes + 'static> Pool<W> {
     /// Gives a place back, inside which its thread is, or was when it ended.
     #[inline(never)]
     fn end(layout: &'static Layout<W>, place: usize, each: fn(&'static Session, &mut W)) {
-        let mut inside = Inside { layout, place, _not_send: PhantomData };
+        let presence = &layout.threads[place].presence;
+        let mut inside = Inside { layout, place, presence, _not_send: PhantomData };
         for (number, session) in layout.shared.sessions.iter().enumerate() {
             if Epoch::is_open(session.epoch.now()) {
                 each(session, inside.writer(number));
             }
         }
         std::mem::forget(inside);
-        layout.threads[place].presence.give_back();
+        presence.give_back();
     }
 
     /// Does what [`end_thread`](Self::end_thread) does for threads that have ended and could not say so. Now and then, by
@@ -329,6 +303,30 @@ impl<W: Zeroes + 'static> Pool<W> {
     }
 }
 
+/// Goes inside with this thread's place, or takes one; returns which.
+#[cold]
+#[inline(never)]
+fn enter_first(shared: &Shared, threads: &[Thread; THREADS]) -> Option<usize> {
+    let place = PLACE.get() as usize;
+    let mine = threads.get(place.wrapping_sub(1));
+    if mine.is_some_and(|thread| thread.presence.is_inside()) {
+        shared.lost.fetch_add(1, Ordering::Relaxed);
+        return None;
+    }
+    let _errno = crate::system::ErrnoGuard::new();
+    let Some(place) = threads.iter().position(|thread| thread.presence.claim()) else {
+        shared.lost.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
+    if !ending::note(place) {
+        let number = crate::system::thread_number().unwrap_or_default();
+        threads[place].unnoticed.store(number, Ordering::Release);
+    }
+    PLACE.set(place as u32 + 1);
+    shared.threads.fetch_max(place as u32 + 1, Ordering::AcqRel);
+    (threads[place].presence.enter() == Found::Entered).then_some(place)
+}
+
 impl<W: Zeroes + 'static> Default for Pool<W> {
     fn default() -> Self {
         Self::new()
@@ -340,6 +338,7 @@ impl<W: Zeroes + 'static> Default for Pool<W> {
 pub struct Inside<W: Zeroes + 'static> {
     layout: &'static Layout<W>,
     place: usize,
+    presence: &'static Presence,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -368,7 +367,7 @@ impl<W: Zeroes + 'static> Inside<W> {
 impl<W: Zeroes + 'static> Drop for Inside<W> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.layout.threads[self.place].presence.leave();
+        self.presence.leave();
     }
 }
 

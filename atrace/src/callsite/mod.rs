@@ -59,7 +59,7 @@ impl Name {
 #[derive(Clone, Copy, Debug)]
 pub struct EventName<'a> {
     pub(crate) text: &'a str,
-    number: Option<&'a Number>,
+    pub(crate) number: Option<&'a Number>,
 }
 
 impl<'a> EventName<'a> {

@@ -81,6 +81,18 @@ impl Glance {
     }
 }
 
+/// Whether one of the tags is enabled by `word`, the foreign one, alone; after it was found that one is enabled. False may be
+/// wrong.
+#[inline(always)]
+pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
+    let local = GATE.local.load(Ordering::Acquire);
+    let foreign = word.load(Ordering::Relaxed);
+    std::ptr::eq(GATE.foreign.get(), word)
+        && local & (CLAIMED | PARKED | tags) == 0
+        && foreign & ASK == 0
+        && foreign & tags != 0
+}
+
 /// The tags enabled now; None where they are not known.
 pub(crate) fn tags() -> Option<AtraceTag> {
     let (local, foreign) = GATE.look();

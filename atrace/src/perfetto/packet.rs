@@ -33,8 +33,8 @@ pub(super) const END_ROOM: usize = 24;
 const NAMED_ROOM: usize = 32;
 /// The room that a counter's value needs.
 const COUNTER_ROOM: usize = 48;
-/// What a packet with a name of any length needs beside it.
-const ANY_ROOM: usize = 48;
+/// What a packet of an event of the thread's track needs beside its texts.
+const RICH_ROOM: usize = 80;
 /// The room that an event on a track of its own needs, with short names, and the track's description.
 pub(super) const TRACK_ROOM: usize = 2 * SHORT_ROOM + 16;
 /// What a longer packet needs beside its texts: an event with a track's number, all categories, a callsite and a value,
@@ -182,10 +182,21 @@ impl Put {
                 self.bytes([0x50, low, high]);
             }
             if site.about.is_some() {
-                // category_iids, source_location_iid, and of debug_annotations `level`, both by number.
-                self.bytes([0x18, low, high, 0x90, 2, low, high]);
-                self.bytes([0x22, 5, 0x08, LEVEL_NUMBER, 0x88, 1, site.level]);
+                self.known(site.number, site.level);
             }
+        }
+    }
+
+    /// What is known of a callsite with a number: category_iids, source_location_iid, and of debug_annotations `level`, all by
+    /// number.
+    #[inline(always)]
+    unsafe fn known(&mut self, number: u32, level: u8) {
+        let number = u64::from(u16::from_le_bytes(pair(number)));
+        let first = u64::from_le_bytes([0x18, 0, 0, 0x90, 2, 0, 0, 0x22]) | number << 8 | number << 40;
+        // SAFETY: the caller has room for 14 bytes.
+        unsafe {
+            self.bytes(first.to_le_bytes());
+            self.bytes([5, 0x08, LEVEL_NUMBER, 0x88, 1, level]);
         }
     }
 
@@ -267,24 +278,54 @@ pub(super) fn short(chunk: &mut Chunk, kind: Type, since: u64, category: u32, na
     true
 }
 
-/// [`short`] with a name of any length. False where it is too long for a chunk, or there is no room.
+/// What an event of the thread's track has beside its kind and category.
+#[derive(Clone, Copy)]
+pub(super) struct Rich<'a> {
+    /// The number and the level of a callsite that was told. Without a name, the event has its name.
+    pub(super) site: Option<(u32, u8)>,
+    pub(super) name: Option<&'a [u8]>,
+    /// A flow that it is part of; 0: of none.
+    pub(super) flow: u64,
+    /// Fields that were encoded before: arguments and flows.
+    pub(super) args: &'a [u8],
+}
+
+/// [`short`] with more than a name, or one of any length. False where it is too long for a chunk, or there is no room.
 #[inline(always)]
-pub(super) fn any(chunk: &mut Chunk, kind: Type, since: u64, category: u32, name: &[u8]) -> bool {
-    if name.len() > TEXT_MAX || chunk.room() < ANY_ROOM + name.len() {
+pub(super) fn rich(chunk: &mut Chunk, kind: Type, since: u64, category: u32, event: Rich<'_>) -> bool {
+    // No address space is so large that lengths add up to 2^64.
+    if chunk.room() < RICH_ROOM + event.name.map_or(0, <[u8]>::len) + event.args.len() {
         return false;
     }
-    // SAFETY: at most 2 + 11 + 5 + 8 bytes and the name are written, and 16 beyond it.
+    // SAFETY: at most 2 + 11 + 5 + 8 bytes and the name, 3 + 14 for the callsite, 10 for the flow and the arguments are
+    // written, and 16 beyond.
     unsafe {
         let mut put = Put(chunk.at());
         let whole = put.later();
         put.since(since);
-        // sequence_flags: 2, track_event: its length, type, category_iids, name
+        // sequence_flags: 2, track_event: its length, type, category_iids
         put.bytes([0x68, 2, 0x5a]);
         let inner = put.later();
-        put.bytes([0x48, kind as u8, 0x18, category as u8, 0xba, 1]);
-        let text = put.later();
-        put.any_text(name);
-        put.close(text);
+        put.bytes([0x48, kind as u8, 0x18, category as u8]);
+        if let Some(name) = event.name {
+            put.bytes([0xba, 1]);
+            let text = put.later();
+            put.any_text(name);
+            put.close(text);
+        }
+        if let Some((number, level)) = event.site {
+            if event.name.is_none() {
+                let [low, high] = pair(number);
+                put.bytes([0x50, low, high]);
+            }
+            put.known(number, level);
+        }
+        if event.flow != 0 {
+            put.bytes(flow(event.flow));
+        }
+        if !event.args.is_empty() {
+            put.any_text(event.args);
+        }
         put.close(inner);
         put.close(whole);
         chunk.publish(put.0);
@@ -435,7 +476,7 @@ impl Long<'_> {
 }
 
 /// Writes it. False where there is no room.
-#[inline]
+#[inline(never)]
 pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
     if event.name.is_some_and(|name| name.len() > TEXT_MAX) || chunk.room() < event.room() {
         return false;
@@ -472,7 +513,7 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
             put.bytes(flow(event.flow));
         }
         if !event.args.is_empty() {
-            put.text(event.args);
+            put.any_text(event.args);
         }
         match event.amount {
             None => {}
@@ -724,8 +765,14 @@ mod tests {
                 let (arena, _) = Arena::make(1).unwrap();
                 let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
                 let (start, room) = (chunk.at(), chunk.room());
-                assert!(any(&mut chunk, Type::Instant, since, 13, &name));
-                assert!(room - chunk.room() <= ANY_ROOM + len);
+                assert!(rich(
+                    &mut chunk,
+                    Type::Instant,
+                    since,
+                    13,
+                    Rich { name: Some(&name), site: None, flow: 0, args: &[] }
+                ));
+                assert!(room - chunk.room() <= RICH_ROOM + len);
                 let mut expected = vec![vec![(9, 3), (3, 13), (23, 0)]];
                 if len <= SHORT {
                     let room = chunk.room();
@@ -880,6 +927,51 @@ mod tests {
             assert_eq!(Reader::first(level, 6).unwrap().bytes(), b"INFO");
             arena.retire();
         }
+    }
+
+    /// Of whatever both can write: the one is for what is written often.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn what_is_rich_has_the_bytes_of_what_is_long() {
+        use crate::callsite::{BEYOND, FIRST};
+
+        let about = Known(0);
+        let text: Vec<u8> = (0..2048).map(|at| at as u8).collect();
+        let names = [0, 1, 7, SHORT, SHORT + 1, 1000].map(|len| Some(&text[..len]));
+        let numbers = [None, Some(FIRST), Some(127), Some(128), Some(BEYOND - 1)];
+        let (arena, _) = Arena::make(1).unwrap();
+        let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+        for (name, number) in
+            names.iter().chain(&[None]).flat_map(|name| numbers.map(|number| (*name, number)))
+        {
+            for (since, flow, len) in
+                [(0, 0, 0), (16_383, 7, 5), (16_384, u64::MAX, SHORT + 1), (u64::MAX, 0, 2048)]
+            {
+                let (args, level) = (&text[..len], 1 + (len % 5) as u8);
+                let site = number.map(|number| Site { number, name: "", level, about: Some(&about) });
+                let long_event = Long { name, site, flow, args, ..Long::new(Type::Begin, 1 << 12) };
+                let event = Rich { site: number.map(|number| (number, level)), name, flow, args };
+                let both: [&dyn Fn(&mut Chunk) -> bool; 2] =
+                    [&|chunk| rich(chunk, Type::Begin, since, 13, event), &|chunk| {
+                        long(chunk, since, &long_event)
+                    }];
+                let [rich, long] = both.map(|write| {
+                    if chunk.room() < 3 * text.len() {
+                        chunk.complete();
+                        arena.take_handed().iter().for_each(|place| arena.read(place, |_, _| ()));
+                        chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+                    }
+                    let (start, room) = (chunk.at(), chunk.room());
+                    assert!(write(&mut chunk));
+                    let texts = name.map_or(0, <[u8]>::len) + args.len();
+                    assert!(room - chunk.room() <= RICH_ROOM - 16 + texts);
+                    packets(start, chunk.at())
+                });
+                assert_eq!(rich, long);
+                assert_eq!(rich.len(), 1);
+            }
+        }
+        arena.retire();
     }
 
     #[test]

@@ -9,11 +9,11 @@ use std::time::Duration;
 use atrace_sys::OnceRef;
 use atrace_sys::fork::generation;
 use atrace_sys::perfetto::clock;
-use atrace_sys::perfetto::pool::Shared;
+use atrace_sys::perfetto::pool::{Inside, Session, Shared};
 use atrace_sys::process::{self, Undisturbed};
 
 use super::link;
-use super::packet::{self, Described, Long};
+use super::packet::{self, Described, Long, Rich};
 pub(crate) use super::packet::{Amount, Type};
 pub(crate) use super::standing::Standing;
 use super::writer::{self, Event, LOST, POOL, PROCESS_TRACK, Place, Writer, process_track};
@@ -105,6 +105,7 @@ fn ask(shared: &'static Shared) -> AtraceTag {
 }
 
 /// The word that has these tags.
+#[inline(always)]
 pub(crate) fn tags_word() -> Option<&'static AtomicU64> {
     POOL.shared().map(|shared| &shared.tags)
 }
@@ -195,13 +196,40 @@ pub(super) fn changed() {
     ON_CHANGE.iter().filter_map(OnceRef::get).for_each(|body| body());
 }
 
+/// The one session that is open, as a rule, and wants an event, and its writer.
+struct Sole<'a> {
+    writer: &'a mut Writer,
+    place: Place,
+    now: u64,
+}
+
+/// Returns it; None also where several are open, or none. No loop around what is written for it: what does not change there
+/// would be computed before it, and kept on the stack.
+#[inline(always)]
+fn sole(inside: &mut Inside<Writer>, tags: u64) -> Option<Sole<'_>> {
+    let (shared, thread) = (inside.shared(), inside.thread());
+    let open = shared.open.load(Ordering::Acquire);
+    if !open.is_power_of_two() {
+        return None;
+    }
+    let number = open.trailing_zeros() as usize;
+    let session = shared.sessions.get(number)?;
+    let epoch = wanted(session, tags, u32::MAX)?;
+    let now = clock::now();
+    Some(Sole { writer: inside.writer(number), place: Place { session, epoch, number, thread }, now })
+}
+
 /// Has `write` write an event for each session that wants these tags, and began before `begun` sessions had; tells
 /// whether it was written for one.
-#[inline(always)]
-fn for_each(tags: u64, begun: u32, mut write: impl FnMut(&mut Writer, &Place, u64) -> bool) -> bool {
-    let Some(mut inside) = POOL.enter() else { return false };
-    let shared = inside.shared();
-    let thread = inside.thread();
+#[inline(never)]
+fn for_each(
+    inside: Option<Inside<Writer>>,
+    tags: u64,
+    begun: u32,
+    write: &dyn Fn(&mut Writer, &Place, u64) -> bool,
+) -> bool {
+    let Some(mut inside) = inside else { return false };
+    let (shared, thread) = (inside.shared(), inside.thread());
     let mut open = shared.open.load(Ordering::Acquire);
     let mut is_written = false;
     if open == 0 {
@@ -212,14 +240,19 @@ fn for_each(tags: u64, begun: u32, mut write: impl FnMut(&mut Writer, &Place, u6
         let number = open.trailing_zeros() as usize;
         open &= open - 1;
         let Some(session) = shared.sessions.get(number) else { break };
-        let epoch = session.epoch.now();
-        let is_asked = session.tags.load(Ordering::Relaxed) & tags != 0;
-        if is_asked && (begun == u32::MAX || session.number.load(Ordering::Relaxed) < begun) {
-            let place = Place { session, epoch, number, thread };
-            is_written |= write(inside.writer(number), &place, now);
+        if let Some(epoch) = wanted(session, tags, begun) {
+            is_written |= write(inside.writer(number), &Place { session, epoch, number, thread }, now);
         }
     }
     is_written
+}
+
+/// The session's number, if it wants these tags and began before `begun` sessions had.
+#[inline(always)]
+fn wanted(session: &Session, tags: u64, begun: u32) -> Option<u32> {
+    let epoch = session.epoch.now();
+    let is_asked = session.tags.load(Ordering::Relaxed) & tags != 0;
+    (is_asked && (begun == u32::MAX || session.number.load(Ordering::Relaxed) < begun)).then_some(epoch)
 }
 
 /// Cuts a text at what a chunk can take.
@@ -231,33 +264,80 @@ const fn cut(text: &str) -> &[u8] {
 /// Writes the begin of a slice of the calling thread, or an instant on its track.
 #[inline(always)]
 pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
-    for_each(tags, u32::MAX, |writer, place, now| {
-        writer.short(place.epoch, kind, tags, now, name.as_bytes())
-            || slow(writer, place, kind, tags, name, now)
-    })
+    let Some(mut inside) = POOL.enter() else { return false };
+    match sole(&mut inside, tags) {
+        Some(Sole { writer, place, now }) => {
+            writer.short(place.epoch, kind, tags, now, name.as_bytes())
+                || slow(writer, &{ place }, kind, tags, name, now)
+        }
+        None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
+            slow(writer, place, kind, tags, name, now)
+        }),
+    }
 }
 
 /// [`short`], with less code and some nanoseconds more: where an event costs more anyway.
 #[inline(never)]
 pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
-    for_each(tags, u32::MAX, |writer, place, now| slow(writer, place, kind, tags, name, now))
+    for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| slow(writer, place, kind, tags, name, now))
 }
 
 #[inline(never)]
 fn slow(writer: &mut Writer, place: &Place, kind: Type, tags: u64, name: &str, now: u64) -> bool {
     let name = cut(name);
     let long = || Long { name: Some(name), ..Long::new(kind, tags) };
-    writer.lengthy(place.epoch, kind, tags, now, name)
+    writer.short(place.epoch, kind, tags, now, name)
+        || writer.lengthy(place.epoch, kind, tags, now, name)
         || writer.any(place, &Event { long: long(), track: None }, now)
 }
 
 /// [`short`] with the name of a callsite.
 #[inline(always)]
 pub(crate) fn named(kind: Type, tags: u64, site: &Site<'_>) -> bool {
-    for_each(tags, u32::MAX, |writer, place, now| {
-        writer.named(place.epoch, kind, tags, now, site.number)
-            || slow_rich(writer, place, &Long { site: Some(*site), ..Long::new(kind, tags) }, now)
-    })
+    let Some(mut inside) = POOL.enter() else { return false };
+    match sole(&mut inside, tags) {
+        Some(Sole { writer, place, now }) => {
+            writer.named(place.epoch, kind, tags, now, site.number)
+                || slow_named(writer, &{ place }, kind, tags, &{ *site }, now)
+        }
+        None => {
+            let site = &{ *site };
+            for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
+                slow_named(writer, place, kind, tags, site, now)
+            })
+        }
+    }
+}
+
+#[inline(never)]
+fn slow_named(writer: &mut Writer, place: &Place, kind: Type, tags: u64, site: &Site<'_>, now: u64) -> bool {
+    writer.named(place.epoch, kind, tags, now, site.number)
+        || slow_rich(writer, place, &Long { site: Some(*site), ..Long::new(kind, tags) }, now)
+}
+
+/// [`short`] of a tracer's callsite, whose name it has where none is given, with encoded arguments.
+#[inline(never)]
+pub(crate) fn known(
+    kind: Type,
+    tags: u64,
+    site: &Site<'_>,
+    name: Option<&str>,
+    flow: u64,
+    args: &[u8],
+) -> bool {
+    let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
+    let long = || Long { name, site: Some(*site), flow, args, ..Long::new(kind, tags) };
+    let Some(mut inside) = POOL.enter() else { return false };
+    match sole(&mut inside, tags) {
+        Some(Sole { writer, place, now }) => {
+            let event = Rich { site: Some((site.number, site.level)), name, flow, args };
+            writer.known(place.epoch, kind, tags, now, event) || slow_rich(writer, &{ place }, &long(), now)
+        }
+        None => {
+            let long = &long();
+            for_each(Some(inside), tags, u32::MAX, &|writer, place, now| slow_rich(writer, place, long, now))
+        }
+    }
 }
 
 /// [`short`] with a callsite, whose name it has where none is given, and encoded arguments.
@@ -265,19 +345,16 @@ pub(crate) fn rich(
     kind: Type,
     tags: u64,
     (site, name): (Option<Site<'_>>, Option<&str>),
-    flow: u64,
     args: &[u8],
 ) -> bool {
     let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
-    let long = Long { name, site, flow, args, ..Long::new(kind, tags) };
-    for_each(tags, u32::MAX, |writer, place, now| {
-        writer.rich(place.epoch, &long, now) || slow_rich(writer, place, &long, now)
-    })
+    let long = &Long { name, site, args, ..Long::new(kind, tags) };
+    for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| slow_rich(writer, place, long, now))
 }
 
 #[inline(never)]
 fn slow_rich(writer: &mut Writer, place: &Place, long: &Long<'_>, now: u64) -> bool {
-    writer.any(place, &Event { long: *long, track: None }, now)
+    writer.rich(place.epoch, long, now) || writer.any(place, &Event { long: *long, track: None }, now)
 }
 
 /// The longest name of an event that has more than that.
@@ -286,16 +363,20 @@ const NAME_MAX: usize = 1024;
 /// Writes the end of a slice of the calling thread.
 #[inline(always)]
 pub(crate) fn end(tags: u64) -> bool {
-    for_each(tags, u32::MAX, |writer, place, now| {
-        writer.end(place.epoch, now) || writer.any(place, &END, now)
-    })
+    let Some(mut inside) = POOL.enter() else { return false };
+    match sole(&mut inside, tags) {
+        Some(Sole { writer, place, now }) => {
+            writer.end(place.epoch, now) || writer.any(&{ place }, &END, now)
+        }
+        None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| writer.any(place, &END, now)),
+    }
 }
 
 const END: Event<'static> = Event { long: Long::new(Type::End, 0), track: None };
 
 /// [`end`] with encoded arguments, which are lost where there is no room for them.
 pub(crate) fn end_with(tags: u64, args: &[u8]) -> bool {
-    for_each(tags, u32::MAX, |writer, place, now| {
+    for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| {
         writer.end_with(place.epoch, now, args) || writer.any(place, &END, now)
     })
 }
@@ -336,7 +417,7 @@ fn begin_on_track(tags: u64, (row, track): (Row, &str), name: &str) -> bool {
     let number = row.number(parent, hash(track));
     let track = Described { track: number, parent, name: track, is_counter: false };
     let long = || Long { track: Some(number), name: Some(name), ..Long::new(Type::Begin, tags) };
-    for_each(tags, u32::MAX, |writer, place, now| {
+    for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| {
         writer.begin_on_track(place.epoch, tags, now, &track, name)
             || writer.any(place, &Event { long: long(), track: Some(track) }, now)
     })
@@ -365,7 +446,7 @@ fn put_on_track(tags: u64, (row, track): (Row, &str), long: &mut Long<'_>, begun
     let track = Described { track: number, parent, name: track, is_counter };
     // The end's track was described with its begin.
     long.track = Some(number);
-    for_each(tags, begun, |writer, place, now| {
+    for_each(POOL.enter(), tags, begun, &|writer, place, now| {
         writer.on_track(place.epoch, long, &track, now)
             || writer.any(place, &Event { long: *long, track: Some(track) }, now)
     })
@@ -389,16 +470,25 @@ impl Row {
 #[inline(always)]
 pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
     let number = Row::Counter.number(process_track(), hash);
-    for_each(tags, u32::MAX, |writer, place, now| {
-        writer.counter(place.epoch, tags, now, number, value)
-            || slow_counter(writer, place, tags, name, value, now)
-    })
+    let Some(mut inside) = POOL.enter() else { return false };
+    match sole(&mut inside, tags) {
+        Some(Sole { writer, place, now }) => {
+            writer.counter(place.epoch, tags, now, number, value)
+                || slow_counter(writer, &{ place }, tags, name, value, now)
+        }
+        None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
+            slow_counter(writer, place, tags, name, value, now)
+        }),
+    }
 }
 
 #[inline(never)]
 fn slow_counter(writer: &mut Writer, place: &Place, tags: u64, name: &str, value: i64, now: u64) -> bool {
     let (name, parent) = (cut(name), process_track());
     let number = Row::Counter.number(parent, hash(name));
+    if writer.counter(place.epoch, tags, now, number, value) {
+        return true;
+    }
     let track = Some(Described { track: number, parent, name, is_counter: true });
     let amount = Some(Amount::Whole(value));
     let long = Long { track: Some(number), amount, ..Long::new(Type::Counter, tags) };

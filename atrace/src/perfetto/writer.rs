@@ -20,7 +20,7 @@ use atrace_sys::process;
 use super::category;
 use super::debts::Debts;
 use super::packet::{
-    self, Described, LEVEL, LEVEL_NUMBER, LEVELS, LONG_ROOM, Long, SHORT, TEXT_MAX, TRACK_ROOM, Type,
+    self, Described, LEVEL, LEVEL_NUMBER, LEVELS, LONG_ROOM, Long, Rich, SHORT, TEXT_MAX, TRACK_ROOM, Type,
 };
 use super::told::Told;
 use crate::callsite::Site;
@@ -147,7 +147,24 @@ impl Writer {
             return false;
         }
         let time = now.max(self.last);
-        if !packet::any(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, name) {
+        let rich = Rich { site: None, name: Some(name), flow: 0, args: &[] };
+        if !packet::rich(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, rich) {
+            return false;
+        }
+        self.last = time;
+        self.depth += u32::from(kind == Type::Begin);
+        true
+    }
+
+    /// [`short`](Self::short) with more than a name, of a tracer's callsite that has a number.
+    #[inline(always)]
+    pub(super) fn known(&mut self, epoch: u32, kind: Type, tags: u64, now: u64, event: Rich<'_>) -> bool {
+        let is_told = event.site.is_none_or(|(number, _)| self.told_sites.has(number));
+        if !self.is_plain(epoch, tags) || !is_told || self.categories & ALL_LEVELS == 0 {
+            return false;
+        }
+        let time = now.max(self.last);
+        if !packet::rich(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, event) {
             return false;
         }
         self.last = time;
@@ -192,7 +209,6 @@ impl Writer {
     }
 
     /// [`short`](Self::short) with more than a name; of a callsite that has a number, if of any.
-    #[inline(always)]
     pub(super) fn rich(&mut self, epoch: u32, event: &Long<'_>, now: u64) -> bool {
         if !self.is_plain(epoch, event.tags) || !self.is_told(event.site.as_ref()) {
             return false;
