@@ -122,6 +122,12 @@ impl<T: Sync + 'static> OnceRef<T> {
         self.0.store(Self::pointer(target), Ordering::Release);
     }
 
+    /// Empties it; returns what it referred to, which nobody else gets from it.
+    #[cfg(not(no_tracing))]
+    pub(crate) fn take(&self) -> Option<&'static T> {
+        Self::target(self.0.swap(std::ptr::null_mut(), Ordering::AcqRel))
+    }
+
     /// Makes it refer to `new` if it still refers to `current`; else returns what it refers to.
     pub(crate) fn replace(
         &self,

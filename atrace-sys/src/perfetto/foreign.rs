@@ -4,12 +4,12 @@
 //! against shrinking), its words are loaded once, and what is looked into is a copy. An index that comes from the
 //! producer is checked here; a chunk that does not exist is none.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::ptr;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::abi::{self, CHUNK_HEADER, PAGE_HEADER};
-use crate::system::errno;
+use crate::system::{Region, file};
 
 /// The most memory that a producer may have.
 pub const SIZE_MAX: usize = 32 << 20;
@@ -17,18 +17,15 @@ pub const SIZE_MAX: usize = 32 << 20;
 pub const PAGES: [usize; 4] = [4096, 8192, 16384, 32768];
 
 /// The kind of file that a memory file is; others could end a process by being mapped.
-const TMPFS: i64 = 0x0102_1994;
+const TMPFS: u64 = 0x0102_1994;
 
 /// A producer's memory.
 #[derive(Debug)]
 pub struct Foreign {
-    base: *mut u8,
+    memory: Region,
     page: usize,
     pages: u32,
 }
-
-// SAFETY: all of it is read and written as atomic words.
-unsafe impl Send for Foreign {}
 
 /// The header of a chunk, as it stood in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,25 +63,13 @@ impl Foreign {
     ///
     /// # Errors
     ///
-    /// Returns the errno of what failed; EPERM where it could shrink, EINVAL where a size is wrong.
-    pub fn map(file: BorrowedFd<'_>, page: usize) -> Result<Self, i32> {
+    /// Returns what failed; EPERM where it could shrink, EINVAL where a size is wrong.
+    pub fn map(file: BorrowedFd<'_>, page: usize) -> io::Result<Self> {
         let fd = file.as_raw_fd();
-        // SAFETY: asks about a descriptor.
-        let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(libc::EPERM);
+        let size = file::sealed_size(fd)?;
+        if file::file_system(fd) != Some(TMPFS) {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
-        // SAFETY: zeroes are values of both, which the kernel fills.
-        let (mut stat, mut system): (libc::stat, libc::statfs) = unsafe { std::mem::zeroed() };
-        // SAFETY: both are writable.
-        if unsafe { libc::fstat(fd, &raw mut stat) != 0 || libc::fstatfs(fd, &raw mut system) != 0 } {
-            return Err(errno());
-        }
-        #[allow(clippy::unnecessary_cast, reason = "its width is the system's")]
-        if system.f_type as i64 != TMPFS {
-            return Err(libc::EPERM);
-        }
-        let size = usize::try_from(stat.st_size).map_err(|_| libc::EINVAL)?;
         Self::at(fd, size, page)
     }
 
@@ -93,33 +78,16 @@ impl Foreign {
     /// # Errors
     ///
     /// As [`map`](Self::map).
-    pub fn make(size: usize, page: usize) -> Result<(Self, OwnedFd), i32> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a C string and flags. By number: not every libc has the function.
-        let made = unsafe { libc::syscall(libc::SYS_memfd_create, c"atrace-producer".as_ptr(), flags) };
-        #[allow(clippy::useless_conversion, reason = "its width is the system's")]
-        let fd = i32::try_from(made).ok().filter(|fd| *fd >= 0).ok_or_else(errno)?;
-        // SAFETY: made above, and nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: a descriptor of ours.
-        let is_sealed = unsafe {
-            libc::ftruncate(fd, size as libc::off_t) == 0 && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0
-        };
-        if is_sealed { Ok((Self::at(fd, size, page)?, file)) } else { Err(errno()) }
+    pub fn make(size: usize, page: usize) -> io::Result<(Self, OwnedFd)> {
+        let file = file::sealed_file(c"atrace-producer", size)?;
+        Ok((Self::at(file.as_raw_fd(), size, page)?, file.into()))
     }
 
-    fn at(fd: i32, size: usize, page: usize) -> Result<Self, i32> {
+    fn at(fd: RawFd, size: usize, page: usize) -> io::Result<Self> {
         if !PAGES.contains(&page) || size == 0 || size > SIZE_MAX || !size.is_multiple_of(page) {
-            return Err(libc::EINVAL);
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping.
-        let base = unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_SHARED, fd, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(errno());
-        }
-        Ok(Self { base: base.cast(), page, pages: (size / page) as u32 })
+        Ok(Self { memory: Region::of_file(fd, size)?, page, pages: (size / page) as u32 })
     }
 
     /// How many pages there are.
@@ -129,14 +97,11 @@ impl Foreign {
 
     /// How many bytes there are.
     pub const fn size(&self) -> usize {
-        self.pages as usize * self.page
+        self.memory.size()
     }
 
-    /// The word at an offset; None where there is none.
     fn word(&self, offset: usize) -> Option<&AtomicU32> {
-        let is_within = offset.is_multiple_of(4) && offset.checked_add(4)? <= self.size();
-        // SAFETY: within the mapping, which this borrows, and aligned.
-        is_within.then(|| unsafe { &*self.base.add(offset).cast::<AtomicU32>() })
+        self.memory.get(offset)
     }
 
     fn header(&self, page: u32) -> Option<&AtomicU32> {
@@ -199,12 +164,5 @@ impl Foreign {
         if abi::is_all_free(left) {
             let _ = header.compare_exchange(left, 0, Ordering::Release, Ordering::Relaxed);
         }
-    }
-}
-
-impl Drop for Foreign {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `at`, and what it lends borrows this.
-        unsafe { libc::munmap(self.base.cast(), self.size()) };
     }
 }

@@ -6,30 +6,27 @@
 //! memory is laid over it, which costs nothing and is nobody else's. Where no thread is in such an event, the next file is
 //! mapped at the same place: a service that comes back a thousand times costs the addresses of one.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
 use super::handed::Handed;
 use super::wire::Moved;
-use crate::system::errno;
+use crate::OnceRef;
+use crate::system::{self, Region, file};
 
 /// Shared pages, and beside each chunk what only this process knows of it.
 #[derive(Debug)]
 pub struct Arena {
-    base: *mut u8,
+    memory: Region,
     pages: u32,
     handed: Handed,
     /// Where the last whole page, and the last small chunk, was found.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
 }
-
-// SAFETY: the memory is shared by design: words are atomic, and a chunk's bytes belong to who took it.
-unsafe impl Send for Arena {}
-// SAFETY: as above.
-unsafe impl Sync for Arena {}
 
 /// What only this process knows of a chunk.
 #[derive(Debug)]
@@ -41,71 +38,56 @@ struct Beside {
     buffer: AtomicU32,
 }
 
-/// Arenas that nobody writes in: of the connection before, and of the recording before.
-static SPARES: [AtomicPtr<Arena>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
+/// What a chunk begins with.
+#[derive(Debug)]
+#[repr(C)]
+struct Head {
+    /// Which of its writer's chunks it is.
+    number: AtomicU32,
+    writer: AtomicU16,
+    /// How many packets have begun.
+    packets: AtomicU16,
+}
 
-/// The seals that a file must have to be mapped: without the last, others could not be relied on by the service.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+// SAFETY: atomics.
+unsafe impl system::Shared for Beside {}
+// SAFETY: as above.
+unsafe impl system::Shared for Head {}
+
+/// Arenas that nobody writes in: of the connection before, and of the recording before.
+static SPARES: [OnceRef<Arena>; 4] = [const { OnceRef::new() }; 4];
 
 impl Arena {
     /// Makes a memory file of so many pages, sealed, and maps it; returns its descriptor, too.
     ///
     /// # Errors
     ///
-    /// Returns the errno of what failed.
-    pub fn make(pages: u32) -> Result<(&'static Self, OwnedFd), i32> {
-        const NAME: &std::ffi::CStr = c"atrace-perfetto";
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a C string and flags. By number: not every libc has the function.
-        let made = unsafe { libc::syscall(libc::SYS_memfd_create, NAME.as_ptr(), flags) };
-        #[allow(clippy::useless_conversion, reason = "its width is the system's")]
-        let fd = i32::try_from(made).ok().filter(|fd| *fd >= 0).ok_or_else(errno)?;
-        // SAFETY: made above, and nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
-        let size = pages as usize * PAGE;
-        // SAFETY: a descriptor of ours.
-        let is_sealed = unsafe {
-            libc::ftruncate(fd, size as libc::off_t) == 0 && libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) == 0
-        };
-        if !is_sealed {
-            return Err(errno());
-        }
-        Ok((Self::map(fd, pages)?, file))
+    /// Returns what failed.
+    pub fn make(pages: u32) -> io::Result<(&'static Self, OwnedFd)> {
+        let file = file::sealed_file(c"atrace-perfetto", pages as usize * PAGE)?;
+        Ok((Self::map(file.as_raw_fd(), pages)?, file.into()))
     }
 
     /// Maps a file that came from the service, if it can't shrink and has pages of our size.
     ///
     /// # Errors
     ///
-    /// Returns the errno of what failed; EPERM where it could shrink, EINVAL where its size is wrong.
-    pub fn of_service(file: BorrowedFd<'_>) -> Result<&'static Self, i32> {
+    /// Returns what failed; EPERM where it could shrink, EINVAL where its size is wrong.
+    pub fn of_service(file: BorrowedFd<'_>) -> io::Result<&'static Self> {
         let fd = file.as_raw_fd();
-        // SAFETY: asks about a descriptor.
-        let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(libc::EPERM);
+        let pages = file::sealed_size(fd)? / PAGE;
+        if !(1..=4096).contains(&pages) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        // SAFETY: zeroes are a `stat`, which the kernel fills.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: writable, see above.
-        if unsafe { libc::fstat(fd, &raw mut stat) } != 0 {
-            return Err(errno());
-        }
-        let pages = u32::try_from(stat.st_size / PAGE as i64).ok().filter(|pages| (1..=4096).contains(pages));
-        let pages = pages.ok_or(libc::EINVAL)?;
-        Self::map(fd, pages)
+        Self::map(fd, pages as u32)
     }
 
-    fn map(fd: i32, pages: u32) -> Result<&'static Self, i32> {
+    fn map(fd: RawFd, pages: u32) -> io::Result<&'static Self> {
         let arena = Self::spare(pages).map_or_else(|| Self::reserve(pages), Ok)?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: over the start of a mapping of ours, which is larger, and which nobody uses.
-        let over = unsafe { libc::mmap(arena.base.cast(), pages as usize * PAGE, protection, flags, fd, 0) };
-        if over == libc::MAP_FAILED {
-            let code = errno();
+        // Over the start of its memory, which is larger, and which nobody uses.
+        if let Err(error) = arena.memory.lay(Some((fd, pages as usize * PAGE))) {
             arena.keep();
-            return Err(code);
+            return Err(error);
         }
         arena.is_retired.store(false, Ordering::Relaxed);
         Ok(arena)
@@ -114,8 +96,7 @@ impl Arena {
     /// Takes one with so many pages that nobody writes in.
     fn spare(pages: u32) -> Option<&'static Self> {
         SPARES.iter().find_map(|place| {
-            // SAFETY: null, or from `keep`.
-            let spare = unsafe { place.swap(ptr::null_mut(), Ordering::AcqRel).as_ref() }?;
+            let spare = place.take()?;
             if spare.pages != pages {
                 spare.keep();
                 return None;
@@ -126,25 +107,14 @@ impl Arena {
 
     /// Has it used again by the next that needs one.
     fn keep(&'static self) {
-        let this = ptr::from_ref(self).cast_mut();
-        let is_kept = |place: &AtomicPtr<Self>| {
-            place.compare_exchange(ptr::null_mut(), this, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
         // Where there are enough of them, it only keeps its addresses.
-        let _ = SPARES.iter().any(is_kept);
+        let _ = SPARES.iter().any(|place| place.set(self).is_ok());
     }
 
     /// One with memory that is nobody else's.
-    fn reserve(pages: u32) -> Result<&'static Self, i32> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping.
-        let base = unsafe { libc::mmap(ptr::null_mut(), Self::size(pages), protection, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(errno());
-        }
+    fn reserve(pages: u32) -> io::Result<&'static Self> {
         Ok(Box::leak(Box::new(Self {
-            base: base.cast(),
+            memory: Region::own(Self::size(pages))?,
             pages,
             handed: Handed::default(),
             hints: [const { AtomicU32::new(0) }; 2],
@@ -160,18 +130,8 @@ impl Arena {
     /// Lays anonymous memory over it: nobody else sees what is written there from now on. Async-signal-safe.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: the range is this mapping, which stays mapped; its users write to it and read nothing that must be so.
-        unsafe {
-            libc::mmap(
-                self.base.cast(),
-                Self::size(self.pages),
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                -1,
-                0,
-            )
-        };
+        // Its users write to it, and read nothing that must be so. Where there is no memory for it, it stays as it is.
+        let _ = self.memory.lay(None);
     }
 
     /// [`retire`](Self::retire)s it, and has it used again: no thread has a chunk of it, or is in the middle of an event that
@@ -183,18 +143,13 @@ impl Arena {
         self.keep();
     }
 
-    fn header(&self, page: u32) -> &AtomicU32 {
-        let page = if page < self.pages { page } else { 0 };
-        // SAFETY: within the mapping, which stays, and aligned.
-        unsafe { &*self.base.add(page as usize * PAGE).cast() }
+    fn header(&self, page: u32) -> Option<&AtomicU32> {
+        self.memory.get(page as usize * PAGE).filter(|_| page < self.pages)
     }
 
+    /// Behind the pages.
     fn beside(&self, index: u32) -> Option<&Beside> {
-        if index >= self.pages * CHUNKS_MAX {
-            return None;
-        }
-        // SAFETY: within the mapping, behind the pages; aligned, and zeroes are such words.
-        Some(unsafe { &*self.base.add(self.pages as usize * PAGE).cast::<Beside>().add(index as usize) })
+        self.memory.get(self.pages as usize * PAGE + index as usize * size_of::<Beside>())
     }
 
     /// Takes a free chunk of this layout.
@@ -206,7 +161,7 @@ impl Arena {
         let hint = &self.hints[usize::from(layout == Layout::Small)];
         let start = hint.load(Ordering::Relaxed).min(self.pages);
         for page in (start..self.pages).chain(0..start) {
-            if let Some(chunk) = abi::take(self.header(page), layout) {
+            if let Some(chunk) = abi::take(self.header(page)?, layout) {
                 let is_small = layout == Layout::Small;
                 hint.store(if is_small { page } else { page + 1 }, Ordering::Relaxed);
                 return Some((page, chunk));
@@ -223,16 +178,15 @@ impl Arena {
         let size = layout.chunk_size();
         let index = page * CHUNKS_MAX + chunk;
         self.beside(index)?.buffer.store(buffer, Ordering::Relaxed);
-        let start = self.start(page, chunk, layout.chunks());
-        // SAFETY: the chunk was taken by this thread, so nobody else writes there; the words are aligned by 4.
-        unsafe {
-            (*start.cast::<AtomicU32>()).store(number, Ordering::Relaxed);
-            (*start.add(4).cast::<AtomicU16>()).store(writer, Ordering::Relaxed);
-            // One packet, which is not finished.
-            (*start.add(6).cast::<AtomicU16>()).store(1, Ordering::Release);
-        }
-        // SAFETY: within the chunk; its last byte is kept for an empty packet.
-        let (at, end) = unsafe { (start.add(CHUNK_HEADER), start.add(size - 1)) };
+        let start = Self::start(page, chunk, layout.chunks());
+        let head: &Head = self.memory.get(start)?;
+        head.number.store(number, Ordering::Relaxed);
+        head.writer.store(writer, Ordering::Relaxed);
+        // One packet, which is not finished.
+        head.packets.store(1, Ordering::Release);
+        let start = self.memory.at(start);
+        // Within the chunk; its last byte is kept for an empty packet.
+        let (at, end) = (start.wrapping_add(CHUNK_HEADER), start.wrapping_add(size - 1));
         Some(Chunk { at, end, start, finished: 0, index, arena: Some(self) })
     }
 
@@ -252,16 +206,16 @@ impl Arena {
     /// Reads a complete chunk, as the service does, and frees it: calls `each` with its writer's number and each of its
     /// packets, without their lengths. For who records this process alone, and so may read memory as it is.
     pub fn read(&self, place: &Moved, mut each: impl FnMut(u16, &[u8])) {
-        let header = self.header(place.page);
+        let Some(header) = self.header(place.page) else { return };
         let chunks = abi::chunks_of(header.load(Ordering::Relaxed));
-        if place.page >= self.pages || !abi::begin_reading(header, place.chunk) {
+        if !abi::begin_reading(header, place.chunk) {
             return;
         }
-        let start = self.start(place.page, place.chunk, chunks);
+        let start = Self::start(place.page, place.chunk, chunks);
         let size = abi::chunk_size(PAGE, chunks);
         // SAFETY: the chunk lies within the page, see `begin_reading`; it is complete, so nobody writes there before it is
         // freed.
-        let bytes = unsafe { std::slice::from_raw_parts(start, size) };
+        let bytes = unsafe { std::slice::from_raw_parts(self.memory.at(start), size) };
         let (head, mut rest) = bytes.split_at(CHUNK_HEADER);
         let writer = u16::from_le_bytes([head[4], head[5]]);
         let packets = u16::from_le_bytes([head[6], head[7]]) & abi::PACKETS_MAX;
@@ -272,8 +226,10 @@ impl Arena {
                 each(writer, packet);
             }
         }
-        // SAFETY: the chunk's header, aligned by 2. Who opens it next has written nothing before this is another number.
-        unsafe { (*start.add(6).cast::<AtomicU16>()).store(0, Ordering::Relaxed) };
+        // Who opens it next has written nothing before this is another number.
+        if let Some(head) = self.memory.get::<Head>(start) {
+            head.packets.store(0, Ordering::Relaxed);
+        }
         abi::free(header, place.chunk);
     }
 
@@ -281,23 +237,22 @@ impl Arena {
     /// calls `each` as [`read`](Self::read) does. Once there are no others.
     pub fn read_left(&self, mut each: impl FnMut(u16, &[u8])) {
         for page in 0..self.pages {
-            let word = self.header(page).load(Ordering::Acquire);
+            let Some(header) = self.header(page) else { return };
+            let word = header.load(Ordering::Acquire);
             let chunks = abi::chunks_of(word);
             for chunk in (0..chunks).filter(|chunk| abi::is_in_use(word, *chunk)) {
-                let start = self.start(page, chunk, chunks);
-                // SAFETY: the chunk's header, whose words are aligned by 2.
-                let [count, writer] =
-                    [6, 4].map(|at| unsafe { (*start.add(at).cast::<AtomicU16>()).load(Ordering::Acquire) });
-                let (mut at, end) = (CHUNK_HEADER, abi::chunk_size(PAGE, chunks));
+                let start = Self::start(page, chunk, chunks);
+                let Some(head) = self.memory.get::<Head>(start) else { return };
+                let packets = head.packets.load(Ordering::Acquire);
+                let writer = head.writer.load(Ordering::Relaxed);
+                let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
                 // The last that is counted is being written.
-                for _ in 1..count & abi::PACKETS_MAX {
+                for _ in 1..packets & abi::PACKETS_MAX {
                     // SAFETY: within the chunk; what is finished is not written any more.
-                    let Some((before, len)) = packet_len(end - at, |i| unsafe { start.add(at + i).read() })
-                    else {
-                        break;
-                    };
+                    let byte = |i| unsafe { self.memory.at(at + i).read() };
+                    let Some((before, len)) = packet_len(end - at, byte) else { break };
                     // SAFETY: as above.
-                    each(writer, unsafe { std::slice::from_raw_parts(start.add(at + before), len) });
+                    each(writer, unsafe { std::slice::from_raw_parts(self.memory.at(at + before), len) });
                     at += before + len;
                 }
             }
@@ -305,10 +260,8 @@ impl Arena {
     }
 
     /// Where a chunk of a page begins that has so many.
-    fn start(&self, page: u32, chunk: u32, chunks: u32) -> *mut u8 {
-        let offset = PAGE_HEADER + chunk as usize * abi::chunk_size(PAGE, chunks);
-        // SAFETY: within the page, see the `abi`'s layouts.
-        unsafe { self.base.add((page % self.pages) as usize * PAGE + offset) }
+    const fn start(page: u32, chunk: u32, chunks: u32) -> usize {
+        page as usize * PAGE + PAGE_HEADER + chunk as usize * abi::chunk_size(PAGE, chunks)
     }
 
     /// How many pages there are.
@@ -411,8 +364,8 @@ impl Chunk {
         let Some(arena) = arena else { return };
         // SAFETY: the byte that was kept: the packet that is counted already is an empty one.
         unsafe { at.write(0) };
-        abi::complete(arena.header(index / CHUNKS_MAX), index % CHUNKS_MAX);
-        if let Some(beside) = arena.beside(index) {
+        if let (Some(header), Some(beside)) = (arena.header(index / CHUNKS_MAX), arena.beside(index)) {
+            abi::complete(header, index % CHUNKS_MAX);
             arena.handed.push(index, &beside.next);
         }
     }

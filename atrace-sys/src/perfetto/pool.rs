@@ -7,13 +7,15 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
+use std::io;
 use std::marker::PhantomData;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::memory::Arena;
 use super::presence::{Epoch, Found, Presence};
+use crate::OnceRef;
 use crate::fork::Turn;
+use crate::system::{Mapped, Plain};
 
 /// How many sessions of the service there can be at once.
 pub const SERVICES: usize = 8;
@@ -46,19 +48,18 @@ pub struct Session {
     /// How often what was said once was to be said again.
     pub clears: AtomicU32,
     /// Where its chunks are.
-    arena: AtomicPtr<Arena>,
+    arena: OnceRef<Arena>,
 }
 
 impl Session {
     /// Where its chunks are.
     pub fn arena(&self) -> Option<&'static Arena> {
-        // SAFETY: null, or from `set_arena`.
-        unsafe { self.arena.load(Ordering::Acquire).as_ref() }
+        self.arena.get()
     }
 
     /// Says where its chunks are.
     pub fn set_arena(&self, arena: &'static Arena) {
-        self.arena.store(ptr::from_ref(arena).cast_mut(), Ordering::Release);
+        self.arena.put(Some(arena));
     }
 }
 
@@ -152,9 +153,12 @@ struct Layout<W> {
     writers: [[Place<W>; THREADS]; SESSIONS],
 }
 
+// SAFETY: atomics, and what `Zeroes` says.
+unsafe impl<W: Zeroes> Plain for Layout<W> {}
+
 /// The places of this process.
 #[derive(Debug)]
-pub struct Pool<W: Zeroes + 'static>(AtomicPtr<Layout<W>>, PhantomData<&'static Layout<W>>);
+pub struct Pool<W: Zeroes + 'static>(OnceRef<Layout<W>>);
 
 thread_local! {
     /// The place of this thread and 1; 0: none.
@@ -164,14 +168,12 @@ thread_local! {
 impl<W: Zeroes + 'static> Pool<W> {
     /// None yet.
     pub const fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()), PhantomData)
+        Self(OnceRef::new())
     }
 
     #[inline(always)]
     fn layout(&self) -> Option<&'static Layout<W>> {
-        // SAFETY: null, or the mapping of `make`, which stays; zeroes are such a layout, and its cells are used as
-        // `presence` says.
-        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+        self.0.get()
     }
 
     /// What all threads look at.
@@ -184,45 +186,23 @@ impl<W: Zeroes + 'static> Pool<W> {
     ///
     /// # Errors
     ///
-    /// Returns the errno where there is no memory, or no key for threads that end.
-    pub fn make(&self, at_end: fn()) -> Result<&'static Shared, i32> {
+    /// Returns what failed where there is no memory, or no key for threads that end.
+    pub fn make(&self, at_end: &'static fn()) -> io::Result<&'static Shared> {
         crate::fence::prepare();
         if let Some(shared) = self.shared() {
             return Ok(shared);
         }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping. In a child it is wiped where the kernel can do that, else by `wipe`.
-        let place = unsafe {
-            let place = libc::mmap(ptr::null_mut(), size_of::<Layout<W>>(), protection, flags, -1, 0);
-            if place == libc::MAP_FAILED {
-                return Err(crate::system::errno());
-            }
-            libc::madvise(place, size_of::<Layout<W>>(), libc::MADV_WIPEONFORK);
-            place
-        };
-        let made =
-            self.0.compare_exchange(ptr::null_mut(), place.cast(), Ordering::AcqRel, Ordering::Acquire);
-        if made.is_err() {
-            // SAFETY: mapped above, and nobody else has seen it.
-            unsafe { libc::munmap(place, size_of::<Layout<W>>()) };
-        }
+        // In a child it is wiped where the kernel can do that, else by `wipe`.
+        let layout = self.0.keep(Mapped::large()?);
         ending::prepare(at_end)?;
-        self.shared().ok_or(libc::ENOMEM)
+        Ok(&layout.shared)
     }
 
     /// Empties all places. In a child of fork, by the handler that runs there first. Async-signal-safe.
     pub fn wipe(&self) {
-        let place = self.0.load(Ordering::Relaxed);
-        if place.is_null() {
-            return;
-        }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: the range is the mapping of `make`; the child has one thread, which is not in it.
-        unsafe {
-            let size = size_of::<Layout<W>>();
-            libc::mmap(place.cast(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-            libc::madvise(place.cast(), size, libc::MADV_WIPEONFORK);
+        if let Some(layout) = self.layout() {
+            // SAFETY: the child has one thread, which is not in it.
+            unsafe { Mapped::wipe(layout) };
         }
     }
 
@@ -380,23 +360,20 @@ impl<W> std::fmt::Debug for Layout<W> {
 /// How a thread gives its place back when it ends: by a key of the C library. Of a key that glibc has no room for in each
 /// thread it would allocate some: then a thread's end is not noticed.
 mod ending {
-    use super::{AtomicPtr, AtomicU32, Ordering, c_void};
+    use super::{AtomicU32, OnceRef, Ordering, c_void, io};
 
     /// The key and 1; 0: none.
     static KEY: AtomicU32 = AtomicU32::new(0);
-    static AT_END: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+    static AT_END: OnceRef<fn()> = OnceRef::new();
 
     extern "C" fn run(_place: *mut c_void) {
-        let at_end = AT_END.load(Ordering::Acquire);
-        if !at_end.is_null() {
-            // SAFETY: stored by `prepare`, from such a function.
-            let at_end = unsafe { std::mem::transmute::<*mut (), fn()>(at_end) };
+        if let Some(at_end) = AT_END.get() {
             at_end();
         }
     }
 
-    pub(super) fn prepare(at_end: fn()) -> Result<(), i32> {
-        AT_END.store(at_end as *mut (), Ordering::Release);
+    pub(super) fn prepare(at_end: &'static fn()) -> io::Result<()> {
+        let _ = AT_END.set(at_end); // Once.
         if KEY.load(Ordering::Acquire) != 0 {
             return Ok(());
         }
@@ -404,7 +381,7 @@ mod ending {
         // SAFETY: writable; the destructor is a function for good.
         let code = unsafe { libc::pthread_key_create(&raw mut key, Some(run)) };
         if code != 0 {
-            return Err(code);
+            return Err(io::Error::from_raw_os_error(code));
         }
         if KEY.compare_exchange(0, key as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             // SAFETY: made above, and no thread has used it.
@@ -449,7 +426,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps 18 MiB")]
     fn threads_have_places_of_their_own_and_give_them_back() {
         assert!(POOL.enter().is_none());
-        let shared = POOL.make(at_end).unwrap();
+        let shared = POOL.make(&(at_end as fn())).unwrap();
         shared.sessions[3].epoch.open();
         for round in 1..=3 {
             std::thread::scope(|scope| {

@@ -1,12 +1,18 @@
 //! The socket to the service: where it is, whom to talk to, and how bytes and descriptors go over it.
 
 use std::ffi::OsStr;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use crate::system::errno;
+use crate::system::{self, Plain, check, errno, file, zeros};
+
+// SAFETY: zeros are an empty message, an address, and ids.
+unsafe impl Plain for libc::msghdr {}
+// SAFETY: as above.
+unsafe impl Plain for libc::sockaddr_un {}
+// SAFETY: as above.
+unsafe impl Plain for libc::ucred {}
 
 /// Who may be the service, by user id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +42,14 @@ pub enum Refused {
     Name,
 }
 
+impl Refused {
+    #[cold]
+    #[inline(never)]
+    fn errno(error: std::io::Error) -> Self {
+        Self::Errno(error.raw_os_error().unwrap_or_default())
+    }
+}
+
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -63,20 +77,14 @@ impl Socket {
         let (address, len) = address(name).ok_or(Refused::Name)?;
         let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no memory is involved.
-        let fd = unsafe { libc::socket(libc::AF_UNIX, flags, 0) };
-        if fd < 0 {
-            return Err(Refused::Errno(errno()));
-        }
-        // SAFETY: a descriptor made above, and nobody else's.
-        let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
+        let made = file::owned(unsafe { libc::socket(libc::AF_UNIX, flags, 0) });
+        let socket = Self(made.map_err(Refused::errno)?.into());
+        let fd = socket.0.as_raw_fd();
         // SAFETY: an address of that length.
-        if unsafe { libc::connect(fd, (&raw const address).cast(), len) } != 0 {
-            return Err(Refused::Errno(errno()));
-        }
+        check(unsafe { libc::connect(fd, (&raw const address).cast(), len) }).map_err(Refused::errno)?;
         if trust == Trust::Usual {
             let (_, peer) = peer(socket.0.as_fd()).ok_or(Refused::Errno(libc::EPERM))?;
-            // SAFETY: no preconditions.
-            let own = unsafe { libc::geteuid() };
+            let (own, _) = system::effective_ids();
             let is_trusted = peer == own || peer == 0;
             #[cfg(target_os = "android")]
             let is_trusted = is_trusted || peer == TRACED;
@@ -124,8 +132,7 @@ impl Socket {
     fn send_some(&self, bytes: &[u8], descriptor: Option<i32>) -> Result<usize, i32> {
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut control = Control::new();
-        // SAFETY: zeroes are an empty message.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut message: libc::msghdr = zeros();
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         if let Some(descriptor) = descriptor {
@@ -144,8 +151,7 @@ impl Socket {
     pub fn receive(&self, bytes: &mut [u8]) -> Result<Option<(usize, Option<OwnedFd>)>, i32> {
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut control = Control::new();
-        // SAFETY: zeroes are an empty message.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut message: libc::msghdr = zeros();
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         control.offer(&mut message);
@@ -165,15 +171,12 @@ impl Socket {
 
 /// Who is at the other end of a socket, as the kernel says: the process (0 where it can't be named here) and its user.
 pub fn peer(socket: BorrowedFd<'_>) -> Option<(u32, u32)> {
-    let mut peer = MaybeUninit::<libc::ucred>::zeroed();
+    let mut peer: libc::ucred = zeros();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: writable memory of that length.
-    let code = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, option, peer.as_mut_ptr().cast(), &raw mut len)
-    };
-    // SAFETY: filled by the kernel, and zeroes before.
-    let peer = unsafe { peer.assume_init() };
+    let code =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut peer).cast(), &raw mut len) };
     (code == 0).then_some((peer.pid.cast_unsigned(), peer.uid))
 }
 
@@ -225,8 +228,7 @@ impl Control {
 
 /// The address of a name.
 fn address(name: &OsStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: zeroes are such an address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut address: libc::sockaddr_un = zeros();
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let bytes = name.as_bytes();
     let is_abstract = bytes.first() == Some(&b'@');

@@ -97,7 +97,7 @@ impl Page {
         if file::write(fd, scratch)? != SIZE {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        file::control(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
+        file::seal(&file)?;
         let page = Mapped::of_file(&file, true)?;
         // To a number that programs don't reuse.
         if duplicate_high(fd, None).is_err() {

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
 use super::{Plain, check, zeros};
 
 /// Takes a descriptor over that the system has just made.
-pub(super) fn owned(made: impl TryInto<RawFd>) -> io::Result<File> {
+pub(crate) fn owned(made: impl TryInto<RawFd>) -> io::Result<File> {
     match made.try_into() {
         // SAFETY: new, and nobody else's.
         Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
@@ -43,11 +43,34 @@ pub(super) fn path_of(file: &File) -> io::Result<CString> {
 }
 
 /// Makes a file in memory alone, which can be sealed. By number: not every libc has the function.
-#[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn memory_file(name: &CStr) -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a C string and flags.
     owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+}
+
+/// Makes a memory file of a size that nobody can change.
+pub(crate) fn sealed_file(name: &CStr, size: usize) -> io::Result<File> {
+    let file = memory_file(name)?;
+    // SAFETY: numbers. Of std's `set_len` the errors alone are a third of a kilobyte.
+    check(unsafe { libc::ftruncate(file.as_raw_fd(), size as libc::off_t) })?;
+    seal(&file)?;
+    Ok(file)
+}
+
+/// Has the size of a memory file stay as it is, and this rule, too.
+pub(crate) fn seal(file: &File) -> io::Result<()> {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    control(file.as_raw_fd(), libc::F_ADD_SEALS, seals).map(drop)
+}
+
+/// How large a file is that can't shrink; EPERM where it could, as to read what is gone would end the process.
+pub(crate) fn sealed_size(fd: RawFd) -> io::Result<usize> {
+    let seals = control(fd, libc::F_GET_SEALS, 0).unwrap_or(0);
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    usize::try_from(stat(fd)?.st_size).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 /// Fills `buffer` from the start of a file; returns how much there was, 0 on any error.

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::AsRawFd as _;
-use std::ptr::NonNull;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use crate::word::Leak;
 
@@ -14,6 +15,88 @@ use crate::word::Leak;
 ///
 /// Any bytes must be a value, and others may change them at any time.
 pub(crate) unsafe trait Shared: Sync {}
+
+// SAFETY: atomics.
+unsafe impl Shared for AtomicU16 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU32 {}
+
+const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+/// Memory that is nobody else's: zeros, of which there is what is touched.
+const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// Pages, as many as the running program says, which others may change at any time. They are given back when this is
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and what it lends is atomic.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps memory that is nobody else's.
+    pub(crate) fn own(size: usize) -> io::Result<Self> {
+        Ok(Self { base: map(size, WRITABLE, OWN, -1)?, size })
+    }
+
+    /// Maps the start of a file, which must be long enough.
+    pub(crate) fn of_file(file: RawFd, size: usize) -> io::Result<Self> {
+        Ok(Self { base: map(size, WRITABLE, libc::MAP_SHARED, file)?, size })
+    }
+
+    /// Lays the start of a file over the first bytes, or memory that is nobody else's over all. Async-signal-safe.
+    pub(crate) fn lay(&self, file: Option<(RawFd, usize)>) -> io::Result<()> {
+        let (fd, size, flags) = match file {
+            Some((fd, size)) => (fd, size.min(self.size), libc::MAP_SHARED),
+            None => (-1, self.size, OWN),
+        };
+        let place = self.base.as_ptr().cast();
+        // SAFETY: within the mapping, whose users have been told that it may change at any time.
+        let over = unsafe { libc::mmap(place, size, WRITABLE, flags | libc::MAP_FIXED, fd, 0) };
+        if over == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// How many bytes there are.
+    pub(crate) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The address of a byte: of one that is there, if it is to be used.
+    pub(crate) const fn at(&self, offset: usize) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    /// What lies at an offset; None where it is not all there, or not aligned.
+    pub(crate) fn get<T: Shared>(&self, offset: usize) -> Option<&T> {
+        let is_there = offset.is_multiple_of(align_of::<T>())
+            && offset < self.size
+            && self.size - offset >= size_of::<T>();
+        // SAFETY: within the mapping, which this borrows, and aligned, as a page is; by `Shared` it is a T.
+        is_there.then(|| unsafe { &*self.at(offset).cast::<T>() })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `own` or `of_file`, and what it lends borrows this.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.size) };
+    }
+}
+
+/// Maps memory where the kernel likes.
+fn map(size: usize, protection: libc::c_int, flags: libc::c_int, fd: RawFd) -> io::Result<NonNull<u8>> {
+    // SAFETY: the kernel chooses an address that nobody uses.
+    let place = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, fd, 0) };
+    match NonNull::new(place.cast()) {
+        Some(mapped) if place != libc::MAP_FAILED => Ok(mapped),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 /// A `T` in a mapping of its own, which is taken back when this is dropped.
 pub(crate) struct Mapped<T>(NonNull<T>);
@@ -34,10 +117,34 @@ impl<T> Mapped<T> {
         if cfg!(miri) {
             return None;
         }
-        let writable = libc::PROT_READ | libc::PROT_WRITE;
-        let mut new = Self::map(writable, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
+        let mut new = Self::map(WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
         // SAFETY: the mapping holds a T of zeros, which this alone refers to.
         fill(unsafe { new.0.as_mut() }).then_some(new)
+    }
+
+    /// Maps zeros, of which there is what is touched; they read as zeros in every forked child, where the kernel knows how.
+    pub(crate) fn large() -> io::Result<Self>
+    where
+        T: super::Plain,
+    {
+        let new = Self::map(WRITABLE, OWN, -1)?;
+        wipe_on_fork(new.0);
+        Ok(new)
+    }
+
+    /// Lays such zeros over what was made by [`large`](Self::large) and [given up](Leak). Async-signal-safe.
+    ///
+    /// # Safety
+    ///
+    /// Nobody looks at it meanwhile.
+    pub(crate) unsafe fn wipe(place: &'static T)
+    where
+        T: super::Plain,
+    {
+        let place = NonNull::from(place);
+        // SAFETY: the range is such a mapping.
+        unsafe { libc::mmap(place.as_ptr().cast(), size_of::<T>(), WRITABLE, OWN | libc::MAP_FIXED, -1, 0) };
+        wipe_on_fork(place);
     }
 
     /// Maps the start of a file, which must be long enough. To store to what was not mapped `writable` would end the
@@ -46,17 +153,12 @@ impl<T> Mapped<T> {
     where
         T: Shared,
     {
-        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        let protection = if writable { WRITABLE } else { libc::PROT_READ };
         Self::map(protection, libc::MAP_SHARED, file.as_raw_fd())
     }
 
     fn map(protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> io::Result<Self> {
-        // SAFETY: the kernel chooses an address that nobody uses.
-        let place = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<T>(), protection, flags, fd, 0) };
-        match NonNull::new(place.cast()) {
-            Some(mapped) if place != libc::MAP_FAILED => Ok(Self(mapped)),
-            _ => Err(io::Error::last_os_error()),
-        }
+        Ok(Self(map(size_of::<T>(), protection, flags, fd)?.cast()))
     }
 }
 
@@ -89,11 +191,13 @@ impl<T> Leak<T> for Mapped<T> {
 
 /// Maps zeros that read as zeros in every forked child, if the kernel knows how.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
-    let page = Mapped::<T>::filled(|_| true)?;
-    let start = page.0.as_ptr().cast();
-    // SAFETY: the range is the mapping just made.
-    let is_wiped = unsafe { libc::madvise(start, size_of::<T>(), libc::MADV_WIPEONFORK) } == 0;
-    is_wiped.then_some(page)
+    Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(page.0))
+}
+
+/// Has a mapping of zeros read as zeros in every forked child; false where the kernel does not know how.
+fn wipe_on_fork<T>(place: NonNull<T>) -> bool {
+    // SAFETY: in this process nothing changes.
+    unsafe { libc::madvise(place.as_ptr().cast(), size_of::<T>(), libc::MADV_WIPEONFORK) == 0 }
 }
 
 pub(crate) fn page_size() -> usize {
@@ -111,7 +215,7 @@ pub(crate) fn mapped_from(from: usize, to: usize) -> Option<usize> {
     let mut pages = [0_u8; 1024];
     let most = page * pages.len();
     let mut is_mapped = |part| {
-        let start = std::ptr::without_provenance_mut(part);
+        let start = ptr::without_provenance_mut(part);
         // SAFETY: it writes a byte for each begun page, of which there are no more than there is room for; of the memory
         // that it is asked about it touches nothing.
         unsafe { libc::mincore(start, (to - part).min(most), pages.as_mut_ptr().cast()) == 0 }

@@ -24,7 +24,7 @@ pub(crate) use self::complain::complain;
 pub use self::errno::ErrnoGuard;
 pub(crate) use self::errno::errno;
 pub(crate) use self::library::{Library, library_of};
-pub(crate) use self::memory::{Mapped, Shared, mapped_from, page_size, wiped_on_fork};
+pub(crate) use self::memory::{Mapped, Region, Shared, mapped_from, page_size, wiped_on_fork};
 pub(crate) use self::process::*;
 pub(crate) use self::text::{fnmatch, strtoimax, strtoull};
 pub(crate) use self::thread::{
@@ -39,13 +39,13 @@ pub(crate) use self::thread::{
 /// Zeros must be a value.
 pub(crate) unsafe trait Plain {}
 
-fn zeros<T: Plain>() -> T {
+pub(crate) fn zeros<T: Plain>() -> T {
     // SAFETY: the trait promises it.
     unsafe { std::mem::zeroed() }
 }
 
 /// The result of a call that returns -1 and sets errno when it fails.
-fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {
+pub(crate) fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
 }
 

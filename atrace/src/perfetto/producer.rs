@@ -139,7 +139,7 @@ pub(super) fn prepare() -> Option<&'static Shared> {
         process::with_argv0(|_| ()); // Now, while files may be opened.
         at_fork();
     }
-    let shared = POOL.make(end_thread).ok()?;
+    let shared = POOL.make(&(end_thread as fn())).ok()?;
     first::have_two_ways();
     Some(shared)
 }

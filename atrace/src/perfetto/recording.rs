@@ -66,7 +66,7 @@ impl Recording {
         let file = File::create(path)?;
         let shared =
             producer::prepare().ok_or_else(|| io::Error::other("no memory for the threads' places"))?;
-        let (arena, _file) = Arena::make(PAGES).map_err(io::Error::from_raw_os_error)?;
+        let (arena, _file) = Arena::make(PAGES)?;
         let ends = Arc::new(Ends::default());
         let thread = Arc::clone(&ends);
         atrace_sys::thread::spawn_quiet("atrace-record", move || {

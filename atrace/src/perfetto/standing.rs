@@ -28,6 +28,15 @@ pub(crate) enum Gone {
     Size,
 }
 
+impl Gone {
+    /// By what failed as memory was shared.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn memory(error: std::io::Error) -> Self {
+        Self::Memory(error.raw_os_error().unwrap_or_default())
+    }
+}
+
 impl From<Malformed> for Gone {
     fn from(_: Malformed) -> Self {
         Self::Malformed

@@ -70,7 +70,7 @@ impl Link {
 
     fn initialize(&mut self) -> Result<(), Gone> {
         let pages = pages(process::variable("ATRACE_SHMEM_KB").as_deref()).ok_or(Gone::Size)?;
-        let (arena, file) = Arena::make(pages).map_err(Gone::Memory)?;
+        let (arena, file) = Arena::make(pages).map_err(Gone::memory)?;
         self.use_arena(arena);
         self.initialize = process::with_argv0(|name| {
             let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);

@@ -28,7 +28,7 @@ impl Link {
                 if page_size != abi::PAGE as u64 {
                     return Err(Gone::Memory(0));
                 }
-                let arena = Arena::of_service(file.as_fd()).map_err(Gone::Memory)?;
+                let arena = Arena::of_service(file.as_fd()).map_err(Gone::memory)?;
                 self.use_arena(arena);
                 Ok(())
             }

@@ -55,6 +55,13 @@ pub enum Fault {
     TooMuch,
 }
 
+impl Fault {
+    /// By what failed as memory was shared.
+    fn memory(error: std::io::Error) -> Self {
+        Self::Memory(error.raw_os_error().unwrap_or_default())
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -258,7 +258,7 @@ impl Producer {
         self.name = name[..name.len().min(NAME_MAX)].to_vec();
         self.hints = (number(1), number(2));
         let Some(file) = self.received.take().filter(|_| number(6) != 0) else { return Ok(false) };
-        let memory = Foreign::map(file.as_fd(), self.hints.0).map_err(Fault::Memory)?;
+        let memory = Foreign::map(file.as_fd(), self.hints.0).map_err(Fault::memory)?;
         self.adopt(memory, books)?;
         Ok(true)
     }
@@ -323,7 +323,7 @@ impl Producer {
         let page = if PAGES.contains(&self.hints.0) { self.hints.0 } else { PAGES[0] };
         let is_size = |size: &usize| (page..=SIZE_MAX).contains(size) && size.is_multiple_of(page);
         let size = Some(self.hints.1).filter(is_size).unwrap_or(SIZE);
-        let (memory, file) = Foreign::make(size, page).map_err(Fault::Memory)?;
+        let (memory, file) = Foreign::make(size, page).map_err(Fault::memory)?;
         self.adopt(memory, books)?;
         self.descriptor = Some((self.outbox.len(), file));
         self.command(|command| {
