@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 
 use arbitrary::Arbitrary;
 use atrace_sys::perfetto::foreign::Foreign;
@@ -74,15 +75,16 @@ const PAGES: usize = 2;
 
 fuzz_target!(|acts: Vec<Act<'_>>| {
     let kept = Kept::new(Keep::Ring { bytes: 1 << 20 }, 1, 0);
-    let mut books = Books { kept, counts: Counts::default(), sequences: 1, mapped: 0, patterns: Vec::new() };
+    let mut books =
+        Books { kept, counts: Counts::default(), sequences: 1, mapped: 0, patterns: Vec::new(), sessions: 1 };
     let mut producer = Producer::new(7, 1000);
-    let (memory, file) = Foreign::make(PAGE * PAGES, PAGE).expect("there is memory");
+    let memory = Memory::new();
     let mut bytes = [0; 256];
     let hello = wire::invoke(&mut bytes, 1, Method { service: 1, method: 1 }, true, |arguments| {
         arguments.number(1, PAGE as u64).number(6, 1);
     });
     let hello = hello.expect("it fits").to_vec();
-    assert_eq!(producer.receive(&hello, file.as_fd().try_clone_to_owned().ok(), &mut books), Ok(()));
+    assert_eq!(producer.receive(&hello, memory.0.as_fd().try_clone_to_owned().ok(), &mut books), Ok(()));
     let mut is_there = true;
     for act in acts {
         is_there = is_there && perform(&act, &mut producer, &memory, &mut books);
@@ -96,8 +98,25 @@ fuzz_target!(|acts: Vec<Act<'_>>| {
     check(&books);
 });
 
+/// What the producer writes to the file is in the service's mapping of it.
+struct Memory(File);
+
+impl Memory {
+    fn new() -> Self {
+        let (_, file) = Foreign::make(PAGE * PAGES, PAGE).expect("there is memory");
+        Self(file.into())
+    }
+
+    /// Writes a word; beyond the end there is none.
+    fn store(&self, at: usize, word: u32) {
+        if at + 4 <= PAGE * PAGES {
+            self.0.write_all_at(&word.to_ne_bytes(), at as u64).expect("it can be written");
+        }
+    }
+}
+
 /// Does it; false: the producer was cut off.
-fn perform(act: &Act<'_>, producer: &mut Producer, memory: &Foreign, books: &mut Books) -> bool {
+fn perform(act: &Act<'_>, producer: &mut Producer, memory: &Memory, books: &mut Books) -> bool {
     let mut frame = vec![0; 64 << 10];
     let mut invoke = |number, wants_reply, arguments: &dyn Fn(&mut Writer<'_>)| {
         let method = Method { service: 1, method: number };
