@@ -538,6 +538,14 @@ mod tests {
     }
 
     #[test]
+    fn the_marks_of_an_entry_lie_beside_its_owner_and_each_other() {
+        let (owner, again) = (BEGUN_AGAIN - 1, BEGUN_AGAIN * (2 * AGAIN - 1));
+        let all = [owner, again, RECORDED, ON_WAITING];
+        assert_eq!(all.map(u32::count_ones), [24, 4, 1, 1]);
+        assert_eq!(all.iter().fold(0, |marks, mark| marks | mark).count_ones(), 30);
+    }
+
+    #[test]
     fn a_slice_begins_again_so_often_and_is_its_owners_still() {
         let owner = Owner::new();
         let entry = Entry::new();

@@ -689,6 +689,30 @@ fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
     });
 }
 
+/// Of two whose ends wait, the younger's is worth that one slice begins again; the older's is not worth three.
+#[test]
+fn a_slice_whose_end_goes_on_waiting_ends_with_the_one_above_it() {
+    let name = case!({
+        install!();
+        let mut inside: Vec<_> = (0..13).map(|n| Some(info_span!("span", n).entered())).collect();
+        // The youngest begins again as often as any.
+        inside[4..12].iter_mut().for_each(|span| drop(span.take()));
+        let above = info_span!("above").entered();
+        drop(inside[3].take());
+        drop(above);
+        drop(inside[0].take());
+        info!("0 waits");
+        for n in [12, 2, 1] {
+            drop(inside[n].take());
+        }
+        info!("done");
+    });
+    in_each_role(&name, |_, texts| {
+        let end = ["E", "E", "B|span, n = 12", "I|0 waits", "E", "E", "E", "E", "I|done"];
+        assert_eq!(texts[texts.len() - end.len()..], end);
+    });
+}
+
 #[test]
 fn a_slice_whose_end_waits_is_not_forgotten_with_what_was_not_begun() {
     let name = case!({
