@@ -29,7 +29,7 @@ pub enum Keep {
 const OWN: u32 = 1;
 /// What is left of a file's size for how it ends.
 const END_ROOM: u64 = 512;
-/// Packets are kept in blocks of so many bytes, which go as a whole.
+/// Packets are kept in blocks of so many bytes, which go, or are written, as a whole.
 const BLOCK: usize = 64 << 10;
 
 /// Packets that are kept.
@@ -123,6 +123,10 @@ impl Kept {
                 *len += added as u64;
             }
         }
+        // So that on a full disk no more than this has no room.
+        if self.bytes.len() >= BLOCK {
+            self.flush();
+        }
         !self.is_over()
     }
 
@@ -201,5 +205,28 @@ impl Kept {
             add(&mut bytes, &packet, &self.own, false);
         }
         file.write(&bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atrace_sys::perfetto::foreign::Foreign;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no files")]
+    fn where_there_is_no_more_room_what_had_some_is_there() {
+        const ROOM: usize = 4 * BLOCK;
+        // A file that does not grow.
+        let (_, file) = Foreign::make(ROOM, 4096).unwrap();
+        let mut kept = Kept::new(Keep::File { file: file.into(), max: None }, 1, 0);
+        let whose = Whose::new(2, 1, 0);
+        // From one look at a producer that wrote much.
+        (0..1000).for_each(|_| drop(kept.add(&[0; 1000], Facts::default(), 2, &whose, false)));
+        kept.flush();
+        let To::File { file, .. } = &kept.to else { unreachable!() };
+        assert!(file.size() > (ROOM - 2 * BLOCK) as u64, "{}", file.size());
+        assert!(kept.is_over());
     }
 }
