@@ -412,13 +412,15 @@ fn walk_in_handlers(stack: &mut [u8]) {
 fn what_was_found_is_what_the_unwinder_finds() {
     #[inline(never)]
     fn both(into: &mut [[usize; 64]; 2]) -> [usize; 2] {
-        let found = [Walk::FramePointers, Walk::Unwinding].map(|by| {
-            let into = &mut into[usize::from(by == Walk::Unwinding)];
+        let mut found = [0; 2];
+        // From one call, which no compiler makes two of: it does not know how often it is made.
+        for by in black_box(&[Walk::FramePointers, Walk::Unwinding][..]) {
+            let at = usize::from(*by == Walk::Unwinding);
             // Twice: the first time may be by the unwinder.
-            return_addresses(by, into);
-            return_addresses(by, into)
-        });
-        black_box(found)
+            return_addresses(*by, &mut into[at]);
+            found[at] = return_addresses(*by, &mut into[at]);
+        }
+        found
     }
     let mut into = [[0; 64]; 2];
     let [pointers, unwound] = both(&mut into);
@@ -426,6 +428,5 @@ fn what_was_found_is_what_the_unwinder_finds() {
         pointers > 3 && unwound >= pointers && unwound - pointers <= frames::OUTER,
         "{pointers} of {unwound}"
     );
-    // But for where they were called from.
-    assert_eq!(into[0][1..pointers], into[1][1..pointers]);
+    assert_eq!(into[0][..pointers], into[1][..pointers]);
 }
