@@ -427,28 +427,26 @@ mod tests {
     fn threads_have_places_of_their_own_and_give_them_back() {
         assert!(POOL.enter().is_none());
         let shared = POOL.make(&(at_end as fn())).unwrap();
-        shared.sessions[3].epoch.open();
+        let epoch = &shared.sessions[3].epoch;
         for round in 1..=3 {
+            epoch.open();
             std::thread::scope(|scope| {
-                for _ in 0..8 {
-                    scope.spawn(|| {
-                        for _ in 0..1000 {
-                            let mut inside = POOL.enter().unwrap();
-                            assert!(POOL.enter().is_none());
-                            inside.writer(3).0 += 1;
-                        }
-                    });
-                }
+                let work = || {
+                    for _ in 0..1000 {
+                        let mut inside = POOL.enter().unwrap();
+                        assert!(POOL.enter().is_none());
+                        inside.writer(3).0 += 1;
+                    }
+                };
+                let threads = [(); 8].map(|()| scope.spawn(work));
+                // What runs at a thread's end is over then, too.
+                threads.map(|thread| thread.join().unwrap());
             });
-            loop {
-                let mut sum = 0;
-                let is_done = POOL.reclaim(3, &mut |counter| sum += counter.0);
-                if is_done && sum == round * 16_000 {
-                    break;
-                } // Else the handlers of threads that ended are running.
-                assert!(sum <= round * 16_000);
-            }
-            assert!(shared.threads.load(Ordering::Relaxed) <= 16);
+            epoch.close();
+            let mut sum = 0;
+            assert!(POOL.reclaim(3, &mut |counter| sum += counter.0));
+            assert_eq!(sum, round * 16_000);
+            assert!(shared.threads.load(Ordering::Relaxed) <= 8);
         }
         assert_eq!(shared.lost.load(Ordering::Relaxed), 24_000);
 
