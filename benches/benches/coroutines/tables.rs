@@ -45,12 +45,7 @@ fn number(ns: f64) -> String {
 /// A part in percent, which is 0 only where it is nothing.
 fn percent(part: f64) -> String {
     let percent = part * 100.0;
-    match percent.abs() {
-        p if p >= 0.95 || p == 0.0 => format!("{percent:.0}"),
-        p if p >= 0.095 => format!("{percent:.1}"),
-        p if p >= 0.005 => format!("{percent:.2}"),
-        _ => "<0.01".to_owned(),
-    }
+    if percent.abs() >= 0.5 || percent == 0.0 { format!("{percent:.0}") } else { "<1".to_owned() }
 }
 
 /// One kind of task at one place.
@@ -69,6 +64,11 @@ fn line(results: &Results, runner: Runner, place: Place) -> Option<Vec<Cell>> {
     // All that a loop does is resuming.
     let resume = |id: &str| if runner.is_created() { format!("{id}/resume") } else { id.to_owned() };
     let compute = results.difference((&resume(&id), "none"), (&resume(&nothing), "none"));
+    let computed = match compute {
+        Some(compute) if compute.low > 0.0 => part(compute.median, 1.0),
+        Some(_) => Cell::none("too little beside what it takes to resume a task"),
+        None => Cell::not_measured(),
+    };
     let switch = match runner.is_created() {
         true => results.part(&nothing, "resume", "none"),
         false => results.row(&nothing, "none"),
@@ -88,7 +88,7 @@ fn line(results: &Results, runner: Runner, place: Place) -> Option<Vec<Cell>> {
     let allocs = unless(
         id.starts_with("cc/"),
         "of C++ only coroutines' frames are counted",
-        Cell::number(count("new").or(total.allocs), 2),
+        Cell::count(count("new").or(total.allocs)),
     );
     let has_frame = runner.is_created() && !matches!(runner, Runner::Thread | Runner::CcThread);
     Some(vec![
@@ -97,7 +97,7 @@ fn line(results: &Results, runner: Runner, place: Place) -> Option<Vec<Cell>> {
         Cell::Number(number(total.median)),
         created(timed("creation")),
         created(timed("resume")),
-        compute.map_or(Cell::Empty, |compute| part(compute.median, 1.0)).or_not_measured(),
+        computed,
         switch.map_or(Cell::Empty, |switch| part(switch.median, 1.0)).or_not_measured(),
         destroyed,
         Cell::Number(format!("{:.0}", 1e9 / total.median)),

@@ -235,7 +235,7 @@ impl Workload for Live {
     }
 
     fn golden() -> Option<Golden> {
-        let cases = |id: &str| ["rust/launch", "rust/dump_of_long_delay/fetched"].contains(&id);
+        let cases = |id: &str| id == "rust/launch" || id.starts_with("rust/dump_of_1000_tasks");
         let golden = Golden { cases, profile: |_| (), tables: include_str!("golden.txt") };
         // A program with frame pointers has more modes.
         (!Self::modes().iter().any(|mode| modes::BY_POINTERS.contains(&mode.name()))).then_some(golden)

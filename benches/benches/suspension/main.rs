@@ -423,11 +423,11 @@ fn originals(results: &Results) -> Table {
         let Some(row) = row else { return };
         table.push([
             Cell::name(name),
-            Cell::text(if unit == "s/op" { "ss" } else { "avgt" }),
+            Cell::text("avgt"),
             Cell::count(row.rounds.as_ref().map(|rounds| rounds.n as f64)).or_not_measured(),
             score(row, times, divisor),
             Cell::text(unit),
-            Cell::number(row.bytes.map(|bytes| bytes / row.median * 1e3), 1).or_not_measured(),
+            rate(row).or_not_measured(),
             per_op(row.allocs, times),
             per_op(row.bytes, times),
             per_op(row.counts.get("polls").copied(), times),
@@ -461,7 +461,10 @@ fn originals(results: &Results) -> Table {
     if more.is_empty() {
         table
     } else {
-        table.with_note(format!("A boxed handler takes: {}.{INLINE}", more.join("; ")))
+        table.with_note(format!(
+            "A boxed handler takes more than an inline one:\n    {}.{INLINE}",
+            more.join(";\n    ")
+        ))
     }
 }
 
@@ -495,6 +498,21 @@ fn handlers(row: &Row) -> f64 {
 fn score(row: &Row, times: u64, divisor: f64) -> Cell {
     let [score, error] = [row.median, row.interval().half_width()].map(|ns| ns * times as f64 / divisor);
     Cell::Number(format!("{score:.3} ± {error:.3}"))
+}
+
+/// How many megabytes are allocated in a second: 0 only where nothing is.
+fn rate(row: &Row) -> Cell {
+    row.bytes.map_or(Cell::Empty, |bytes| {
+        let rate = bytes / row.median * 1e3;
+        let places = if rate == 0.0 {
+            0
+        } else if rate < 1.0 {
+            3
+        } else {
+            1
+        };
+        Cell::number(Some(rate), places)
+    })
 }
 
 fn per_op(count: Option<f64>, times: u64) -> Cell {
