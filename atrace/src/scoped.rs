@@ -129,11 +129,13 @@ pub mod private {
     pub use crate::callsite::Number;
     pub use crate::typed::begin_scoped_event_at;
 
-    /// The path of the function in whose body the item `marker` is defined: without the item itself, nor the
+    /// The path of the function in whose body the item `marker`, named `here`, is defined: without the item itself, nor the
     /// closures (of `async`, too) around it.
+    #[inline]
     pub fn path_of<T>(_marker: &T) -> &'static str {
-        let mut path = std::any::type_name::<T>();
-        path = path.rsplit_once(':').map_or(path, |(path, _)| path.strip_suffix(':').unwrap_or(path));
+        let path = std::any::type_name::<T>();
+        // Nothing is searched for: the compiler knows the text, and so what is left of it.
+        let mut path = path.strip_suffix("::here").unwrap_or(path);
         while let Some(outer) = path.strip_suffix("::{{closure}}") {
             path = outer;
         }

@@ -39,9 +39,9 @@ fn emit_named(glance: Glance, tag: AtraceTag, kind: Type, number: &Number, text:
     let way = way::enabled_short(glance, tag)?;
     let is_written = match way {
         Way::Perfetto => write_named((tag & AtraceTag::ValidMask).bits(), kind, EventName::at(number, text)),
-        way => {
+        Way::Atrace(sink) => {
             let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
-            way.write_str(tag, kind, None, Some(text))
+            sink.write_str(kind, None, Some(text))
         }
     };
     is_written.then_some(way)

@@ -169,9 +169,9 @@ pub(crate) fn emit(
 fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Way> {
     match of_short(sink, tag)? {
         Way::Perfetto => producer::short(kind, valid(tag), name).then_some(Way::Perfetto),
-        way => {
+        way @ Way::Atrace(sink) => {
             let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
-            way.write_str(tag, kind, None, Some(name)).then_some(way)
+            sink.write_str(kind, None, Some(name)).then_some(way)
         }
     }
 }
@@ -180,7 +180,7 @@ fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Op
 fn emit_end(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
     match of_short(sink, tag)? {
         Way::Perfetto => end_by_perfetto(valid(tag)).then_some(Way::Perfetto),
-        way => way.write_str(tag, Kind::End, None, None).then_some(way),
+        way @ Way::Atrace(sink) => sink.write_str(Kind::End, None, None).then_some(way),
     }
 }
 
@@ -198,7 +198,8 @@ fn emit_any(
             let name = name.unwrap_or_default();
             producer::counter(valid(tag), name, hash::of_name(name), value)
         }
-        _ => way.write_str(tag, kind, track, name),
+        (Way::Perfetto, _) => write_packet(tag, kind, track, name),
+        (Way::Atrace(sink), _) => sink.write_str(kind, track, name),
     };
     is_written.then_some(way)
 }

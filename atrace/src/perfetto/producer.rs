@@ -279,14 +279,20 @@ pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
 /// [`short`], with less code and some nanoseconds more: where an event costs more anyway.
 #[inline(never)]
 pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
-    for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| slow(writer, place, kind, tags, name, now))
+    let Some(mut inside) = POOL.enter() else { return false };
+    match sole(&mut inside, tags) {
+        Some(Sole { writer, place, now }) => slow(writer, &place, kind, tags, name, now),
+        None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
+            slow(writer, place, kind, tags, name, now)
+        }),
+    }
 }
 
 #[inline(never)]
 fn slow(writer: &mut Writer, place: &Place, kind: Type, tags: u64, name: &str, now: u64) -> bool {
     let name = cut(name);
     let long = || Long { name: Some(name), ..Long::new(kind, tags) };
-    writer.short(place.epoch, kind, tags, now, name)
+    (name.len() <= packet::SHORT && writer.short(place.epoch, kind, tags, now, name))
         || writer.lengthy(place.epoch, kind, tags, now, name)
         || writer.any(place, &Event { long: long(), track: None }, now)
 }

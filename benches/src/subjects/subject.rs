@@ -53,6 +53,7 @@ impl Subject {
 /// # Panics
 ///
 /// If there is one already.
+#[inline]
 pub fn install(subscriber: impl Subscriber + Send + Sync) {
     tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
 }

@@ -49,7 +49,11 @@ impl Subscriber for Noop {
 }
 
 /// Returns all, the baselines first.
+///
+/// Inlined with what they install: a program installs its subscriber itself, and what is compiled into a program finds its
+/// threads' memory without a call.
 #[must_use]
+#[inline]
 pub fn all() -> Vec<Subject> {
     let own = SUBSCRIBERS.iter().map(|subscriber| Subject {
         name: subscriber.mode,
@@ -64,6 +68,7 @@ pub fn all() -> Vec<Subject> {
 }
 
 /// What makes the subscriber of a mode the global default.
+#[inline]
 fn installer(mode: &str) -> fn() {
     match mode.strip_prefix("perfetto_").unwrap_or(mode) {
         "no_subscriber" => || (),
