@@ -440,7 +440,7 @@ mod tests {
                 };
                 let threads = [(); 8].map(|()| scope.spawn(work));
                 // What runs at a thread's end is over then, too.
-                threads.map(|thread| thread.join().unwrap());
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
             epoch.close();
             let mut sum = 0;
