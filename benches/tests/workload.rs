@@ -48,6 +48,8 @@ struct Known;
 
 /// How many events are sure to lose some.
 const BURST: u64 = 200_000;
+/// How many cases there are beside that write nothing.
+const QUIET: u64 = 8;
 
 /// Tells the modes that there is fixture.
 const FIXTURE: &str = "ATRACE_BENCHES_TEST_FIXTURE";
@@ -83,7 +85,10 @@ impl Workload for Known {
                 (0..n * BURST).for_each(|_| atrace::atrace_instant(AtraceTag::App, "burst"));
                 Ok(Done::new().messages(n * BURST))
             };
-            return vec![Case::new("rust/burst", burst).uncounted()];
+            let mut cases = vec![Case::new("rust/burst", burst).uncounted()];
+            // Of some, and in whichever order.
+            cases.extend((0..QUIET).map(|i| Case::new(format!("rust/quiet_{i}"), |_| Ok(Done::new()))));
+            return cases;
         }
         let span = Case::new("rust/span", move |n| {
             for _ in 0..n {
@@ -138,16 +143,17 @@ impl Workload for Known {
             chain::run::<1>(n);
             Ok(Done::new())
         });
-        let alone = Case::new("cc/alone", |n| {
+        let laps = u64::from(is("uncounted"));
+        let alone = Case::new("cc/alone", move |n| {
             chain::run::<1>(n);
-            Ok(Done::new().took(Duration::from_nanos(7 * n)).gauge("n", n as f64))
+            Ok(Done::new().took(Duration::from_nanos(7 * n)).count("laps", n + laps).gauge("n", n as f64))
         });
         vec![
             span.has("spans", || 1.0),
             boxes.counted_over(1000),
             checked.beside("chains"),
             uneven.beside("chains"),
-            alone.untraced().uncounted().one_core().slices_of(Duration::from_millis(16)),
+            alone.has("laps", || 1.0).untraced().uncounted().one_core().slices_of(Duration::from_millis(16)),
         ]
     }
 
@@ -181,6 +187,9 @@ impl Workload for Known {
             // What a slice takes that has lost events is no row.
             let has = |mode| results.row("rust/burst", mode).is_some();
             assert_eq!(["nosub", "on", "perfetto"].map(has), [true, true, false]);
+            // What was lost before is none of a slice's.
+            let quiet = |i| results.row(&format!("rust/quiet_{i}"), "perfetto").is_some();
+            assert!((0..QUIET).all(quiet));
         }
         let threads = results.counted("rust/boxes", "off", "threads").map(|i| (i.low, i.median, i.high));
         assert!(threads.is_none_or(|threads| threads == (3.0, 3.0, 3.0)), "{threads:?}");
@@ -245,6 +254,7 @@ fn tests() {
     fails("result", "rust/checked: 6 times 9 is 42");
     fails("uneven", "mode none, rust/uneven: allocates Counts");
     fails("count", "rust/span: 100 operations have counted Some(101) spans, there are 100");
+    fails("uncounted", "cc/alone: 1 operations have counted Some(2) laps, there are 1");
     fails("time", "rust/boxes: in ");
     fails("promise", "a promise that is an exact count is broken");
     fails("hole", "has a hole: known | ");

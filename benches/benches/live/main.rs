@@ -236,7 +236,7 @@ impl Workload for Live {
 
     fn golden() -> Option<Golden> {
         let cases = |id: &str| id == "rust/launch" || id.starts_with("rust/dump_of_1000_tasks");
-        let golden = Golden { cases, profile: |_| (), tables: include_str!("golden.txt") };
+        let golden = Golden { cases, profile: |_| team::prove(runtime), tables: include_str!("golden.txt") };
         // A program with frame pointers has more modes.
         (!Self::modes().iter().any(|mode| modes::BY_POINTERS.contains(&mode.name()))).then_some(golden)
     }

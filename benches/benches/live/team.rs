@@ -68,6 +68,17 @@ impl Team {
     }
 }
 
+/// Proves that the time of both is added up, of a body that takes so long at least.
+pub(crate) fn prove(runtime: fn() -> Result<Runtime, Wrong>) {
+    const LONG: Duration = Duration::from_millis(5);
+    let sleeps = |_: &Runtime, n| {
+        std::thread::sleep(LONG);
+        n
+    };
+    let (ran, took) = Team::new(runtime).run(sleeps, 2).expect("both have a runtime");
+    assert!(ran == 2 && took >= LONG * THREADS, "{ran} bodies in {took:?}");
+}
+
 fn member(number: u64, work: &Work, meet: &Barrier, runtime: fn() -> Result<Runtime, Wrong>) {
     let runtime = runtime();
     loop {

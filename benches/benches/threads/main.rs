@@ -223,7 +223,6 @@ mod count {
     pub(super) const THROUGHPUT: &str = "ops_per_s";
     // Those of the profile.
     pub(super) const ALIVE: &str = "threads_alive";
-    pub(super) const ALIVE_MOST: &str = "threads_alive_most";
     pub(super) const FREED: &str = "freed_bytes";
     pub(super) const PEAK: &str = "peak_live_bytes";
     pub(super) const PROFILED: &str = "profiled_ops";
@@ -283,7 +282,6 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     gauge(count::PROFILED_STARTED, started as f64);
     let Some(alive) = samples.mean_alive() else { return };
     gauge(count::ALIVE, alive);
-    gauge(count::ALIVE_MOST, samples.most as f64);
     for state in ThreadState::ALL {
         gauge(&state_name(ALL, state), samples.part_of_all(state).unwrap_or(0.0));
     }

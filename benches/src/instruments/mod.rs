@@ -12,9 +12,9 @@
 //! | messages | the sink's own count after each slice; `tests/workload.rs` writes too many and too few |
 //! | polls (`suspension`, `threads`) | messages are as many as polls say, so the sink's count is another if polls are wrong |
 //! | resumes (`coroutines`) | a batch fails unless they are as many as its tasks; `cc-bench`'s `coroutines_say_what_they_take` |
-//! | `new` and frames of C++ | the same test |
+//! | `new` and frames of C++; parts, per task | the same test; the bench as a test, of a batch that is made up |
 //! | events by Perfetto's way | the reader's own count, and once exactly; `tests/workload.rs` writes too many |
-//! | slices that lost events | `tests/workload.rs` has one that is sure to; the tests of `measure/workload/bars.rs` |
+//! | slices that lost events | `tests/workload.rs` has one that is sure to, and some that do not |
 //! | waits (`suspension`) | the channel's test, by futures that were not ready; a boxed handler allocates once for each |
 //! | frames of backtraces (`live`) | a slice fails unless each of its dumps has as many as one that is counted apart |
 

@@ -274,14 +274,21 @@ impl Worker<'_> {
             start.elapsed()
         };
         timed();
+        let arrived = || self.session.arrived().map_err(|e| e.to_string());
+        let had = arrived()?;
         let before = chain::time();
         let (mut took, mut sets) = (Duration::ZERO, 0);
         while took < slice {
             took += timed();
             sets += rounds;
         }
-        let ns = nanos(took, (sets * messages.len()) as u64);
-        Ok(Sample { ns, chain: [before, chain::time()] })
+        let (n, chain) = ((sets * messages.len()) as u64, [before, chain::time()]);
+        // Of a file only its length is known, and in a shared buffer there are others' events.
+        if self.session.instance().is_some() && !self.session.is_shared() {
+            let got = arrived()?.zip(had).map(|(after, before)| after - before);
+            got.filter(|&got| got != n).map_or(Ok(()), |got| Err(miscounted(n, got)))?;
+        }
+        Ok(Sample { ns: nanos(took, n), chain })
     }
 
     /// Pins it where it belongs on one core. Elsewhere it may move as ever, but begins where this turn does: the cores
