@@ -379,7 +379,7 @@ mod cases {
     impl Running {
         fn start(here: &Here, case: &str, name: &str) -> Self {
             let path = here.path(name);
-            fs::copy(here.path("program"), &path).unwrap();
+            common::copy_program(here.path("program"), &path);
             let mut program = here.cleared(&path, case);
             program.args([case, "--exact", "--nocapture", "--test-threads=1"]);
             program.env("ATRACE_PROPERTIES", here.path("properties"));

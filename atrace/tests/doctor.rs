@@ -364,7 +364,7 @@ mod cases {
         let place = Place::file().on();
         fs::set_permissions(place.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let program = place.path("program");
-        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        common::copy_program(std::env::current_exe().unwrap(), &program);
         let waiting = Waiting::start(&mut place.command(&name), "");
         let mut plain = place.command_of(&program, &name);
         plain.env("LOOK_AT", waiting.pid().to_string()).uid(65534).gid(65534);

@@ -70,8 +70,8 @@ mod cases {
         fn new() -> Self {
             let place = tempfile::Builder::new().prefix("atrace-hostile").tempdir().unwrap();
             fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
-            fs::copy(COMMAND, place.path().join("atrace")).unwrap();
-            fs::copy(std::env::current_exe().unwrap(), place.path().join("program")).unwrap();
+            common::copy_program(COMMAND, place.path().join("atrace"));
+            common::copy_program(std::env::current_exe().unwrap(), place.path().join("program"));
             fs::create_dir(place.path().join("canaries")).unwrap();
             let mut here = Self { place, canaries: Vec::new() };
             for (name, mode) in [("readable", 0o644), ("secret", 0o600), ("properties", 0o600)] {

@@ -132,7 +132,7 @@ mod cases {
         }
         let place = Place::file();
         let program = place.path("program");
-        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        common::copy_program(std::env::current_exe().unwrap(), &program);
         fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
         let socket = place.path("socket");
         let listener = UnixListener::bind(&socket).unwrap();

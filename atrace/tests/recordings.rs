@@ -515,7 +515,7 @@ mod cases {
         fs::write(here.path("atrace (deleted)"), "#!/bin/sh\nkill -$SIGNAL 0; sleep 100\n").unwrap();
         fs::set_permissions(here.path("atrace (deleted)"), fs::Permissions::from_mode(0o755)).unwrap();
         for number in [libc::SIGINT, libc::SIGTERM] {
-            fs::copy(here.path("moved"), here.path("atrace")).unwrap();
+            common::copy_program(here.path("moved"), here.path("atrace"));
             // The file that runs has no name any more, and the system calls it so.
             let mut command = here.cleared(Path::new("sh"), &name);
             let script = "exec 9<atrace; rm atrace; exec /proc/self/fd/9 \"$@\"";
@@ -563,7 +563,7 @@ mod cases {
         }
         let here = Here::new();
         let elevated = here.path("elevated");
-        fs::copy("/bin/sleep", &elevated).unwrap();
+        common::copy_program("/bin/sleep", &elevated);
         chown(&elevated, Some(CALLER), None).unwrap();
         fs::set_permissions(&elevated, fs::Permissions::from_mode(0o4755)).unwrap();
         let of = |program: &[&str]| {
@@ -612,7 +612,7 @@ mod cases {
         }
         let here = Here::new();
         let odd = here.path("pro\ngram");
-        fs::copy(here.path("program"), &odd).unwrap();
+        common::copy_program(here.path("program"), &odd);
         let mut command = here.atrace(&name);
         command.args(["run", "--kernel", "-o", "out", "--"]).arg(&odd).args([
             &name,

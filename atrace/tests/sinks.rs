@@ -676,7 +676,7 @@ mod cases {
         }
         let place = Place::file();
         let program = place.path("elevated");
-        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        common::copy_program(std::env::current_exe().unwrap(), &program);
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
         std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = place.command_of(&program, &name);

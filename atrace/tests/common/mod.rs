@@ -279,6 +279,13 @@ pub fn end_of(mut child: Child) -> Ran {
     ran
 }
 
+/// Copies a program that is to be executed. Not by this process: of a descriptor that writes to it, what another thread
+/// forks meanwhile would have a copy, and no program is executed while somebody may write to it (ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = Command::new("cp").args([from.as_ref(), to.as_ref()]).status().unwrap();
+    assert!(copied.success(), "{}", to.as_ref().display());
+}
+
 /// Waits until it is so, and says how long. That it takes long is no failure; that it never comes is.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();

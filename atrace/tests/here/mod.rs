@@ -23,8 +23,8 @@ impl Here {
     pub fn new() -> Self {
         let here = Self(tempfile::Builder::new().prefix("atrace-command").tempdir().unwrap());
         fs::set_permissions(here.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(COMMAND, here.path("atrace")).unwrap();
-        fs::copy(std::env::current_exe().unwrap(), here.path("program")).unwrap();
+        common::copy_program(COMMAND, here.path("atrace"));
+        common::copy_program(std::env::current_exe().unwrap(), here.path("program"));
         here
     }
 
