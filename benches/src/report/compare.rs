@@ -419,6 +419,11 @@ mod tests {
         all.map(row).into()
     }
 
+    #[test]
+    fn a_name_is_one_of_a_file() {
+        assert_eq!(file_name("../a/b"), ".._a_b");
+    }
+
     fn drift_of(then: &[Row], now: &[Row]) -> f64 {
         drift(then, &now.iter().map(|row| (&row.id[..], row)).collect())
     }
