@@ -182,21 +182,10 @@ impl Put {
                 self.bytes([0x50, low, high]);
             }
             if site.about.is_some() {
-                self.known(site.number, site.level);
+                let (number, level) = known(site.number, site.level);
+                self.bytes(number);
+                self.bytes(level);
             }
-        }
-    }
-
-    /// What is known of a callsite with a number: category_iids, source_location_iid, and of debug_annotations `level`, all by
-    /// number.
-    #[inline(always)]
-    unsafe fn known(&mut self, number: u32, level: u8) {
-        let number = u64::from(u16::from_le_bytes(pair(number)));
-        let first = u64::from_le_bytes([0x18, 0, 0, 0x90, 2, 0, 0, 0x22]) | number << 8 | number << 40;
-        // SAFETY: the caller has room for 14 bytes.
-        unsafe {
-            self.bytes(first.to_le_bytes());
-            self.bytes([5, 0x08, LEVEL_NUMBER, 0x88, 1, level]);
         }
     }
 
@@ -318,7 +307,9 @@ pub(super) fn rich(chunk: &mut Chunk, kind: Type, since: u64, category: u32, eve
                 let [low, high] = pair(number);
                 put.bytes([0x50, low, high]);
             }
-            put.known(number, level);
+            let (number, level) = known(number, level);
+            put.bytes(number);
+            put.bytes(level);
         }
         if event.flow != 0 {
             put.bytes(flow(event.flow));
@@ -436,6 +427,15 @@ pub(super) fn named(chunk: &mut Chunk, kind: Type, since: u64, category: u32, nu
 #[inline(always)]
 const fn pair(number: u32) -> [u8; 2] {
     [number as u8 | 0x80, (number >> 7) as u8 & 0x7f]
+}
+
+/// What is known of a callsite that was told: category_iids, source_location_iid, and of debug_annotations `level`, all by
+/// number.
+#[inline(always)]
+fn known(number: u32, level: u8) -> ([u8; 8], [u8; 6]) {
+    let number = u64::from(u16::from_le_bytes(pair(number)));
+    let first = u64::from_le_bytes([0x18, 0, 0, 0x90, 2, 0, 0, 0x22]) | number << 8 | number << 40;
+    (first.to_le_bytes(), [5, 0x08, LEVEL_NUMBER, 0x88, 1, level])
 }
 
 /// An event with anything.

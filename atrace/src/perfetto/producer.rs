@@ -203,10 +203,10 @@ struct Sole<'a> {
     now: u64,
 }
 
-/// Returns it; None also where several are open, or none. No loop around what is written for it: what does not change there
+/// Returns it, if it began before `begun` sessions had; None also where several are open, or none. No loop around what is written for it: what does not change there
 /// would be computed before it, and kept on the stack.
 #[inline(always)]
-fn sole(inside: &mut Inside<Writer>, tags: u64) -> Option<Sole<'_>> {
+fn sole(inside: &mut Inside<Writer>, tags: u64, begun: u32) -> Option<Sole<'_>> {
     let (shared, thread) = (inside.shared(), inside.thread());
     let open = shared.open.load(Ordering::Acquire);
     if !open.is_power_of_two() {
@@ -214,7 +214,7 @@ fn sole(inside: &mut Inside<Writer>, tags: u64) -> Option<Sole<'_>> {
     }
     let number = open.trailing_zeros() as usize;
     let session = shared.sessions.get(number)?;
-    let epoch = wanted(session, tags, u32::MAX)?;
+    let epoch = wanted(session, tags, begun)?;
     let now = clock::now();
     Some(Sole { writer: inside.writer(number), place: Place { session, epoch, number, thread }, now })
 }
@@ -265,7 +265,7 @@ const fn cut(text: &str) -> &[u8] {
 #[inline(always)]
 pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags) {
+    match sole(&mut inside, tags, u32::MAX) {
         Some(Sole { writer, place, now }) => {
             writer.short(place.epoch, kind, tags, now, name.as_bytes())
                 || slow(writer, &{ place }, kind, tags, name, now)
@@ -280,7 +280,7 @@ pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
 #[inline(never)]
 pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags) {
+    match sole(&mut inside, tags, u32::MAX) {
         Some(Sole { writer, place, now }) => slow(writer, &place, kind, tags, name, now),
         None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
             slow(writer, place, kind, tags, name, now)
@@ -301,7 +301,7 @@ fn slow(writer: &mut Writer, place: &Place, kind: Type, tags: u64, name: &str, n
 #[inline(always)]
 pub(crate) fn named(kind: Type, tags: u64, site: &Site<'_>) -> bool {
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags) {
+    match sole(&mut inside, tags, u32::MAX) {
         Some(Sole { writer, place, now }) => {
             writer.named(place.epoch, kind, tags, now, site.number)
                 || slow_named(writer, &{ place }, kind, tags, &{ *site }, now)
@@ -334,7 +334,7 @@ pub(crate) fn known(
     let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
     let long = || Long { name, site: Some(*site), flow, args, ..Long::new(kind, tags) };
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags) {
+    match sole(&mut inside, tags, u32::MAX) {
         Some(Sole { writer, place, now }) => {
             let event = Rich { site: Some((site.number, site.level)), name, flow, args };
             writer.known(place.epoch, kind, tags, now, event) || slow_rich(writer, &{ place }, &long(), now)
@@ -370,7 +370,7 @@ const NAME_MAX: usize = 1024;
 #[inline(always)]
 pub(crate) fn end(tags: u64) -> bool {
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags) {
+    match sole(&mut inside, tags, u32::MAX) {
         Some(Sole { writer, place, now }) => {
             writer.end(place.epoch, now) || writer.any(&{ place }, &END, now)
         }
@@ -452,10 +452,15 @@ fn put_on_track(tags: u64, (row, track): (Row, &str), long: &mut Long<'_>, begun
     let track = Described { track: number, parent, name: track, is_counter };
     // The end's track was described with its begin.
     long.track = Some(number);
-    for_each(POOL.enter(), tags, begun, &|writer, place, now| {
+    let write = |writer: &mut Writer, place: &Place, now| {
         writer.on_track(place.epoch, long, &track, now)
             || writer.any(place, &Event { long: *long, track: Some(track) }, now)
-    })
+    };
+    let Some(mut inside) = POOL.enter() else { return false };
+    match sole(&mut inside, tags, begun) {
+        Some(Sole { writer, place, now }) => write(writer, &place, now),
+        None => for_each(Some(inside), tags, begun, &write),
+    }
 }
 
 impl Row {
@@ -477,7 +482,7 @@ impl Row {
 pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
     let number = Row::Counter.number(process_track(), hash);
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags) {
+    match sole(&mut inside, tags, u32::MAX) {
         Some(Sole { writer, place, now }) => {
             writer.counter(place.epoch, tags, now, number, value)
                 || slow_counter(writer, &{ place }, tags, name, value, now)
