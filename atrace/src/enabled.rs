@@ -98,7 +98,7 @@ impl Glance {
     /// Tells for sure whether one of the tags is enabled.
     #[inline]
     pub fn enabled(self) -> Option<Enabled> {
-        way::enabled_short(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
+        way::enabled(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
     }
 }
 

@@ -173,7 +173,7 @@ pub(crate) mod producer {
         false
     }
 
-    pub(crate) fn rich(_: Type, _: u64, _: (Option<Site<'_>>, Option<&str>), _: &[u8]) -> bool {
+    pub(crate) fn rich(_: Type, _: u64, _: (Option<Site<'_>>, Option<&str>), _: u64, _: &[u8]) -> bool {
         false
     }
 

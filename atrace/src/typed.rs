@@ -124,7 +124,7 @@ fn with_args(
     let args = encoder.finish();
     match row {
         Some(row) => producer::rich_on_track(kind, tags, row, (site, name), args, u32::MAX),
-        None => producer::rich(kind, tags, (site, name), args),
+        None => producer::rich(kind, tags, (site, name), 0, args),
     }
 }
 

@@ -315,7 +315,7 @@ pub(super) fn rich(chunk: &mut Chunk, kind: Type, since: u64, category: u32, eve
             put.bytes(flow(event.flow));
         }
         if !event.args.is_empty() {
-            put.any_text(event.args);
+            put.text(event.args);
         }
         put.close(inner);
         put.close(whole);
@@ -513,7 +513,7 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
             put.bytes(flow(event.flow));
         }
         if !event.args.is_empty() {
-            put.any_text(event.args);
+            put.text(event.args);
         }
         match event.amount {
             None => {}

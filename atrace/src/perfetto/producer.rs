@@ -331,30 +331,29 @@ pub(crate) fn known(
     flow: u64,
     args: &[u8],
 ) -> bool {
-    let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
-    let long = || Long { name, site: Some(*site), flow, args, ..Long::new(kind, tags) };
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags, u32::MAX) {
-        Some(Sole { writer, place, now }) => {
-            let event = Rich { site: Some((site.number, site.level)), name, flow, args };
-            writer.known(place.epoch, kind, tags, now, event) || slow_rich(writer, &{ place }, &long(), now)
-        }
-        None => {
-            let long = &long();
-            for_each(Some(inside), tags, u32::MAX, &|writer, place, now| slow_rich(writer, place, long, now))
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX) {
+        let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
+        let event = Rich { site: Some((site.number, site.level)), name, flow, args };
+        if writer.known(place.epoch, kind, tags, now, event) {
+            return true;
         }
     }
+    drop(inside);
+    rich(kind, tags, (Some(*site), name), flow, args)
 }
 
 /// [`short`] with a callsite, whose name it has where none is given, and encoded arguments.
+#[inline(never)]
 pub(crate) fn rich(
     kind: Type,
     tags: u64,
     (site, name): (Option<Site<'_>>, Option<&str>),
+    flow: u64,
     args: &[u8],
 ) -> bool {
     let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
-    let long = &Long { name, site, args, ..Long::new(kind, tags) };
+    let long = &Long { name, site, flow, args, ..Long::new(kind, tags) };
     for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| slow_rich(writer, place, long, now))
 }
 
