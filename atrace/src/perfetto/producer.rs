@@ -203,8 +203,8 @@ struct Sole<'a> {
     now: u64,
 }
 
-/// Returns it, if it began before `begun` sessions had; None also where several are open, or none. No loop around what is written for it: what does not change there
-/// would be computed before it, and kept on the stack.
+/// Returns it, if it began before `begun` sessions had; None also where several are open, or none. There is no loop around
+/// what is written for it: what does not change there would be computed before it, and kept on the stack.
 #[inline(always)]
 fn sole(inside: &mut Inside<Writer>, tags: u64, begun: u32) -> Option<Sole<'_>> {
     let (shared, thread) = (inside.shared(), inside.thread());
