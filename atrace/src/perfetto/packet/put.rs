@@ -1,0 +1,204 @@
+//! Where the next byte of a packet goes, and what stands in more than one kind of them: varints, texts, callsites.
+
+use std::ptr;
+
+use super::{LEVEL, LEVEL_NUMBER, SHORT, SITE_NAME_MAX, SITE_TEXT_MAX, level_name};
+use crate::args::cut;
+use crate::callsite::Site;
+
+const FIELD_TIMESTAMP: u8 = 8 << 3;
+
+/// Where the next byte goes.
+#[derive(Clone, Copy)]
+pub(super) struct Put(pub(super) *mut u8);
+
+// Every function below writes within the room that its caller has made sure of; addresses need no alignment.
+impl Put {
+    #[inline(always)]
+    pub(super) unsafe fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
+        // SAFETY: the caller has room.
+        unsafe {
+            self.0.cast::<[u8; N]>().write_unaligned(bytes);
+            self.0 = self.0.add(N);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn varint(&mut self, mut value: u64) {
+        while value > 0x7f {
+            // SAFETY: the caller has room for ten bytes.
+            unsafe { self.bytes([value as u8 | 0x80]) };
+            value >>= 7;
+        }
+        // SAFETY: as above.
+        unsafe { self.bytes([value as u8]) };
+    }
+
+    /// The time since the packet before: less than 16 µs as a rule.
+    #[inline(always)]
+    pub(super) unsafe fn since(&mut self, ns: u64) {
+        // SAFETY: the caller has room for eleven bytes.
+        unsafe {
+            if ns < 1 << 14 {
+                let word =
+                    u32::from(FIELD_TIMESTAMP) | (ns as u32 & 0x7f | 0x80) << 8 | (ns as u32 >> 7) << 16;
+                self.0.cast::<u32>().write_unaligned(word.to_le());
+                self.0 = self.0.add(3);
+            } else {
+                self.bytes([FIELD_TIMESTAMP]);
+                self.varint(ns);
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn text(&mut self, text: &[u8]) {
+        // SAFETY: the caller has room; shared memory is no part of the text.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), self.0, text.len());
+            self.0 = self.0.add(text.len());
+        }
+    }
+
+    /// A text: a short one without a call.
+    #[inline(always)]
+    pub(super) unsafe fn any_text(&mut self, text: &[u8]) {
+        // SAFETY: the caller has room.
+        unsafe { if text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
+    }
+
+    /// A text of at most 96 bytes, with room for 16 more.
+    #[inline(always)]
+    pub(super) unsafe fn short_text(&mut self, text: &[u8]) {
+        let (from, to, len) = (text.as_ptr(), self.0, text.len());
+        // SAFETY: two copies that overlap and together are the text; the caller has room.
+        unsafe {
+            match len {
+                8..16 => {
+                    copy::<8>(from, to);
+                    copy::<8>(from.add(len - 8), to.add(len - 8));
+                }
+                16.. => {
+                    let mut at = 0;
+                    while at + 16 < len {
+                        copy::<16>(from.add(at), to.add(at));
+                        at += 16;
+                    }
+                    copy::<16>(from.add(len - 16), to.add(len - 16));
+                }
+                4..8 => {
+                    copy::<4>(from, to);
+                    copy::<4>(from.add(len - 4), to.add(len - 4));
+                }
+                1..4 => {
+                    to.write(*from);
+                    to.add(len / 2).write(*from.add(len / 2));
+                    to.add(len - 1).write(*from.add(len - 1));
+                }
+                0 => {}
+            }
+            self.0 = to.add(len);
+        }
+    }
+
+    /// A text as a field whose key has one byte.
+    pub(super) unsafe fn field(&mut self, key: u8, text: &str) {
+        // SAFETY: the caller has room for three bytes more than the text has.
+        unsafe {
+            self.bytes([key]);
+            let start = self.later();
+            self.text(text.as_bytes());
+            self.close(start);
+        }
+    }
+
+    /// What an event has of its callsite, with its name or without.
+    #[inline(always)]
+    pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
+        if !site.has_number() {
+            // SAFETY: the caller has room.
+            *self = unsafe { self.whole_site(site, has_name) };
+            return;
+        }
+        let [low, high] = pair(site.number);
+        // SAFETY: the caller has room for 18 bytes.
+        unsafe {
+            if has_name {
+                self.bytes([0x50, low, high]);
+            }
+            if site.about.is_some() {
+                let (number, level) = known(site.number, site.level);
+                self.bytes(number);
+                self.bytes(level);
+            }
+        }
+    }
+
+    /// The same without a number; returns where the next byte goes.
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn whole_site(mut self, site: &Site<'_>, has_name: bool) -> Self {
+        // SAFETY: the caller has room for the texts, cut as here, and 64 bytes more.
+        unsafe {
+            if has_name {
+                self.bytes([0xba]);
+                self.field(1, cut(site.name, SITE_NAME_MAX));
+            }
+            let Some(about) = site.about else { return self };
+            self.bytes([0xb2]);
+            self.field(1, cut(about.target(), SITE_TEXT_MAX));
+            if let Some((file, line)) = about.place() {
+                self.bytes([0x8a, 2]);
+                let place = self.later();
+                self.field(0x12, cut(file, SITE_TEXT_MAX));
+                self.bytes([0x20]);
+                self.varint(line.into());
+                self.close(place);
+            }
+            self.bytes([0x22]);
+            let level = self.later();
+            self.field(0x52, LEVEL);
+            self.field(0x32, level_name(site.level));
+            self.close(level);
+        }
+        self
+    }
+
+    /// Keeps room for a length of two bytes.
+    #[inline(always)]
+    pub(super) unsafe fn later(&mut self) -> *mut u8 {
+        let place = self.0;
+        // SAFETY: the caller has room.
+        unsafe { self.0 = place.add(2) };
+        place
+    }
+
+    /// Writes the length of what was put behind `place`.
+    #[inline(always)]
+    pub(super) unsafe fn close(self, place: *mut u8) {
+        let len = self.0.addr() - place.addr() - 2;
+        // SAFETY: two bytes that were kept.
+        unsafe { place.cast::<[u8; 2]>().write_unaligned([len as u8 | 0x80, (len >> 7) as u8]) };
+    }
+}
+
+#[inline(always)]
+unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe { to.cast::<[u8; N]>().write_unaligned(from.cast::<[u8; N]>().read_unaligned()) };
+}
+
+/// The varint of a number below 2^14, in two bytes.
+#[inline(always)]
+pub(super) const fn pair(number: u32) -> [u8; 2] {
+    [number as u8 | 0x80, (number >> 7) as u8 & 0x7f]
+}
+
+/// What is known of a callsite that was told: category_iids, source_location_iid, and of debug_annotations `level`, all by
+/// number.
+#[inline(always)]
+pub(super) fn known(number: u32, level: u8) -> ([u8; 8], [u8; 6]) {
+    let number = u64::from(u16::from_le_bytes(pair(number)));
+    let first = u64::from_le_bytes([0x18, 0, 0, 0x90, 2, 0, 0, 0x22]) | number << 8 | number << 40;
+    (first.to_le_bytes(), [5, 0x08, LEVEL_NUMBER, 0x88, 1, level])
+}
