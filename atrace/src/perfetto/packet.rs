@@ -19,15 +19,14 @@ mod put;
 
 use atrace_sys::perfetto::memory::Chunk;
 
-use self::put::{Put, known, pair};
+pub(super) use self::put::{LEVEL, LEVEL_NUMBER, LEVELS, SHORT};
+use self::put::{Put, SITE_NAME_MAX, SITE_TEXT_MAX, known, pair};
 
 pub(super) use crate::args::TEXT_MAX;
 use crate::args::{NAME_MAX as ARG_NAME_MAX, cut, flow, key_number};
 use crate::callsite::Site;
 use crate::hash::{FACTOR, mix};
 
-/// The longest name of a packet whose lengths have one byte.
-pub(super) const SHORT: usize = 96;
 /// The room that such a packet needs, and that of an end.
 pub(super) const SHORT_ROOM: usize = 128;
 pub(super) const END_ROOM: usize = 24;
@@ -42,9 +41,6 @@ pub(super) const TRACK_ROOM: usize = 2 * SHORT_ROOM + 16;
 /// What a longer packet needs beside its texts: an event with a track's number, all categories, a callsite and a value,
 /// and a track's description.
 pub(super) const LONG_ROOM: usize = 160;
-/// The longest texts of a callsite that are told.
-const SITE_NAME_MAX: usize = 512;
-const SITE_TEXT_MAX: usize = 256;
 
 /// `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,17 +332,6 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
         chunk.publish(put.0);
     }
     true
-}
-
-/// The argument that has an event's level, and its number.
-pub(super) const LEVEL: &str = "level";
-pub(super) const LEVEL_NUMBER: u8 = 1;
-
-/// The levels' names, from 1 on.
-pub(super) const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
-
-fn level_name(level: u8) -> &'static str {
-    LEVELS.get(usize::from(level).wrapping_sub(1)).copied().unwrap_or_default()
 }
 
 /// The room that the packet about a callsite needs at most.

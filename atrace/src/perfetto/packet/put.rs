@@ -2,9 +2,25 @@
 
 use std::ptr;
 
-use super::{LEVEL, LEVEL_NUMBER, SHORT, SITE_NAME_MAX, SITE_TEXT_MAX, level_name};
 use crate::args::cut;
 use crate::callsite::Site;
+
+/// The longest name of a packet whose lengths have one byte.
+pub(in crate::perfetto) const SHORT: usize = 96;
+/// The longest texts of a callsite that are told.
+pub(super) const SITE_NAME_MAX: usize = 512;
+pub(super) const SITE_TEXT_MAX: usize = 256;
+
+/// The argument that has an event's level, and its number.
+pub(in crate::perfetto) const LEVEL: &str = "level";
+pub(in crate::perfetto) const LEVEL_NUMBER: u8 = 1;
+
+/// The levels' names, from 1 on.
+pub(in crate::perfetto) const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
+
+fn level_name(level: u8) -> &'static str {
+    LEVELS.get(usize::from(level).wrapping_sub(1)).copied().unwrap_or_default()
+}
 
 const FIELD_TIMESTAMP: u8 = 8 << 3;
 
