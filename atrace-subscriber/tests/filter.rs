@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber, Way};
+#[cfg(target_os = "linux")]
+use atrace_subscriber::Way;
+use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use common::{Place, ROLES, Role, case, filtered, install_filtered, off_in_each_role, on, settled, until};
 use tracing::callsite::{Callsite, Identifier};
 use tracing::field::FieldSet;

@@ -249,12 +249,14 @@ mod cases {
     /// A first event waits for a session, which a service that says nothing never begins; but not in a handler.
     #[test]
     fn a_handler_does_not_wait_for_a_session() {
+        /// `RUSAGE_THREAD`, which the crate `libc` does not have for Android.
+        const THREAD: libc::c_int = 1;
         /// How often the thread has slept.
         fn sleeps() -> i64 {
             // SAFETY: zeros are such numbers, and the kernel fills them.
             unsafe {
                 let mut used: libc::rusage = std::mem::zeroed();
-                assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut used), 0);
+                assert_eq!(libc::getrusage(THREAD, &raw mut used), 0);
                 used.ru_nvcsw
             }
         }
