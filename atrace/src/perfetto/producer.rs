@@ -422,10 +422,15 @@ fn begin_on_track(tags: u64, (row, track): (Row, &str), name: &str) -> bool {
     let number = row.number(parent, hash(track));
     let track = Described { track: number, parent, name: track, is_counter: false };
     let long = || Long { track: Some(number), name: Some(name), ..Long::new(Type::Begin, tags) };
-    for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| {
+    let write = |writer: &mut Writer, place: &Place, now| {
         writer.begin_on_track(place.epoch, tags, now, &track, name)
             || writer.any(place, &Event { long: long(), track: Some(track) }, now)
-    })
+    };
+    let Some(mut inside) = POOL.enter() else { return false };
+    match sole(&mut inside, tags, u32::MAX) {
+        Some(Sole { writer, place, now }) => write(writer, &place, now),
+        None => for_each(Some(inside), tags, u32::MAX, &write),
+    }
 }
 
 /// [`on_track`] with a callsite, whose name it has where none is given, and encoded arguments.
