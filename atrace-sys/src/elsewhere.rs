@@ -102,6 +102,10 @@ pub(crate) mod argv0 {
     }
 }
 
+pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
+    OsStr::new(std::str::from_utf8(bytes).unwrap_or_default())
+}
+
 #[derive(Clone, Copy)]
 pub(crate) enum Library {}
 

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
+use crate::system::c::Call;
+
 static IS_HELPED: AtomicBool = AtomicBool::new(false);
 
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
@@ -36,8 +38,7 @@ pub(crate) fn prepare() {
 }
 
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: no memory is involved.
-    !cfg!(miri) && unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    !cfg!(miri) && Call::MEMBARRIER.call([command as isize, 0, 0]).is_ok()
 }
 
 #[cfg(target_os = "android")]

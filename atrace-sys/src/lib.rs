@@ -29,6 +29,7 @@ pub mod bindings {
     #[cfg(not(feature = "bindgen"))]
     include!("bindings.rs");
 }
+mod c_text;
 pub mod cutils;
 #[cfg(not(no_tracing))]
 pub mod errand;

@@ -4,8 +4,10 @@
 //! no tracks. Each of its functions asks for itself whether that tag is enabled. The library is never
 //! unloaded.
 
-use std::ffi::{CStr, OsStr, c_char};
+use std::ffi::{CStr, OsStr};
 use std::fmt;
+
+use crate::c_text::CText;
 
 /// Why libandroid can't be used.
 #[derive(Debug)]
@@ -19,9 +21,9 @@ impl fmt::Display for NdkError {
 
 impl std::error::Error for NdkError {}
 
-type Named = unsafe extern "C" fn(name: *const c_char);
+type Named = extern "C" fn(name: CText<'_>);
 /// With a cookie or a value.
-type Numbered<N> = unsafe extern "C" fn(name: *const c_char, number: N);
+type Numbered<N> = extern "C" fn(name: CText<'_>, number: N);
 
 /// A loaded libandroid.
 ///
@@ -29,17 +31,16 @@ type Numbered<N> = unsafe extern "C" fn(name: *const c_char, number: N);
 /// library has the function.
 #[derive(Debug)]
 pub struct Ndk {
-    is_enabled: unsafe extern "C" fn() -> bool,
+    is_enabled: extern "C" fn() -> bool,
     begin: Named,
-    end: unsafe extern "C" fn(),
+    end: extern "C" fn(),
     async_begin: Option<Numbered<i32>>,
     async_end: Option<Numbered<i32>>,
     counter: Option<Numbered<i64>>,
 }
 
 fn call<N>(function: Option<Numbered<N>>, name: &CStr, number: N) -> bool {
-    // SAFETY: a C string that outlives the call.
-    function.map(|function| unsafe { function(name.as_ptr(), number) }).is_some()
+    function.map(|function| function(name.into(), number)).is_some()
 }
 
 impl Ndk {
@@ -51,7 +52,7 @@ impl Ndk {
     pub fn load(path: Option<&OsStr>) -> Result<Self, NdkError> {
         let name = path.unwrap_or(OsStr::new("libandroid.so"));
         let library = crate::system::Library::open(name).map_err(NdkError)?;
-        // SAFETY: the functions have had these types since they were introduced (`android/trace.h` of the NDK).
+        // SAFETY: the functions have had these types since they were introduced (`android/trace.h` of the NDK), and take any text.
         let (is_enabled, begin, end, async_begin, async_end, counter) = unsafe {
             (
                 library.get(c"ATrace_isEnabled"),
@@ -74,24 +75,21 @@ impl Ndk {
     /// Asks whether the tag APP is enabled.
     #[doc(alias = "ATrace_isEnabled")]
     pub fn is_enabled(&self) -> bool {
-        // SAFETY: no preconditions.
-        unsafe { (self.is_enabled)() }
+        (self.is_enabled)()
     }
 
     /// Begins a slice.
     #[doc(alias = "ATrace_beginSection")]
     #[inline]
     pub fn begin(&self, name: &CStr) {
-        // SAFETY: a C string that outlives the call.
-        unsafe { (self.begin)(name.as_ptr()) }
+        (self.begin)(name.into());
     }
 
     /// Ends the slice begun last on this thread.
     #[doc(alias = "ATrace_endSection")]
     #[inline]
     pub fn end(&self) {
-        // SAFETY: no preconditions.
-        unsafe { (self.end)() }
+        (self.end)();
     }
 
     /// Begins an async slice.

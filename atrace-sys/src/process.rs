@@ -119,9 +119,7 @@ pub fn variable(name: &str) -> Option<OsString> {
 
 /// Returns what follows `prefix` in a text of the system's; `None` where it begins otherwise.
 pub fn strip_prefix<'a>(text: &'a OsStr, prefix: &str) -> Option<&'a OsStr> {
-    let rest = text.as_encoded_bytes().strip_prefix(prefix.as_bytes())?;
-    // SAFETY: what is behind valid UTF-8 may stand alone; behind nothing, it is all of the text.
-    Some(unsafe { OsStr::from_encoded_bytes_unchecked(rest) })
+    text.as_encoded_bytes().strip_prefix(prefix.as_bytes()).map(system::os_str)
 }
 
 /// Reads the process' argv\[0\] again, and keeps it for [`with_argv0`]: hosts such as Zygote rename themselves.

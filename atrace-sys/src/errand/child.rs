@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{ANSWER_MAX, User};
-use crate::system::{self, file};
+use crate::system::{self, c, file};
 
 /// How much memory the child may have beside what its maker has, how large a file, how many descriptors.
 const MEMORY: u64 = 256 << 20;
@@ -30,8 +30,8 @@ pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> V
         }
         rest.is_empty()
     }));
-    // SAFETY: ends the process without what its maker would do at its end.
-    unsafe { libc::_exit(if done.is_ok_and(|done| done) { 0 } else { 1 }) }
+    // Without what its maker would do at its end.
+    c::_exit(if done.is_ok_and(|done| done) { 0 } else { 1 })
 }
 
 /// The number of the pipe in the child.

@@ -211,9 +211,7 @@ pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Durat
         if places.is_empty() {
             return results.into_iter().flatten().collect();
         }
-        // Rounded up, so that the last fraction is no busy wait.
-        let milliseconds = libc::c_int::try_from(longest.as_millis()).unwrap_or(0).saturating_add(1);
-        let _ = file::poll(&mut places, milliseconds);
+        let _ = file::poll(&mut places, Some(longest));
     }
 }
 

@@ -361,6 +361,7 @@ impl<W> std::fmt::Debug for Layout<W> {
 /// thread it would allocate some: then a thread's end is not noticed.
 mod ending {
     use super::{AtomicU32, OnceRef, Ordering, c_void, io};
+    use crate::system::c;
 
     /// The key and 1; 0: none.
     static KEY: AtomicU32 = AtomicU32::new(0);
@@ -378,8 +379,7 @@ mod ending {
             return Ok(());
         }
         let mut key: libc::pthread_key_t = 0;
-        // SAFETY: writable; the destructor is a function for good.
-        let code = unsafe { libc::pthread_key_create(&raw mut key, Some(run)) };
+        let code = c::pthread_key_create(&mut key, Some(run));
         if code != 0 {
             return Err(io::Error::from_raw_os_error(code));
         }

@@ -1,14 +1,16 @@
 //! The socket to the service: where it is, whom to talk to, and how bytes and descriptors go over it.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use crate::system::{self, Plain, check, errno, file, zeros};
+use crate::system::{self, Plain, c, check, errno, file, zeros};
 
-// SAFETY: zeros are an empty message, an address, and ids.
+// SAFETY: zeros are an empty message, nothing beside it, an address, and ids.
 unsafe impl Plain for libc::msghdr {}
+// SAFETY: as above.
+unsafe impl Plain for libc::cmsghdr {}
 // SAFETY: as above.
 unsafe impl Plain for libc::sockaddr_un {}
 // SAFETY: as above.
@@ -76,8 +78,7 @@ impl Socket {
     pub fn connect(name: &OsStr, trust: Trust) -> Result<Self, Refused> {
         let (address, len) = address(name).ok_or(Refused::Name)?;
         let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no memory is involved.
-        let made = file::owned(unsafe { libc::socket(libc::AF_UNIX, flags, 0) });
+        let made = file::owned(c::socket(libc::AF_UNIX, flags, 0));
         let socket = Self(made.map_err(Refused::errno)?.into());
         let fd = socket.0.as_raw_fd();
         // SAFETY: an address of that length.
@@ -102,14 +103,8 @@ impl Socket {
     }
 
     fn poll(&self, events: libc::c_short, timeout: Option<Duration>) -> bool {
-        let mut polled = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
-        let timeout = timeout.map(|timeout| libc::timespec {
-            tv_sec: timeout.as_secs() as libc::time_t,
-            tv_nsec: timeout.subsec_nanos() as _,
-        });
-        let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: one entry, and a time or null.
-        unsafe { libc::ppoll(&raw mut polled, 1, timeout, std::ptr::null()) > 0 }
+        let mut place = [libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 }];
+        file::poll(&mut place, timeout).is_ok_and(|ready| ready > 0)
     }
 
     /// Sends all of these bytes, the first of them with a descriptor; false: the connection is of no more use. Waits at
@@ -131,12 +126,12 @@ impl Socket {
 
     fn send_some(&self, bytes: &[u8], descriptor: Option<i32>) -> Result<usize, i32> {
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut control = Control::new();
         let mut message: libc::msghdr = zeros();
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
-        if let Some(descriptor) = descriptor {
-            control.set(&mut message, descriptor);
+        let mut control = descriptor.map(Control::new);
+        if let Some(control) = &mut control {
+            control.offer(&mut message);
         }
         // SAFETY: the message's parts live until after the call.
         let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
@@ -150,7 +145,7 @@ impl Socket {
     /// When the connection has ended.
     pub fn receive(&self, bytes: &mut [u8]) -> Result<Option<(usize, Option<OwnedFd>)>, i32> {
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut control = Control::new();
+        let mut control = Control::new(-1);
         let mut message: libc::msghdr = zeros();
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
@@ -180,49 +175,37 @@ pub fn peer(socket: BorrowedFd<'_>) -> Option<(u32, u32)> {
     (code == 0).then_some((peer.pid.cast_unsigned(), peer.uid))
 }
 
-/// Room for one descriptor beside a message, aligned as its header.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
+/// One descriptor beside a message, as the kernel lays it out. No more: what aligns its end is no room for a second one, which would
+/// be nobody's.
+#[repr(C)]
+struct Control {
+    header: libc::cmsghdr,
+    descriptor: libc::c_int,
+}
 
 impl Control {
-    const fn new() -> Self {
-        Self([0; 64])
+    const LEN: usize = std::mem::offset_of!(Self, descriptor) + size_of::<libc::c_int>();
+
+    fn new(descriptor: libc::c_int) -> Self {
+        let mut header: libc::cmsghdr = zeros();
+        header.cmsg_len = Self::LEN as _;
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        Self { header, descriptor }
     }
 
     fn offer(&mut self, message: &mut libc::msghdr) {
-        message.msg_control = self.0.as_mut_ptr().cast();
-        // Not with what aligns its end: a second descriptor would have room there, and be nobody's.
-        // SAFETY: computes a length.
-        message.msg_controllen = unsafe { libc::CMSG_LEN(4) } as _;
+        message.msg_control = std::ptr::from_mut(self).cast();
+        message.msg_controllen = Self::LEN as _;
     }
 
-    fn set(&mut self, message: &mut libc::msghdr, descriptor: i32) {
-        self.offer(message);
-        // SAFETY: there is room for a header and a descriptor, see `offer`.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(4) as _;
-            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor);
-        }
-    }
-
+    /// What the kernel has put here, beside this message; it is ours from now on.
     fn take(&self, message: &libc::msghdr) -> Option<OwnedFd> {
-        // SAFETY: the kernel has filled the control bytes of this message, which `self` holds.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(message);
-            if header.is_null()
-                || (*header).cmsg_level != libc::SOL_SOCKET
-                || (*header).cmsg_type != libc::SCM_RIGHTS
-                || ((*header).cmsg_len as usize) < libc::CMSG_LEN(4) as usize
-            {
-                return None;
-            }
-            let descriptor = libc::CMSG_DATA(header).cast::<i32>().read_unaligned();
-            // It is ours from now on.
-            Some(OwnedFd::from_raw_fd(descriptor))
-        }
+        let Self { header, descriptor } = self;
+        let is_there = message.msg_controllen >= Self::LEN as _
+            && (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
+            && header.cmsg_len >= Self::LEN as _;
+        is_there.then(|| file::owned(*descriptor).ok()).flatten().map(OwnedFd::from)
     }
 }
 
@@ -270,7 +253,7 @@ fn place(variable: &str, [first, other]: [&str; 2]) -> (std::ffi::OsString, Trus
     if let Some(name) = crate::process::variable(variable) {
         return (name, Trust::Any);
     }
-    // SAFETY: a C string.
-    let has_run = unsafe { libc::access(c"/run/perfetto/".as_ptr(), libc::X_OK) == 0 };
+    // `.` is found only where the directory can be looked into.
+    let has_run = file::open(c"/run/perfetto/.", libc::O_PATH).is_ok();
     (if has_run { first } else { other }.into(), Trust::Usual)
 }

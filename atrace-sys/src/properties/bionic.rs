@@ -5,18 +5,17 @@
 //! `__system_property_wait`). In a statically linked executable nothing can be looked up, but its bionic is
 //! the NDK's and has them all.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use libc::prop_info;
-
 use super::ReadError;
 use super::error::{Error, ErrorKind};
 use super::text::{Key, Value};
+use crate::c_text::CText;
 use crate::fork::PerProcess;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 use crate::system::{Mapped, Shared, file, futex};
@@ -39,17 +38,29 @@ const ATTEMPTS: usize = 64;
 
 unsafe extern "C" {
     // SAFETY: the signatures, and those of the types below, are those of bionic's sys/_system_properties.h and
-    // sys/system_properties.h.
-    fn __system_property_serial(property: *const prop_info) -> u32;
-    fn __system_property_read(property: *const prop_info, name: *mut c_char, value: *mut c_char) -> c_int;
+    // sys/system_properties.h. Each may be called with any property of bionic's, and texts. The buffers have more room than
+    // PROP_NAME_MAX and PROP_VALUE_MAX.
+    safe fn __system_property_find(name: CText<'_>) -> Option<Property<'static>>;
+    safe fn __system_property_read(
+        property: Property<'_>,
+        name: &mut [u8; 256],
+        value: &mut [u8; 256],
+    ) -> c_int;
+    safe fn __system_property_serial(property: Property<'_>) -> u32;
+    safe fn __system_property_set(name: CText<'_>, value: CText<'_>) -> c_int;
+    fn __system_property_foreach(then: Collect, cookie: *mut c_void) -> c_int;
 }
 
-type AreaSerial = unsafe extern "C" fn() -> u32;
-/// Takes the cookie, the name, the value and the serial.
-type Receive = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char, u32);
-type ReadCallback = unsafe extern "C" fn(*const prop_info, Receive, cookie: *mut c_void);
-/// Takes the old serial and a place for the new one.
-type WaitFor = unsafe extern "C" fn(*const prop_info, u32, *mut u32, *const libc::timespec) -> bool;
+type Collect = unsafe extern "C" fn(Property<'static>, cookie: *mut c_void);
+
+type AreaSerial = extern "C" fn() -> u32;
+/// The name, the serial and the value.
+type Received = (&'static CStr, u32, Value);
+/// Takes the name, the value and the serial. The name lives as long as the property.
+type Receive = extern "C" fn(&mut Received, CText<'static>, CText<'_>, u32);
+type ReadCallback = extern "C" fn(Property<'_>, Receive, &mut Received);
+/// Takes the old serial and a place for the new one. No property: any.
+type WaitFor = extern "C" fn(Option<Property<'_>>, u32, &mut u32, &libc::timespec) -> bool;
 
 static AREA_SERIAL: Symbol<AreaSerial> = Symbol::new(c"__system_property_area_serial");
 static READ_CALLBACK: Symbol<ReadCallback> = Symbol::new(c"__system_property_read_callback");
@@ -140,9 +151,7 @@ impl Store {
     }
 
     pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, Error> {
-        // SAFETY: the key is a C string.
-        let found = unsafe { libc::__system_property_find(key.as_c_str().as_ptr()) };
-        Ok(Property::new(found))
+        Ok(__system_property_find(key.as_c_str().into()))
     }
 
     pub(super) fn read(&self, property: Property<'_>) -> Result<(u32, Value), Error> {
@@ -177,15 +186,15 @@ impl Store {
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
         /// # Safety
         /// Called by bionic, as its header says, with the cookie that is given below.
-        unsafe extern "C" fn collect(property: *const prop_info, cookie: *mut c_void) {
+        unsafe extern "C" fn collect(property: Property<'static>, cookie: *mut c_void) {
             // SAFETY: the cookie is the vector below, which is borrowed by nothing else during the call.
             let found = unsafe { &mut *cookie.cast::<Vec<Property<'static>>>() };
-            found.extend(Property::new(property));
+            found.push(property);
         }
         // Collected first, so that a panic of `then` does not unwind through bionic.
         let mut found: Vec<Property<'static>> = Vec::new();
         // SAFETY: the callback fits the cookie, and neither is used after the call.
-        unsafe { libc::__system_property_foreach(collect, (&raw mut found).cast()) };
+        unsafe { __system_property_foreach(collect, (&raw mut found).cast()) };
         let mut busy = false;
         for property in found {
             match property.read_named(|name, serial, value| then(&name.to_string_lossy(), &value, serial)) {
@@ -200,8 +209,7 @@ impl Store {
     }
 
     pub(super) fn area_serial(&self) -> u32 {
-        // SAFETY: the function has no preconditions.
-        AREA_SERIAL.get().map_or(0, |area_serial| unsafe { area_serial() })
+        AREA_SERIAL.get().map_or(0, |area_serial| area_serial())
     }
 
     pub(super) fn area_serial_word(&self) -> Option<&'static AtomicU32> {
@@ -258,12 +266,8 @@ impl Store {
             match WAIT.get() {
                 Some(wait) => {
                     let timeout = futex::timespec(left.min(STOP_POLL));
-                    let property =
-                        property.map_or(std::ptr::null(), |property| property.0.as_ptr().cast_const());
                     let mut serial = old_serial;
-                    // SAFETY: the property is bionic's own or null for all of them, the other pointers are
-                    // live.
-                    unsafe { wait(property, old_serial, &mut serial, &raw const timeout) };
+                    wait(property, old_serial, &mut serial, &timeout);
                 }
                 None => std::thread::sleep(left.min(POLL)),
             }
@@ -328,9 +332,7 @@ impl Turn {
     pub(super) const IS_ALONE: bool = false;
 
     pub(super) fn set(&self, _: &Store, key: &Key, value: &Value) -> Result<(), Error> {
-        // SAFETY: both are C strings.
-        let result =
-            unsafe { libc::__system_property_set(key.as_c_str().as_ptr(), value.as_c_str().as_ptr()) };
+        let result = __system_property_set(key.as_c_str().into(), value.as_c_str().into());
         if result == 0 {
             return Ok(());
         }
@@ -346,8 +348,9 @@ impl Turn {
 }
 
 /// A property of bionic's, which it never removes while its memory is mapped: until the process ends.
+#[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(super) struct Property<'a>(NonNull<prop_info>, PhantomData<&'a prop_info>);
+pub(super) struct Property<'a>(NonNull<c_void>, PhantomData<&'a AtomicU32>);
 
 // SAFETY: bionic's functions on a prop_info may be called from any thread, and it is never freed.
 unsafe impl Send for Property<'_> {}
@@ -355,13 +358,8 @@ unsafe impl Send for Property<'_> {}
 unsafe impl Sync for Property<'_> {}
 
 impl<'a> Property<'a> {
-    fn new(property: *const prop_info) -> Option<Self> {
-        NonNull::new(property.cast_mut()).map(|property| Self(property, PhantomData))
-    }
-
     pub(super) fn serial(self) -> u32 {
-        // SAFETY: the property is bionic's own.
-        unsafe { __system_property_serial(self.0.as_ptr()) }
+        __system_property_serial(self)
     }
 
     pub(super) fn serial_word(self) -> Option<&'a AtomicU32> {
@@ -389,40 +387,22 @@ impl<'a> Property<'a> {
 
     /// Reads as Android 8 and later do: values of any length, cut to what a [`Value`] holds.
     fn read_new<R>(self, read: ReadCallback, then: impl FnOnce(&CStr, u32, Value) -> R) -> R {
-        type Received<'a> = (&'a CStr, u32, Value);
-        /// # Safety
-        /// Called by bionic, as its header says, with the cookie that is given below.
-        unsafe extern "C" fn receive(
-            cookie: *mut c_void,
-            name: *const c_char,
-            value: *const c_char,
-            serial: u32,
-        ) {
-            // SAFETY: bionic passes C strings; the value is read before this returns, the name lives as long
-            // as the property.
-            let (name, value) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(value)) };
-            let (value, _) = Value::until_nul(value.to_bytes_with_nul().iter().copied());
-            // SAFETY: the cookie is the variable below, which is borrowed by nothing else during the call.
-            unsafe { *cookie.cast::<Received<'static>>() = (name, serial, value) };
+        extern "C" fn receive(received: &mut Received, name: CText<'static>, value: CText<'_>, serial: u32) {
+            let (value, _) = Value::until_nul(value.to_c_str().to_bytes_with_nul().iter().copied());
+            *received = (name.to_c_str(), serial, value);
         }
-        let mut received: Received<'static> = (c"", 0, Value::default());
-        // SAFETY: the property is bionic's own; the callback fits the cookie, and both are used only during
-        // the call.
-        unsafe { read(self.0.as_ptr(), receive, (&raw mut received).cast()) };
+        let mut received: Received = (c"", 0, Value::default());
+        read(self, receive, &mut received);
         let (name, serial, value) = received;
         then(name, serial, value)
     }
 
     /// Reads as Android 5 to 7 do, where names have up to 31 bytes.
     fn read_old<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
-        // More than PROP_NAME_MAX and PROP_VALUE_MAX.
         let (mut name, mut value) = ([0u8; 256], [0u8; 256]);
         for _ in 0..ATTEMPTS {
             let before = self.serial();
-            // SAFETY: the property is bionic's own, and both buffers are larger than what bionic writes.
-            unsafe {
-                __system_property_read(self.0.as_ptr(), name.as_mut_ptr().cast(), value.as_mut_ptr().cast())
-            };
+            __system_property_read(self, &mut name, &mut value);
             if self.serial() == before {
                 let (value, _) = Value::until_nul(value.into_iter());
                 return Some(then(CStr::from_bytes_until_nul(&name).unwrap_or_default(), before, value));

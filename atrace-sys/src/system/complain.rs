@@ -2,6 +2,7 @@
 
 use super::signals::{Blocked, Signals, is_pending, take};
 use super::{errno, file};
+use std::time::Duration;
 
 pub(crate) fn complain(line: &str) {
     let mut bytes: Vec<u8> =
@@ -10,7 +11,7 @@ pub(crate) fn complain(line: &str) {
     bytes.truncate(1023);
     bytes.push(b'\n');
     let mut place = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    if !file::poll(std::slice::from_mut(&mut place), 0).is_ok_and(|ready| ready == 1)
+    if !file::poll(std::slice::from_mut(&mut place), Some(Duration::ZERO)).is_ok_and(|ready| ready == 1)
         || place.revents != libc::POLLOUT
     {
         return; // Closed, a pipe or socket nobody reads, or full.

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 
-use super::check;
 pub(crate) use super::file::open;
 use super::file::{open_in, path_of};
+use super::{c, check};
 
 /// Opens a file of a directory, or creates it with mode 0600.
 ///
@@ -29,8 +29,7 @@ pub(crate) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<
 
 /// Removes a file of a directory.
 pub(crate) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
-    // SAFETY: the name is a C string, the descriptor is open.
-    check(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) }).map(drop)
+    check(c::unlinkat(directory.as_raw_fd(), name.into(), 0)).map(drop)
 }
 
 /// Renames a file within a directory unless the new name exists (`EEXIST`).
@@ -57,8 +56,7 @@ fn link_and_unlink(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
 }
 
 fn link(from: (RawFd, &CStr), to: (RawFd, &CStr), flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: open descriptors and C strings.
-    check(unsafe { libc::linkat(from.0, from.1.as_ptr(), to.0, to.1.as_ptr(), flags) }).map(drop)
+    check(c::linkat(from.0, from.1.into(), to.0, to.1.into(), flags)).map(drop)
 }
 
 /// Takes the lock of an open file if it is free; tells whether it was.
@@ -79,8 +77,7 @@ pub(crate) fn unlock(file: &File) {
 }
 
 fn flock(file: &File, operation: libc::c_int) -> io::Result<()> {
-    // SAFETY: the descriptor is open.
-    check(unsafe { libc::flock(file.as_raw_fd(), operation) }).map(drop)
+    check(c::flock(file.as_raw_fd(), operation)).map(drop)
 }
 
 #[cfg(test)]

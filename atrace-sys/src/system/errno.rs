@@ -1,37 +1,44 @@
 //! The calling thread's errno, which a tracer leaves as it was.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+
 #[cfg(target_os = "android")]
 use libc::__errno as errno_location;
 #[cfg(not(target_os = "android"))]
 use libc::__errno_location as errno_location;
 
+#[inline]
+fn with<R>(then: impl FnOnce(&Cell<i32>) -> R) -> R {
+    // SAFETY: the C library's, of the calling thread, which is the only one that reads and writes it. A cell can't be given to
+    // another one.
+    then(unsafe { &*errno_location().cast() })
+}
+
 /// The calling thread's errno.
 pub(crate) fn errno() -> i32 {
-    ErrnoGuard::new().saved
+    with(Cell::get)
 }
 
 /// Sets the calling thread's errno.
 pub(super) fn set_errno(errno: i32) {
-    ErrnoGuard::new().saved = errno;
+    with(|place| place.set(errno));
 }
 
 /// Keeps the calling thread's errno as it is now: puts it back when dropped.
 #[derive(Debug)]
 #[must_use = "errno is put back when this is dropped"]
 pub struct ErrnoGuard {
-    // A raw pointer, so this is neither Send nor Sync: another thread has another errno.
-    location: *mut i32,
     saved: i32,
+    // Neither Send nor Sync: another thread has another errno.
+    _thread: PhantomData<*mut i32>,
 }
 
 impl ErrnoGuard {
     /// Notes the calling thread's errno.
     #[inline]
     pub fn new() -> Self {
-        // SAFETY: no preconditions.
-        let location = unsafe { errno_location() };
-        // SAFETY: valid for the calling thread while it lives.
-        Self { location, saved: unsafe { *location } }
+        Self { saved: errno(), _thread: PhantomData }
     }
 }
 
@@ -44,9 +51,7 @@ impl Default for ErrnoGuard {
 impl Drop for ErrnoGuard {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the location is valid for the calling thread, which is the one that made this (it is not
-        // Send).
-        unsafe { *self.location = self.saved };
+        set_errno(self.saved);
     }
 }
 
@@ -57,11 +62,9 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "no descriptors")]
     fn errno_is_put_back() {
-        // SAFETY: the calling thread's errno.
-        unsafe { *errno_location() = 77 };
+        set_errno(77);
         let guard = ErrnoGuard::new();
-        // SAFETY: no preconditions.
-        unsafe { libc::close(-1) };
+        crate::system::c::close(-1);
         assert_eq!(errno(), libc::EBADF);
         drop(guard);
         assert_eq!(errno(), 77);

@@ -4,8 +4,9 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
+use std::time::Duration;
 
-use super::{Plain, check, zeros};
+use super::{Plain, c, check, futex, zeros};
 
 /// Takes a descriptor over that the system has just made.
 pub(crate) fn owned(made: impl TryInto<RawFd>) -> io::Result<File> {
@@ -95,17 +96,18 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
 }
 
-/// Waits until one of the descriptors is ready, for so many milliseconds at most; returns how many are.
-pub(crate) fn poll(places: &mut [libc::pollfd], milliseconds: libc::c_int) -> io::Result<libc::c_int> {
+/// Waits until one of the descriptors is ready, at most so long (`None`: without end); returns how many are.
+pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<libc::c_int> {
     let count = libc::nfds_t::try_from(places.len()).unwrap_or(0);
-    // SAFETY: so many writable places.
-    check(unsafe { libc::poll(places.as_mut_ptr(), count, milliseconds) })
+    let timeout = timeout.map(futex::timespec);
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: so many writable places, and a time or null.
+    check(unsafe { libc::ppoll(places.as_mut_ptr(), count, timeout, std::ptr::null()) })
 }
 
 /// Closes a descriptor that is this program's and nobody else knows.
 pub(crate) fn close(fd: RawFd) {
-    // SAFETY: a number.
-    unsafe { libc::close(fd) };
+    c::close(fd);
 }
 
 /// `fcntl(2)` of a command that takes a number.
@@ -137,6 +139,5 @@ pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
 
 /// Tells whether a descriptor is a terminal.
 pub(crate) fn is_terminal(fd: RawFd) -> bool {
-    // SAFETY: any descriptor may be asked about.
-    unsafe { libc::isatty(fd) == 1 }
+    c::isatty(fd) == 1
 }

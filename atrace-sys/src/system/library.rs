@@ -1,12 +1,29 @@
 //! Shared libraries that are there or not, opened at run time and never closed: what their initialisers began goes on.
 
-use std::ffi::{CStr, CString, OsStr, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
-use super::{Plain, zeros};
+use crate::c_text::CText;
+
+unsafe extern "C" {
+    // SAFETY: the signatures are those of dlfcn.h; a symbol's address may be asked of any open library.
+    fn dladdr(address: *const c_void, found: &mut Found) -> c_int;
+    fn dlerror<'a>() -> Option<CText<'a>>;
+    safe fn dlsym(library: Library, name: CText<'_>) -> Option<NonNull<c_void>>;
+}
+
+/// `Dl_info`: which file an address is of, and where it begins; the symbol below the address, and where that begins.
+#[repr(C)]
+struct Found {
+    file: Option<CText<'static>>,
+    start: *const c_void,
+    symbol: Option<CText<'static>>,
+    address: *const c_void,
+}
 
 /// An open library.
+#[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Library(*mut c_void);
 
@@ -25,8 +42,8 @@ impl Library {
         if !library.is_null() {
             return Ok(Self(library));
         }
-        // SAFETY: no preconditions; null, or a C string that is this thread's until its next call of the dynamic linker.
-        let reason = unsafe { text(libc::dlerror()) }.map(CStr::to_string_lossy);
+        // SAFETY: a C string that is this thread's until its next call of the dynamic linker, and is not used then.
+        let reason = unsafe { dlerror() }.map(|reason| reason.to_c_str().to_string_lossy());
         let reason = reason.as_deref().unwrap_or("the dynamic linker does not say why");
         Err(fault(reason.strip_prefix("dlopen failed: ").unwrap_or(reason)))
     }
@@ -47,35 +64,17 @@ impl Library {
     /// Returns the address of a symbol, if the library has it.
     #[inline(never)]
     pub(crate) fn address(self, name: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: an open library and a C string.
-        NonNull::new(unsafe { libc::dlsym(self.0, name.as_ptr()) })
+        dlsym(self, name.into())
     }
 }
 
 // SAFETY: a handle of the dynamic linker's, which any thread may use.
 unsafe impl Sync for Library {}
 
-// SAFETY: zeros are null pointers.
-unsafe impl Plain for libc::Dl_info {}
-
 /// The path of the library that a function is in; empty where the dynamic linker does not tell.
 pub(crate) fn library_of(function: *const c_void) -> &'static CStr {
-    let mut found: libc::Dl_info = zeros();
-    // SAFETY: any address may be asked for, and `found` is writable. The text is the dynamic linker's, valid while the
-    // library is loaded: always.
-    unsafe {
-        libc::dladdr(function, &mut found);
-        text(found.dli_fname)
-    }
-    .unwrap_or_default()
-}
-
-/// A text of C's, unless it is null.
-///
-/// # Safety
-///
-/// Null, or a C string that lives as long as is said.
-unsafe fn text<'a>(text: *const std::ffi::c_char) -> Option<&'a CStr> {
-    // SAFETY: as promised.
-    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+    let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
+    // SAFETY: any address may be asked for. The text is the dynamic linker's, valid while the library is loaded: always.
+    unsafe { dladdr(function, &mut found) };
+    found.file.map(CText::to_c_str).unwrap_or_default()
 }

@@ -4,13 +4,14 @@
 //! held, and can start no thread any more. So there is a lock around it that `fork` waits for, and our threads are
 //! not detached: who starts the next one joins those that are gone.
 
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::{c, is_thread};
+
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 /// The threads that are at their end, and their numbers. Locked only while the other lock is held, so never at a fork.
-static LEAVING: Mutex<Vec<(libc::pthread_t, libc::pid_t)>> = Mutex::new(Vec::new());
+static LEAVING: Mutex<Vec<(libc::pthread_t, u32)>> = Mutex::new(Vec::new());
 
 extern "C" fn hold() {
     while IS_HELD.swap(true, Ordering::Acquire) {
@@ -28,43 +29,34 @@ extern "C" fn forget() {
     release();
 }
 
-/// Calls `pthread_create`; the thread is not detached, and calls [`leave`] last. All signals must be blocked: a handler
-/// could fork.
-///
-/// # Safety
-/// As for `pthread_create`.
-pub(super) unsafe fn create(
-    thread: *mut libc::pthread_t,
-    attributes: *mut libc::pthread_attr_t,
-    run: extern "C" fn(*mut c_void) -> *mut c_void,
-    start: *mut c_void,
-) -> libc::c_int {
+/// How `pthread_create` is to make a thread.
+pub(super) const JOINABLE: libc::c_int = libc::PTHREAD_CREATE_JOINABLE;
+
+/// Has `start` call `pthread_create`; the thread calls [`leave`] last. All signals must be blocked: a handler could fork.
+pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: functions that are there as long as the process; without memory for them it is as if there were none.
-        unsafe { libc::pthread_atfork(Some(hold), Some(release), Some(forget)) };
+        // Without memory for them it is as if there were none.
+        c::pthread_atfork(Some(hold), Some(release), Some(forget));
     }
     hold();
     LEAVING.lock().unwrap_or_else(PoisonError::into_inner).retain(|&(thread, number)| {
-        // SAFETY: numbers; no signal is sent.
-        let is_there = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) } == 0;
+        let is_there = is_thread(number);
         if !is_there {
             // SAFETY: a thread of ours that was not joined, and is gone.
             unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
         }
         is_there
     });
-    // SAFETY: the caller's.
-    let code = unsafe { libc::pthread_create(thread, attributes, run, start) };
+    let code = start();
     release();
     code
 }
 
-/// The calling thread, which [`create`] made, is about to end.
+/// The calling thread, which was made while [`starting`], is about to end.
 pub(super) fn leave() {
     hold();
-    // SAFETY: take nothing, and return numbers.
-    let this = unsafe { (libc::pthread_self(), libc::gettid()) };
+    let this = (c::pthread_self(), c::gettid().cast_unsigned());
     LEAVING.lock().unwrap_or_else(PoisonError::into_inner).push(this);
     release();
 }

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr::{self, NonNull};
@@ -41,12 +43,12 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Maps memory that is nobody else's.
     pub(crate) fn own(size: usize) -> io::Result<Self> {
-        Ok(Self { base: map(size, WRITABLE, OWN, -1)?, size })
+        Ok(Self { base: map(None, size, WRITABLE, OWN, -1)?, size })
     }
 
     /// Maps the start of a file, which must be long enough.
     pub(crate) fn of_file(file: RawFd, size: usize) -> io::Result<Self> {
-        Ok(Self { base: map(size, WRITABLE, libc::MAP_SHARED, file)?, size })
+        Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }
 
     /// Lays the start of a file over the first bytes, or memory that is nobody else's over all. Async-signal-safe.
@@ -55,10 +57,7 @@ impl Region {
             Some((fd, size)) => (fd, size.min(self.size), libc::MAP_SHARED),
             None => (-1, self.size, OWN),
         };
-        let place = self.base.as_ptr().cast();
-        // SAFETY: within the mapping, whose users have been told that it may change at any time.
-        let over = unsafe { libc::mmap(place, size, WRITABLE, flags | libc::MAP_FIXED, fd, 0) };
-        if over == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+        map(Some(self), size, WRITABLE, flags, fd).map(drop)
     }
 
     /// How many bytes there are.
@@ -83,28 +82,34 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped by `own` or `of_file`, and what it lends borrows this.
+        // SAFETY: mapped when this was made, and what it lends borrows this.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.size) };
     }
 }
 
-/// Maps memory where the kernel likes.
-fn map(size: usize, protection: libc::c_int, flags: libc::c_int, fd: RawFd) -> io::Result<NonNull<u8>> {
-    // SAFETY: the kernel chooses an address that nobody uses.
-    let place = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, fd, 0) };
-    match NonNull::new(place.cast()) {
-        Some(mapped) if place != libc::MAP_FAILED => Ok(mapped),
+/// Maps memory where the kernel likes, or over the first bytes of a region.
+fn map(
+    over: Option<&Region>,
+    size: usize,
+    protection: libc::c_int,
+    flags: libc::c_int,
+    fd: RawFd,
+) -> io::Result<NonNull<u8>> {
+    let (place, size, flags) = match over {
+        Some(region) => (region.at(0), size.min(region.size), flags | libc::MAP_FIXED),
+        None => (ptr::null_mut(), size, flags),
+    };
+    // SAFETY: the kernel chooses an address that nobody uses; or it is within a region, whose users have been told that it may
+    // change at any time.
+    let mapped = unsafe { libc::mmap(place.cast(), size, protection, flags, fd, 0) };
+    match NonNull::new(mapped.cast()) {
+        Some(base) if mapped != libc::MAP_FAILED => Ok(base),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
 /// A `T` in a mapping of its own, which is taken back when this is dropped.
-pub(crate) struct Mapped<T>(NonNull<T>);
-
-// SAFETY: the mapping belongs to the process, not to a thread.
-unsafe impl<T: Send> Send for Mapped<T> {}
-// SAFETY: as above; only shared references are given out.
-unsafe impl<T: Sync> Sync for Mapped<T> {}
+pub(crate) struct Mapped<T>(Region, PhantomData<T>);
 
 impl<T> Mapped<T> {
     /// Maps zeros, for `fill` to change before anybody else sees them; gives the mapping back where it says no.
@@ -117,9 +122,9 @@ impl<T> Mapped<T> {
         if cfg!(miri) {
             return None;
         }
-        let mut new = Self::map(WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
+        let new = Self::map(WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
         // SAFETY: the mapping holds a T of zeros, which this alone refers to.
-        fill(unsafe { new.0.as_mut() }).then_some(new)
+        fill(unsafe { new.0.base.cast().as_mut() }).then_some(new)
     }
 
     /// Maps zeros, of which there is what is touched; they read as zeros in every forked child, where the kernel knows how.
@@ -128,7 +133,7 @@ impl<T> Mapped<T> {
         T: super::Plain,
     {
         let new = Self::map(WRITABLE, OWN, -1)?;
-        wipe_on_fork(new.0);
+        wipe_on_fork(&new.0);
         Ok(new)
     }
 
@@ -141,10 +146,9 @@ impl<T> Mapped<T> {
     where
         T: super::Plain,
     {
-        let place = NonNull::from(place);
-        // SAFETY: the range is such a mapping.
-        unsafe { libc::mmap(place.as_ptr().cast(), size_of::<T>(), WRITABLE, OWN | libc::MAP_FIXED, -1, 0) };
-        wipe_on_fork(place);
+        let region = ManuallyDrop::new(Self::region(NonNull::from(place)));
+        let _ = region.lay(None);
+        wipe_on_fork(&region);
     }
 
     /// Maps the start of a file, which must be long enough. To store to what was not mapped `writable` would end the
@@ -158,7 +162,13 @@ impl<T> Mapped<T> {
     }
 
     fn map(protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> io::Result<Self> {
-        Ok(Self(map(size_of::<T>(), protection, flags, fd)?.cast()))
+        let base = map(None, size_of::<T>(), protection, flags, fd)?;
+        Ok(Self(Self::region(base.cast()), PhantomData))
+    }
+
+    /// The region that `place` is all of.
+    fn region(place: NonNull<T>) -> Region {
+        Region { base: place.cast(), size: size_of::<T>() }
     }
 }
 
@@ -168,36 +178,29 @@ impl<T> Deref for Mapped<T> {
     fn deref(&self) -> &T {
         // SAFETY: the mapping has the size of a T, the alignment of a page, and lives as long as `self`; what it holds is
         // a T, by `Plain` or `Shared`.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl<T> Drop for Mapped<T> {
-    fn drop(&mut self) {
-        // SAFETY: the range is the mapping made in `map`; references to it are bound to `self`.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<T>()) };
+        unsafe { self.0.base.cast().as_ref() }
     }
 }
 
 impl<T> Leak<T> for Mapped<T> {
     fn into_raw(self) -> NonNull<T> {
-        std::mem::ManuallyDrop::new(self).0
+        ManuallyDrop::new(self).0.base.cast()
     }
 
     unsafe fn from_raw(raw: NonNull<T>) -> Self {
-        Self(raw)
+        Self(Self::region(raw), PhantomData)
     }
 }
 
 /// Maps zeros that read as zeros in every forked child, if the kernel knows how.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
-    Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(page.0))
+    Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(&page.0))
 }
 
 /// Has a mapping of zeros read as zeros in every forked child; false where the kernel does not know how.
-fn wipe_on_fork<T>(place: NonNull<T>) -> bool {
+fn wipe_on_fork(region: &Region) -> bool {
     // SAFETY: in this process nothing changes.
-    unsafe { libc::madvise(place.as_ptr().cast(), size_of::<T>(), libc::MADV_WIPEONFORK) == 0 }
+    unsafe { libc::madvise(region.at(0).cast(), region.size, libc::MADV_WIPEONFORK) == 0 }
 }
 
 pub(crate) fn page_size() -> usize {

@@ -4,7 +4,11 @@
 //! - No function allocates, but those that say so, as signal handlers and forked children come here.
 //! - On systems without tracing, `elsewhere.rs` takes the place of this module.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
 pub(crate) mod argv0;
+pub(crate) mod c;
 mod complain;
 #[cfg(target_os = "linux")]
 pub(crate) mod directory;
@@ -42,6 +46,11 @@ pub(crate) unsafe trait Plain {}
 pub(crate) fn zeros<T: Plain>() -> T {
     // SAFETY: the trait promises it.
     unsafe { std::mem::zeroed() }
+}
+
+/// The system's texts are any bytes.
+pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
+    OsStr::from_bytes(bytes)
 }
 
 /// The result of a call that returns -1 and sets errno when it fails.

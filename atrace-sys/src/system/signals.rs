@@ -1,6 +1,6 @@
 //! Signals of the calling thread.
 
-use super::{Plain, zeros};
+use super::{Plain, c, zeros};
 
 /// A set of signals.
 pub(crate) struct Signals(libc::sigset_t);
@@ -11,12 +11,9 @@ unsafe impl Plain for libc::sigset_t {}
 impl Signals {
     pub(crate) fn of(signals: impl IntoIterator<Item = libc::c_int>) -> Self {
         let mut set = zeros();
-        // SAFETY: writable, and initialised by the first call.
-        unsafe {
-            libc::sigemptyset(&mut set);
-            for signal in signals {
-                libc::sigaddset(&mut set, signal);
-            }
+        c::sigemptyset(&mut set);
+        for signal in signals {
+            c::sigaddset(&mut set, signal);
         }
         Self(set)
     }
@@ -30,8 +27,7 @@ impl Signals {
 /// Tells whether a signal waits for the calling thread.
 pub(crate) fn is_pending(signal: libc::c_int) -> bool {
     let mut set = zeros();
-    // SAFETY: writable, and initialised by the first call.
-    unsafe { libc::sigpending(&mut set) == 0 && libc::sigismember(&set, signal) == 1 }
+    c::sigpending(&mut set) == 0 && c::sigismember(&set, signal) == 1
 }
 
 // SAFETY: zeros are the default action, and a stack that is none.
@@ -51,19 +47,16 @@ pub(crate) fn seem_to_be_handled() -> bool {
     let blocked = mask(libc::SIG_BLOCK, &Signals::of([])).0;
     (1..=64).any(|signal| {
         let mut action: libc::sigaction = zeros();
-        // SAFETY: the set is initialised, the action writable.
-        unsafe {
-            libc::sigismember(&blocked, signal) == 1
-                && libc::sigaction(signal, std::ptr::null(), &mut action) == 0
-                && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
-        }
+        c::sigismember(&blocked, signal) == 1
+            // SAFETY: the one is none, the other writable.
+            && unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) == 0 }
+            && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
     })
 }
 
 fn mask(how: libc::c_int, signals: &Signals) -> Signals {
     let mut before = zeros();
-    // SAFETY: the one is initialised, the other writable.
-    unsafe { libc::pthread_sigmask(how, &signals.0, &mut before) };
+    c::pthread_sigmask(how, &signals.0, &mut before);
     Signals(before)
 }
 

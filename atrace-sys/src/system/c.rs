@@ -1,0 +1,79 @@
+//! C's functions that are safe with whatever these types let through: they answer wrong numbers by an error.
+//!
+//! The crate `libc` declares the same ones with raw pointers. Those that have a type of two widths (`off_t`, `time_t`) are called as it
+//! declares them: they are several functions of one name.
+
+use std::ffi::{c_int, c_long, c_ulong, c_ulonglong, c_void};
+use std::io;
+
+use crate::c_text::CText;
+
+unsafe extern "C" {
+    // SAFETY: the signatures are those of the C libraries' headers, where a reference is a pointer that is not kept.
+    // Call.
+    pub(crate) safe fn _exit(status: c_int) -> !;
+    pub(crate) safe fn close(fd: c_int) -> c_int;
+    #[cfg(target_os = "linux")]
+    pub(crate) safe fn flock(fd: c_int, operation: c_int) -> c_int;
+    pub(crate) safe fn getauxval(kind: c_ulong) -> c_ulong;
+    pub(crate) safe fn getegid() -> libc::gid_t;
+    pub(crate) safe fn geteuid() -> libc::uid_t;
+    pub(crate) safe fn gettid() -> libc::pid_t;
+    pub(crate) safe fn isatty(fd: c_int) -> c_int;
+    pub(crate) safe fn kill(process: libc::pid_t, signal: c_int) -> c_int;
+    pub(crate) safe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    pub(crate) safe fn waitpid(process: libc::pid_t, status: &mut c_int, options: c_int) -> libc::pid_t;
+    // Threads.
+    pub(crate) safe fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+    pub(crate) safe fn pthread_key_create(
+        key: &mut libc::pthread_key_t,
+        at_end: Option<extern "C" fn(*mut c_void)>,
+    ) -> c_int;
+    #[cfg(target_os = "android")]
+    pub(crate) safe fn pthread_self() -> libc::pthread_t;
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub(crate) safe fn pthread_setcancelstate(state: c_int, old: &mut c_int) -> c_int;
+    // Signals.
+    pub(crate) safe fn pthread_sigmask(how: c_int, new: &libc::sigset_t, old: &mut libc::sigset_t) -> c_int;
+    pub(crate) safe fn sigaddset(set: &mut libc::sigset_t, signal: c_int) -> c_int;
+    pub(crate) safe fn sigemptyset(set: &mut libc::sigset_t) -> c_int;
+    pub(crate) safe fn sigismember(set: &libc::sigset_t, signal: c_int) -> c_int;
+    pub(crate) safe fn sigpending(set: &mut libc::sigset_t) -> c_int;
+    // Texts: `end` is set to a place in the text.
+    pub(crate) safe fn fnmatch(pattern: CText<'_>, text: CText<'_>, flags: c_int) -> c_int;
+    pub(crate) safe fn strtoimax<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> i64;
+    pub(crate) safe fn strtoull<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> c_ulonglong;
+    // Names.
+    #[cfg(target_os = "linux")]
+    pub(crate) safe fn linkat(from: c_int, old: CText<'_>, to: c_int, new: CText<'_>, flags: c_int) -> c_int;
+    #[cfg(target_os = "linux")]
+    pub(crate) safe fn unlinkat(directory: c_int, name: CText<'_>, flags: c_int) -> c_int;
+}
+
+/// System calls that write to no memory of the process.
+#[derive(Clone, Copy)]
+pub(crate) struct Call(c_long);
+
+impl Call {
+    /// In every architecture since its introduction; libc does not name it for all Android targets.
+    pub(crate) const CLOSE_RANGE: Self = Self(436);
+    #[cfg(all(target_os = "android", not(miri)))]
+    pub(crate) const GETPID: Self = Self(libc::SYS_getpid);
+    pub(crate) const MEMBARRIER: Self = Self(libc::SYS_membarrier);
+    pub(crate) const PIDFD_OPEN: Self = Self(libc::SYS_pidfd_open);
+    /// Its third number is the place of what else there is to say, or 0.
+    pub(crate) const PIDFD_SEND_SIGNAL: Self = Self(libc::SYS_pidfd_send_signal);
+    pub(crate) const TGKILL: Self = Self(libc::SYS_tgkill);
+
+    /// Calls it; further numbers are 0.
+    pub(crate) fn call(self, numbers: [isize; 3]) -> io::Result<c_long> {
+        let [first, second, third] = numbers;
+        // SAFETY: see the type.
+        let result = unsafe { libc::syscall(self.0, first, second, third, 0_isize) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    }
+}
