@@ -8,7 +8,7 @@
 use std::fmt::{self, Write as _};
 use std::mem::MaybeUninit;
 
-use crate::message::{NameWriter, SHORT, put_piece};
+use crate::message::{NameWriter, SHORT, as_uninit, put_piece};
 use crate::panics::{PANICKED, is_caught};
 
 /// An argument of an event: its name and a value, or a flow.
@@ -154,9 +154,7 @@ impl Encoder {
     /// Appends bytes that there is room for.
     fn put_all(&mut self, bytes: &[u8]) {
         if let Some(place) = self.next(bytes.len()) {
-            // SAFETY: initialised bytes are bytes that may be uninitialised; they are only read.
-            let bytes = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) };
-            place.copy_from_slice(bytes);
+            place.copy_from_slice(as_uninit(bytes));
             self.len += bytes.len();
         }
     }

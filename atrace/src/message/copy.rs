@@ -83,13 +83,18 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last: [u8; N]) {
     if let Some(to) = to.first_chunk_mut::<N>() {
-        // SAFETY: it has N bytes, and those of `MaybeUninit` may be any.
-        unsafe { std::ptr::from_mut(to).cast::<[u8; N]>().write(first) };
+        to.copy_from_slice(as_uninit(&first));
     }
     if let Some(to) = to.last_chunk_mut::<N>() {
-        // SAFETY: as above.
-        unsafe { std::ptr::from_mut(to).cast::<[u8; N]>().write(last) };
+        to.copy_from_slice(as_uninit(&last));
     }
+}
+
+/// Bytes as what may be copied to where none are yet.
+#[inline(always)]
+pub(crate) fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
+    // SAFETY: bytes are as good as bytes that may be uninitialised, and can't be written through this.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
 /// Which of 16 bytes are suspect.

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 use crate::panics::{PANICKED, is_caught};
 
-use super::copy::{SHORT, copy_short};
+use super::copy::{SHORT, as_uninit, copy_short};
 use super::{MESSAGE_MAX, Message, NOWHERE, NameWriter, Stays, cut};
 
 impl NameWriter<'_> {
@@ -141,11 +141,6 @@ impl __Text {
     pub fn write(&mut self, write: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         self.0.plain(write)
     }
-}
-
-fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
-    // SAFETY: bytes are as good as bytes that may be uninitialised, and can't be written through this.
-    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
 /// Copies the piece to where there is room for it.
