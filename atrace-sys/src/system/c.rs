@@ -48,6 +48,7 @@ unsafe extern "C" {
     pub(crate) safe fn strtoimax<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> i64;
     pub(crate) safe fn strtoull<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> c_ulonglong;
     // Names.
+    pub(crate) safe fn access(name: CText<'_>, mode: c_int) -> c_int;
     #[cfg(target_os = "linux")]
     pub(crate) safe fn linkat(from: c_int, old: CText<'_>, to: c_int, new: CText<'_>, flags: c_int) -> c_int;
     #[cfg(target_os = "linux")]

@@ -1,44 +1,39 @@
 //! The calling thread's errno, which a tracer leaves as it was.
 
 use std::cell::Cell;
-use std::marker::PhantomData;
 
-#[cfg(target_os = "android")]
-use libc::__errno as errno_location;
-#[cfg(not(target_os = "android"))]
-use libc::__errno_location as errno_location;
-
-#[inline]
-fn with<R>(then: impl FnOnce(&Cell<i32>) -> R) -> R {
-    // SAFETY: the C library's, of the calling thread, which is the only one that reads and writes it. A cell can't be given to
-    // another one.
-    then(unsafe { &*errno_location().cast() })
+unsafe extern "C" {
+    // SAFETY: the signature is that of the C library. A cell can't be given to another thread, and to this one it belongs for as long
+    // as it runs.
+    #[cfg_attr(target_os = "android", link_name = "__errno")]
+    safe fn __errno_location() -> &'static Cell<i32>;
 }
 
 /// The calling thread's errno.
 pub(crate) fn errno() -> i32 {
-    with(Cell::get)
+    __errno_location().get()
 }
 
 /// Sets the calling thread's errno.
 pub(super) fn set_errno(errno: i32) {
-    with(|place| place.set(errno));
+    __errno_location().set(errno);
 }
 
 /// Keeps the calling thread's errno as it is now: puts it back when dropped.
 #[derive(Debug)]
 #[must_use = "errno is put back when this is dropped"]
 pub struct ErrnoGuard {
+    // A cell, so this is neither Send nor Sync: another thread has another errno.
+    place: &'static Cell<i32>,
     saved: i32,
-    // Neither Send nor Sync: another thread has another errno.
-    _thread: PhantomData<*mut i32>,
 }
 
 impl ErrnoGuard {
     /// Notes the calling thread's errno.
     #[inline]
     pub fn new() -> Self {
-        Self { saved: errno(), _thread: PhantomData }
+        let place = __errno_location();
+        Self { place, saved: place.get() }
     }
 }
 
@@ -51,7 +46,7 @@ impl Default for ErrnoGuard {
 impl Drop for ErrnoGuard {
     #[inline]
     fn drop(&mut self) {
-        set_errno(self.saved);
+        self.place.set(self.saved);
     }
 }
 

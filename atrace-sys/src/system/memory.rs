@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -88,6 +87,7 @@ impl Drop for Region {
 }
 
 /// Maps memory where the kernel likes, or over the first bytes of a region.
+#[inline(never)]
 fn map(
     over: Option<&Region>,
     size: usize,
@@ -109,7 +109,12 @@ fn map(
 }
 
 /// A `T` in a mapping of its own, which is taken back when this is dropped.
-pub(crate) struct Mapped<T>(Region, PhantomData<T>);
+pub(crate) struct Mapped<T>(NonNull<T>);
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl<T: Send> Send for Mapped<T> {}
+// SAFETY: as above; only shared references are given out.
+unsafe impl<T: Sync> Sync for Mapped<T> {}
 
 impl<T> Mapped<T> {
     /// Maps zeros, for `fill` to change before anybody else sees them; gives the mapping back where it says no.
@@ -122,9 +127,9 @@ impl<T> Mapped<T> {
         if cfg!(miri) {
             return None;
         }
-        let new = Self::map(WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
+        let mut new = Self::map(WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
         // SAFETY: the mapping holds a T of zeros, which this alone refers to.
-        fill(unsafe { new.0.base.cast().as_mut() }).then_some(new)
+        fill(unsafe { new.0.as_mut() }).then_some(new)
     }
 
     /// Maps zeros, of which there is what is touched; they read as zeros in every forked child, where the kernel knows how.
@@ -133,7 +138,7 @@ impl<T> Mapped<T> {
         T: super::Plain,
     {
         let new = Self::map(WRITABLE, OWN, -1)?;
-        wipe_on_fork(&new.0);
+        wipe_on_fork(new.0);
         Ok(new)
     }
 
@@ -146,9 +151,9 @@ impl<T> Mapped<T> {
     where
         T: super::Plain,
     {
-        let region = ManuallyDrop::new(Self::region(NonNull::from(place)));
-        let _ = region.lay(None);
-        wipe_on_fork(&region);
+        let place = NonNull::from(place);
+        let _ = region_of(place).lay(None);
+        wipe_on_fork(place);
     }
 
     /// Maps the start of a file, which must be long enough. To store to what was not mapped `writable` would end the
@@ -162,14 +167,13 @@ impl<T> Mapped<T> {
     }
 
     fn map(protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> io::Result<Self> {
-        let base = map(None, size_of::<T>(), protection, flags, fd)?;
-        Ok(Self(Self::region(base.cast()), PhantomData))
+        Ok(Self(map(None, size_of::<T>(), protection, flags, fd)?.cast()))
     }
+}
 
-    /// The region that `place` is all of.
-    fn region(place: NonNull<T>) -> Region {
-        Region { base: place.cast(), size: size_of::<T>() }
-    }
+/// The region that this is all of, which somebody else drops.
+fn region_of<T>(place: NonNull<T>) -> ManuallyDrop<Region> {
+    ManuallyDrop::new(Region { base: place.cast(), size: size_of::<T>() })
 }
 
 impl<T> Deref for Mapped<T> {
@@ -178,29 +182,35 @@ impl<T> Deref for Mapped<T> {
     fn deref(&self) -> &T {
         // SAFETY: the mapping has the size of a T, the alignment of a page, and lives as long as `self`; what it holds is
         // a T, by `Plain` or `Shared`.
-        unsafe { self.0.base.cast().as_ref() }
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Drop for Mapped<T> {
+    fn drop(&mut self) {
+        drop(ManuallyDrop::into_inner(region_of(self.0)));
     }
 }
 
 impl<T> Leak<T> for Mapped<T> {
     fn into_raw(self) -> NonNull<T> {
-        ManuallyDrop::new(self).0.base.cast()
+        ManuallyDrop::new(self).0
     }
 
     unsafe fn from_raw(raw: NonNull<T>) -> Self {
-        Self(Self::region(raw), PhantomData)
+        Self(raw)
     }
 }
 
 /// Maps zeros that read as zeros in every forked child, if the kernel knows how.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
-    Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(&page.0))
+    Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(page.0))
 }
 
 /// Has a mapping of zeros read as zeros in every forked child; false where the kernel does not know how.
-fn wipe_on_fork(region: &Region) -> bool {
+fn wipe_on_fork<T>(place: NonNull<T>) -> bool {
     // SAFETY: in this process nothing changes.
-    unsafe { libc::madvise(region.at(0).cast(), region.size, libc::MADV_WIPEONFORK) == 0 }
+    unsafe { libc::madvise(place.as_ptr().cast(), size_of::<T>(), libc::MADV_WIPEONFORK) == 0 }
 }
 
 pub(crate) fn page_size() -> usize {

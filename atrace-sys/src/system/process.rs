@@ -44,24 +44,27 @@ pub(crate) type Resource = libc::c_int;
 /// A limit that is none.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// Sets a limit of this process, if a new one is given; returns what it was. A soft and a hard one, of 64 bits everywhere.
-fn limit(of: Resource, new: Option<[u64; 2]>) -> io::Result<[u64; 2]> {
+/// Sets a limit of this process, if a new one is given; tells how that went, and what it was: a soft and a hard one, of 64 bits
+/// everywhere.
+#[inline(never)]
+fn limit(of: Resource, new: Option<&[u64; 2]>) -> (libc::c_int, [u64; 2]) {
     let mut old = [NO_LIMIT; 2];
-    let new = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the kernel reads two numbers or null, and writes two.
     let result = unsafe { libc::syscall(libc::SYS_prlimit64, 0, of, new, old.as_mut_ptr()) };
-    check(result as libc::c_int).map(|_| old)
+    (result as libc::c_int, old)
 }
 
 /// The soft limit of this process; `None` where there is none.
 pub(crate) fn soft_limit(of: Resource) -> Option<u64> {
-    limit(of, None).ok().map(|[soft, _]| soft).filter(|&soft| soft != NO_LIMIT)
+    let (_, [soft, _]) = limit(of, None);
+    (soft != NO_LIMIT).then_some(soft)
 }
 
 /// Lowers a limit of this process to `most`, for good.
 pub(crate) fn lower_limit(of: Resource, most: u64) -> io::Result<()> {
     let most = most.min(soft_limit(of).unwrap_or(NO_LIMIT));
-    limit(of, Some([most; 2])).map(drop)
+    check(limit(of, Some(&[most; 2])).0).map(drop)
 }
 
 /// A descriptor of a child, whose number may be another's once it was waited for.

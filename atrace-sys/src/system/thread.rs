@@ -42,7 +42,8 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
         std::ptr::null_mut()
     }
     let mut text = [0; 16];
-    text.iter_mut().take(15).zip(name.bytes()).for_each(|(to, byte)| *to = byte);
+    let length = name.len().min(15);
+    text[..length].copy_from_slice(&name.as_bytes()[..length]);
     let start = Box::into_raw(Box::new(Start(text, body)));
     let mut attributes: libc::pthread_attr_t = zeros();
     let mut thread = std::mem::MaybeUninit::<libc::pthread_t>::zeroed();
