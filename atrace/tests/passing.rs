@@ -9,14 +9,12 @@ mod cases {
 
     use atrace::*;
 
-    use crate::common::{Place, case, control, descriptors, until};
+    use crate::common::{Place, case, control, descriptors, limit, until};
 
     const TAG: AtraceTag = AtraceTag::App;
 
     fn limit_to(number: libc::rlim_t) {
-        let limit = libc::rlimit { rlim_cur: number, rlim_max: 4096 };
-        // SAFETY: a live rlimit.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        limit(libc::RLIMIT_NOFILE, number, 4096).unwrap();
     }
 
     fn all_descriptors() -> Vec<File> {

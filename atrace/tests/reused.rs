@@ -8,12 +8,11 @@ mod cases {
     use std::io::{Read as _, Seek as _, Write as _};
     use std::os::fd::{AsRawFd as _, RawFd};
     use std::os::unix::net::UnixStream;
-    use std::os::unix::process::CommandExt as _;
     use std::path::PathBuf;
 
     use atrace::*;
 
-    use crate::common::{self, Place, case, control, descriptor_of, descriptors};
+    use crate::common::{self, Place, case, control, descriptor_of, descriptors, limit, limited};
 
     const TAG: AtraceTag = AtraceTag::App;
     /// How many events of a thread may go astray, as the crate's documentation says.
@@ -101,15 +100,7 @@ mod cases {
         });
         let place = Place::file().on();
         let mut command = place.command(&name);
-        // SAFETY: setrlimit may be called between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
-                libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-                Ok(())
-            });
-        }
-        common::run(&mut command);
+        common::run(limited(&mut command, libc::RLIMIT_NOFILE, 64, 64));
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
@@ -128,9 +119,7 @@ mod cases {
                 assert_eq!(state.unwrap().file_name().to_str(), Some(&*(expected - 1).to_string()));
             }
             // Also with a limit that was lowered since.
-            let limit = libc::rlimit { rlim_cur: 32, rlim_max: 8192 };
-            // SAFETY: a live rlimit.
-            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+            limit(libc::RLIMIT_NOFILE, 32, 8192).unwrap();
             atrace_instant(TAG, "second");
             close_all();
             atrace_instant(TAG, "third");
@@ -139,16 +128,7 @@ mod cases {
         for (limit, expected) in [(64, 63), (1024, 1023), (4096, 4095), (8192, 4095)] {
             let place = Place::file().on();
             let mut command = place.command(&name);
-            // SAFETY: setrlimit may be called between fork and exec.
-            unsafe {
-                command.pre_exec(move || {
-                    let limit = libc::rlimit { rlim_cur: limit, rlim_max: 8192 };
-                    match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
-                        0 => Ok(()),
-                        _ => Err(std::io::Error::last_os_error()),
-                    }
-                });
-            }
+            limited(&mut command, libc::RLIMIT_NOFILE, limit, 8192);
             let ran = common::run(command.env("EXPECTED", expected.to_string()));
             assert_eq!(ran.stderr, "");
             assert_eq!(events(place.text().as_bytes()), 3);
@@ -337,11 +317,7 @@ mod cases {
     #[test]
     fn a_size_limit_that_comes_later_ends_events_not_the_program() {
         let name = case!({
-            let limit_to = |size: libc::rlim_t| {
-                let limit = libc::rlimit { rlim_cur: size, rlim_max: libc::RLIM_INFINITY };
-                // SAFETY: a live rlimit.
-                assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
-            };
+            let limit_to = |size| limit(libc::RLIMIT_FSIZE, size, libc::RLIM_INFINITY).unwrap();
             atrace_instant(TAG, "first");
             // Room for what the bound lets through.
             limit_to((BOUND * 1024) as libc::rlim_t);

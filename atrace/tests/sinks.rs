@@ -15,7 +15,8 @@ mod cases {
     use atrace::*;
 
     use crate::common::{
-        self, Place, case, control, descriptor_of, descriptors, errno, identity, is_root, set_errno, terminal,
+        self, Place, case, control, descriptor_of, descriptors, errno, identity, is_root, limited, set_errno,
+        terminal,
     };
 
     const TAG: AtraceTag = AtraceTag::App;
@@ -121,17 +122,7 @@ mod cases {
         let name = case!({ is_off() });
         let place = Place::file().on();
         let mut command = place.command(&name);
-        // SAFETY: setrlimit may be called between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
-                match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
-                }
-            });
-        }
-        let ran = common::run(&mut command);
+        let ran = common::run(limited(&mut command, libc::RLIMIT_FSIZE, 1 << 20, 1 << 20));
         assert!(ran.stderr.contains("file size limit"), "{}", ran.stderr);
     }
 
@@ -147,17 +138,7 @@ mod cases {
         let Some(place) = Place::kernel(&name) else { return };
         let place = place.on();
         let mut command = place.command(&name);
-        // SAFETY: setrlimit may be called between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-                match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
-                }
-            });
-        }
-        common::run(&mut command);
+        common::run(limited(&mut command, libc::RLIMIT_FSIZE, 0, 0));
         assert_eq!(place.messages().len(), 300);
     }
 
@@ -648,15 +629,7 @@ mod cases {
         });
         let place = Place::file().on();
         let mut command = place.command(&name);
-        // SAFETY: setrlimit may be called between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
-                libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-                Ok(())
-            });
-        }
-        let pid = common::run(&mut command).pid;
+        let pid = common::run(limited(&mut command, libc::RLIMIT_NOFILE, 64, 64)).pid;
         assert_eq!(place.text(), format!("I|{pid}|lowI|{pid}|none leftI|{pid}|end"));
     }
 

@@ -21,6 +21,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Weak};
@@ -319,6 +320,27 @@ pub fn set_errno(value: i32) {
 pub fn errno() -> i32 {
     // SAFETY: the calling thread's own errno.
     unsafe { *errno_location() }
+}
+
+#[cfg(target_env = "gnu")]
+pub type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+pub type Resource = libc::c_int;
+
+/// Limits this process, softly and hard.
+pub fn limit(of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> std::io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: a live rlimit.
+    match unsafe { libc::setrlimit(of, &limit) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Has a program begin with such a limit.
+pub fn limited(command: &mut Command, of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> &mut Command {
+    // SAFETY: setrlimit may be called between fork and exec.
+    unsafe { command.pre_exec(move || limit(of, soft, hard)) }
 }
 
 /// The open descriptors of this process, without the one that looks and the one of the published state.
