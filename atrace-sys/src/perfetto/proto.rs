@@ -122,32 +122,24 @@ impl<'a> Writer<'a> {
             return;
         }
         let len = self.len - start - 1;
-        if len <= 0x7f {
-            self.bytes[start] = len as u8;
-            return;
-        }
-        let mut buffer = [0; VARINT_MAX];
-        let prefix = put_varint(&mut buffer, len as u64);
-        if self.bytes.len() - self.len < prefix - 1 {
+        let more = varint_len(len as u64) - 1;
+        let end = self.len + more;
+        let Some(room) = self.bytes.get_mut(start + 1..end) else {
             self.is_cut = true;
             return;
+        };
+        if more > 0 {
+            room.copy_within(..len, more);
         }
-        self.bytes.copy_within(start + 1..self.len, start + prefix);
-        self.bytes[start..start + prefix].copy_from_slice(&buffer[..prefix]);
-        self.len += prefix - 1;
+        self.len = start;
+        self.varint(len as u64);
+        self.len = end;
     }
 }
 
-/// Writes a varint; returns its length.
-fn put_varint(buffer: &mut [u8; VARINT_MAX], mut value: u64) -> usize {
-    let mut len = 0;
-    while value > 0x7f {
-        buffer[len] = value as u8 | 0x80;
-        value >>= 7;
-        len += 1;
-    }
-    buffer[len] = value as u8;
-    len + 1
+/// How many bytes a varint has.
+const fn varint_len(value: u64) -> usize {
+    ((u64::BITS - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
 /// The value of a field, as it stands in a message.
@@ -209,7 +201,7 @@ impl<'a> Reader<'a> {
         for (at, byte) in self.rest.iter().enumerate().take(VARINT_MAX) {
             value |= u64::from(byte & 0x7f) << (7 * at);
             if byte & 0x80 == 0 {
-                self.rest = &self.rest[at + 1..];
+                self.rest = self.rest.get(at + 1..)?;
                 return Some(value);
             }
         }

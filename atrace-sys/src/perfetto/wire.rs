@@ -171,12 +171,16 @@ impl<'a> Fields<'a> {
         if fields.is_whole { Ok(fields) } else { Err(Malformed) }
     }
 
+    fn value(&self, field: usize) -> Option<Value<'a>> {
+        self.values.get(field).copied().flatten()
+    }
+
     fn number(&self, field: usize) -> u64 {
-        self.values[field].map_or(0, Value::number)
+        self.value(field).map_or(0, Value::number)
     }
 
     fn bytes(&self, field: usize) -> &'a [u8] {
-        self.values[field].map_or(&[], Value::bytes)
+        self.value(field).map_or(&[], Value::bytes)
     }
 }
 

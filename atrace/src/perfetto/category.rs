@@ -4,37 +4,18 @@
 
 use atrace_sys::perfetto::proto::Reader;
 
+use super::words;
+
 /// The names, in the order of the tags' bits.
-pub(super) const NAMES: [&str; 28] = [
-    "always",
-    "graphics",
-    "input",
-    "view",
-    "webview",
-    "wm",
-    "am",
-    "syncmanager",
-    "audio",
-    "video",
-    "camera",
-    "hal",
-    "app",
-    "res",
-    "dalvik",
-    "rs",
-    "bionic",
-    "power",
-    "packagemanager",
-    "ss",
-    "database",
-    "network",
-    "adb",
-    "vibrator",
-    "aidl",
-    "nnapi",
-    "rro",
-    "thermal",
-];
+const NAMES: &str = "always graphics input view webview wm am syncmanager audio video camera hal app res dalvik rs bionic power \
+    packagemanager ss database network adb vibrator aidl nnapi rro thermal";
+/// How many there are.
+pub(super) const COUNT: u32 = 28;
+
+/// The name of the tag that has this bit; an empty one where there is none.
+pub(super) fn name(bit: u32) -> &'static str {
+    words::at(NAMES, bit as usize)
+}
 
 /// The tags that a session wants, by its `DataSourceConfig`.
 ///
@@ -63,7 +44,7 @@ pub(super) fn wanted(config: &[u8]) -> u64 {
         }
         highest.map_or(by_default, |rank| rank % 2 == 0)
     };
-    (0..).zip(NAMES).map(|(bit, name)| u64::from(is_wanted(name)) << bit).sum()
+    (0..COUNT).map(|bit| u64::from(is_wanted(name(bit))) << bit).sum()
 }
 
 #[cfg(test)]
@@ -103,12 +84,14 @@ mod tests {
 
     #[test]
     fn every_tag_has_its_name() {
-        let of = |tag: AtraceTag| NAMES[tag.bits().trailing_zeros() as usize];
+        let of = |tag: AtraceTag| name(tag.bits().trailing_zeros());
         assert_eq!(of(AtraceTag::Always), "always");
         assert_eq!(of(AtraceTag::SyncManager), "syncmanager");
         assert_eq!(of(AtraceTag::App), "app");
         assert_eq!(of(AtraceTag::SystemServer), "ss");
         assert_eq!(of(AtraceTag::Aidl), "aidl");
         assert_eq!(of(AtraceTag::Last), "thermal");
+        assert_eq!(AtraceTag::ValidMask.bits(), (1 << COUNT) - 1);
+        assert_eq!(name(COUNT), "");
     }
 }

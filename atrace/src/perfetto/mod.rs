@@ -18,6 +18,7 @@ mod standing;
 mod status;
 mod told;
 mod trace_file;
+mod words;
 mod writer;
 
 use std::io;

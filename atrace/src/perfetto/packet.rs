@@ -19,11 +19,11 @@ mod put;
 
 use atrace_sys::perfetto::memory::Chunk;
 
-pub(super) use self::put::{LEVEL, LEVEL_NUMBER, LEVELS, SHORT};
-use self::put::{Put, SITE_NAME_MAX, SITE_TEXT_MAX, known, pair};
+pub(super) use self::put::SHORT;
+use self::put::{Put, SITE_NAME_MAX, SITE_TEXT_MAX, known, pair, wide};
 
 pub(super) use crate::args::TEXT_MAX;
-use crate::args::{NAME_MAX as ARG_NAME_MAX, cut, flow, key_number};
+use crate::args::{FLOW_ROOM, NAME_MAX as ARG_NAME_MAX, cut, flow, key_number};
 use crate::callsite::Site;
 use crate::hash::{FACTOR, mix};
 
@@ -102,6 +102,10 @@ pub(super) fn rich(chunk: &mut Chunk, kind: Type, since: u64, category: u32, eve
     if chunk.room() < RICH_ROOM + event.name.map_or(0, <[u8]>::len) + event.args.len() {
         return false;
     }
+    let (by_number, site) = if event.site.is_some() { (3, 14) } else { (0, 0) };
+    let name = event.name.map_or(by_number, |name| 4 + name.len());
+    // What follows the type and the category.
+    let rest = name + site + if event.flow == 0 { 0 } else { FLOW_ROOM } + event.args.len();
     // SAFETY: at most 2 + 11 + 5 + 8 bytes and the name, 3 + 14 for the callsite, 10 for the flow and the arguments are
     // written, and 16 beyond.
     unsafe {
@@ -109,14 +113,13 @@ pub(super) fn rich(chunk: &mut Chunk, kind: Type, since: u64, category: u32, eve
         let whole = put.later();
         put.since(since);
         // sequence_flags: 2, track_event: its length, type, category_iids
-        put.bytes([0x68, 2, 0x5a]);
-        let inner = put.later();
-        put.bytes([0x48, kind as u8, 0x18, category as u8]);
+        let head = u64::from_le_bytes([0x68, 2, 0x5a, 0, 0, 0x48, kind as u8, 0x18]);
+        put.bytes((head | u64::from(wide(4 + rest)) << 24).to_le_bytes());
+        put.bytes([category as u8]);
+        Put(put.0.add(rest)).close(whole);
         if let Some(name) = event.name {
-            put.bytes([0xba, 1]);
-            let text = put.later();
+            put.bytes((0x01ba | u32::from(wide(name.len())) << 16).to_le_bytes());
             put.any_text(name);
-            put.close(text);
         }
         if let Some((number, level)) = event.site {
             if event.name.is_none() {
@@ -133,8 +136,6 @@ pub(super) fn rich(chunk: &mut Chunk, kind: Type, since: u64, category: u32, eve
         if !event.args.is_empty() {
             put.text(event.args);
         }
-        put.close(inner);
-        put.close(whole);
         chunk.publish(put.0);
     }
     true
@@ -155,7 +156,7 @@ pub(super) fn on_track(chunk: &mut Chunk, since: u64, category: u32, track: &Des
         put.bytes([0x28]);
         put.bytes(spread(track.parent));
         put.bytes([0x12, track.name.len() as u8]);
-        put.short_text(track.name);
+        put = put.called_text(track.name);
         start.write(23 + track.name.len() as u8);
         chunk.publish(put.0);
 
@@ -167,7 +168,7 @@ pub(super) fn on_track(chunk: &mut Chunk, since: u64, category: u32, track: &Des
         put.bytes([0x58]);
         put.bytes(number);
         put.bytes([0xba, 1, name.len() as u8]);
-        put.short_text(name);
+        put = put.called_text(name);
         start.write((put.0.addr() - start.addr() - 1) as u8);
         chunk.publish(put.0);
     }
@@ -393,6 +394,16 @@ pub(super) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     true
 }
 
+/// The packet that names the levels, with its length: interned_data, of which debug_annotation_names has `level`, and
+/// debug_annotation_string_values each level by its number.
+pub(super) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
+    \x1a\x09\x08\x01\x12\x05level\
+    \xea\x01\x09\x08\x01\x12\x05ERROR\
+    \xea\x01\x08\x08\x02\x12\x04WARN\
+    \xea\x01\x08\x08\x03\x12\x04INFO\
+    \xea\x01\x09\x08\x04\x12\x05DEBUG\
+    \xea\x01\x09\x08\x05\x12\x05TRACE";
+
 /// What stands above a track.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Described<'a> {
@@ -470,6 +481,30 @@ mod tests {
     use atrace_sys::perfetto::abi::Layout;
     use atrace_sys::perfetto::memory::Arena;
     use atrace_sys::perfetto::proto::Reader;
+
+    #[test]
+    fn levels_have_names_by_their_numbers() {
+        use super::put::{LEVEL_NUMBER, level_name};
+
+        let (len, packet) = LEVELS.split_first().unwrap();
+        assert_eq!(usize::from(*len), packet.len());
+        let fields: Vec<_> = Reader::new(packet).collect();
+        assert_eq!((fields.len(), fields[0].0, fields[0].1.number()), (2, 13, 2));
+        assert_eq!(fields[1].0, 12);
+        let mut entries = Reader::new(fields[1].1.bytes());
+        let named = |entry: &[u8]| {
+            (Reader::first(entry, 1).unwrap().number(), Reader::first(entry, 2).unwrap().bytes().to_vec())
+        };
+        let (field, entry) = entries.next().unwrap();
+        assert_eq!((field, named(entry.bytes())), (3, (LEVEL_NUMBER.into(), b"level".to_vec())));
+        let levels: Vec<_> = entries.by_ref().map(|(field, entry)| (field, named(entry.bytes()))).collect();
+        let expected = |level: u8| (29, (level.into(), level_name(level).as_bytes().to_vec()));
+        assert_eq!(levels, [1, 2, 3, 4, 5].map(expected));
+        assert_eq!(
+            (entries.is_whole(), level_name(1), level_name(5), level_name(0)),
+            (true, "ERROR", "TRACE", "")
+        );
+    }
 
     #[test]
     fn a_tracks_number_has_eight_bytes() {

@@ -219,16 +219,22 @@ fn sole(inside: &mut Inside<Writer>, tags: u64, begun: u32) -> Option<Sole<'_>> 
     Some(Sole { writer: inside.writer(number), place: Place { session, epoch, number, thread }, now })
 }
 
-/// Has `write` write an event for each session that wants these tags, and began before `begun` sessions had; tells
-/// whether it was written for one.
+/// Writes an event for each session that wants these tags, and began before `begun` sessions had, whatever stands against it;
+/// tells whether it was written for one. What is written often tries to be written at once before.
+///
+/// One of a row is on a track of its own, which is described.
 #[inline(never)]
-fn for_each(
-    inside: Option<Inside<Writer>>,
-    tags: u64,
-    begun: u32,
-    write: &dyn Fn(&mut Writer, &Place, u64) -> bool,
-) -> bool {
-    let Some(mut inside) = inside else { return false };
+fn write<'a>(tags: u64, begun: u32, row: Option<(Row, &'a str)>, event: &mut Event<'a>) -> bool {
+    if let Some((row, name)) = row {
+        let track = row.described(cut(name));
+        // The end's track was described with its begin.
+        event.long.track = Some(track.track);
+        event.track = Some(track);
+    }
+    let Some(mut inside) = POOL.enter() else { return false };
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, begun) {
+        return writer.event(&place, event, now);
+    }
     let (shared, thread) = (inside.shared(), inside.thread());
     let mut open = shared.open.load(Ordering::Acquire);
     let mut is_written = false;
@@ -241,7 +247,8 @@ fn for_each(
         open &= open - 1;
         let Some(session) = shared.sessions.get(number) else { break };
         if let Some(epoch) = wanted(session, tags, begun) {
-            is_written |= write(inside.writer(number), &Place { session, epoch, number, thread }, now);
+            let place = Place { session, epoch, number, thread };
+            is_written |= inside.writer(number).event(&place, event, now);
         }
     }
     is_written
@@ -264,61 +271,50 @@ const fn cut(text: &str) -> &[u8] {
 /// Writes the begin of a slice of the calling thread, or an instant on its track.
 #[inline(always)]
 pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
-    let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags, u32::MAX) {
-        Some(Sole { writer, place, now }) => {
-            writer.short(place.epoch, kind, tags, now, name.as_bytes())
-                || slow(writer, &{ place }, kind, tags, name, now)
-        }
-        None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
-            slow(writer, place, kind, tags, name, now)
-        }),
+    if name.len() > packet::SHORT {
+        return short_called(kind, tags, name);
     }
+    let Some(mut inside) = POOL.enter() else { return false };
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+        && writer.short(place.epoch, kind, tags, now, name.as_bytes())
+    {
+        return true;
+    }
+    drop(inside);
+    short_called(kind, tags, name)
 }
 
 /// [`short`], with less code and some nanoseconds more: where an event costs more anyway.
 #[inline(never)]
 pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
-    let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags, u32::MAX) {
-        Some(Sole { writer, place, now }) => slow(writer, &place, kind, tags, name, now),
-        None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
-            slow(writer, place, kind, tags, name, now)
-        }),
-    }
-}
-
-#[inline(never)]
-fn slow(writer: &mut Writer, place: &Place, kind: Type, tags: u64, name: &str, now: u64) -> bool {
     let name = cut(name);
-    let long = || Long { name: Some(name), ..Long::new(kind, tags) };
-    (name.len() <= packet::SHORT && writer.short(place.epoch, kind, tags, now, name))
-        || writer.lengthy(place.epoch, kind, tags, now, name)
-        || writer.any(place, &Event { long: long(), track: None }, now)
+    let Some(mut inside) = POOL.enter() else { return false };
+    let mut sole = sole(&mut inside, tags, u32::MAX);
+    if let Some(Sole { writer, place, now }) = &mut sole
+        && writer.lengthy(place.epoch, kind, tags, *now, name)
+    {
+        return true;
+    }
+    let mut event = Event { long: Long { name: Some(name), ..Long::new(kind, tags) }, track: None };
+    // Not again: of long names few have room in a chunk.
+    if let Some(Sole { writer, place, now }) = sole {
+        return writer.any(&place, &event, now);
+    }
+    drop(inside);
+    write(tags, u32::MAX, None, &mut event)
 }
 
 /// [`short`] with the name of a callsite.
 #[inline(always)]
 pub(crate) fn named(kind: Type, tags: u64, site: &Site<'_>) -> bool {
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags, u32::MAX) {
-        Some(Sole { writer, place, now }) => {
-            writer.named(place.epoch, kind, tags, now, site.number)
-                || slow_named(writer, &{ place }, kind, tags, &{ *site }, now)
-        }
-        None => {
-            let site = &{ *site };
-            for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
-                slow_named(writer, place, kind, tags, site, now)
-            })
-        }
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+        && writer.named(place.epoch, kind, tags, now, site.number)
+    {
+        return true;
     }
-}
-
-#[inline(never)]
-fn slow_named(writer: &mut Writer, place: &Place, kind: Type, tags: u64, site: &Site<'_>, now: u64) -> bool {
-    writer.named(place.epoch, kind, tags, now, site.number)
-        || slow_rich(writer, place, &Long { site: Some(*site), ..Long::new(kind, tags) }, now)
+    drop(inside);
+    rich(kind, tags, (Some(*site), None), 0, &[])
 }
 
 /// [`short`] of a tracer's callsite, whose name it has where none is given, with encoded arguments.
@@ -333,7 +329,8 @@ pub(crate) fn known(
 ) -> bool {
     let Some(mut inside) = POOL.enter() else { return false };
     if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX) {
-        let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
+        // One that is too long has no room.
+        let name = name.map(str::as_bytes);
         let event = Rich { site: Some((site.number, site.level)), name, flow, args };
         if writer.known(place.epoch, kind, tags, now, event) {
             return true;
@@ -353,13 +350,8 @@ pub(crate) fn rich(
     args: &[u8],
 ) -> bool {
     let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
-    let long = &Long { name, site, flow, args, ..Long::new(kind, tags) };
-    for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| slow_rich(writer, place, long, now))
-}
-
-#[inline(never)]
-fn slow_rich(writer: &mut Writer, place: &Place, long: &Long<'_>, now: u64) -> bool {
-    writer.rich(place.epoch, long, now) || writer.any(place, &Event { long: *long, track: None }, now)
+    let long = Long { name, site, flow, args, ..Long::new(kind, tags) };
+    write(tags, u32::MAX, None, &mut Event { long, track: None })
 }
 
 /// The longest name of an event that has more than that.
@@ -369,21 +361,20 @@ const NAME_MAX: usize = 1024;
 #[inline(always)]
 pub(crate) fn end(tags: u64) -> bool {
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags, u32::MAX) {
-        Some(Sole { writer, place, now }) => {
-            writer.end(place.epoch, now) || writer.any(&{ place }, &END, now)
-        }
-        None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| writer.any(place, &END, now)),
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+        && writer.end(place.epoch, now)
+    {
+        return true;
     }
+    drop(inside);
+    end_with(tags, &[])
 }
 
-const END: Event<'static> = Event { long: Long::new(Type::End, 0), track: None };
-
 /// [`end`] with encoded arguments, which are lost where there is no room for them.
+#[inline(never)]
 pub(crate) fn end_with(tags: u64, args: &[u8]) -> bool {
-    for_each(POOL.enter(), tags, u32::MAX, &|writer, place, now| {
-        writer.end_with(place.epoch, now, args) || writer.any(place, &END, now)
-    })
+    let long = Long { args, ..Long::new(Type::End, 0) };
+    write(tags, u32::MAX, None, &mut Event { long, track: None })
 }
 
 /// What tells tracks apart that have the same name.
@@ -397,7 +388,7 @@ pub(crate) enum Row {
     Counter,
 }
 
-/// Writes an event on a track of its own, described before it: `begun` as in [`for_each`].
+/// Writes an event on a track of its own, described before it; it began before `begun` sessions had.
 #[inline]
 pub(crate) fn on_track(
     kind: Type,
@@ -411,26 +402,24 @@ pub(crate) fn on_track(
         return begin_on_track(tags, row, name);
     }
     let tags_named = if kind == Type::End { 0 } else { tags };
-    let mut long = Long { name: name.map(cut), amount, ..Long::new(kind, tags_named) };
-    put_on_track(tags, row, &mut long, begun)
+    let long = Long { name: name.map(cut), amount, ..Long::new(kind, tags_named) };
+    write(tags, begun, Some(row), &mut Event { long, track: None })
 }
 
 /// [`on_track`] of a begin, most of which have short names.
 #[inline(never)]
-fn begin_on_track(tags: u64, (row, track): (Row, &str), name: &str) -> bool {
-    let (track, name, parent) = (cut(track), cut(name), process_track());
-    let number = row.number(parent, hash(track));
-    let track = Described { track: number, parent, name: track, is_counter: false };
-    let long = || Long { track: Some(number), name: Some(name), ..Long::new(Type::Begin, tags) };
-    let write = |writer: &mut Writer, place: &Place, now| {
-        writer.begin_on_track(place.epoch, tags, now, &track, name)
-            || writer.any(place, &Event { long: long(), track: Some(track) }, now)
-    };
+fn begin_on_track(tags: u64, row: (Row, &str), name: &str) -> bool {
+    let track = row.0.described(cut(row.1));
+    let name = cut(name);
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags, u32::MAX) {
-        Some(Sole { writer, place, now }) => write(writer, &place, now),
-        None => for_each(Some(inside), tags, u32::MAX, &write),
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+        && writer.begin_on_track(place.epoch, tags, now, &track, name)
+    {
+        return true;
     }
+    drop(inside);
+    let long = Long { name: Some(name), ..Long::new(Type::Begin, tags) };
+    write(tags, u32::MAX, Some(row), &mut Event { long, track: None })
 }
 
 /// [`on_track`] with a callsite, whose name it has where none is given, and encoded arguments.
@@ -445,29 +434,19 @@ pub(crate) fn rich_on_track(
     let tags_named = if kind == Type::End { 0 } else { tags };
     let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
     let row = (row.0, text::cut(row.1, NAME_MAX));
-    put_on_track(tags, row, &mut Long { name, site, args, ..Long::new(kind, tags_named) }, begun)
-}
-
-#[inline(never)]
-fn put_on_track(tags: u64, (row, track): (Row, &str), long: &mut Long<'_>, begun: u32) -> bool {
-    let (track, parent) = (cut(track), process_track());
-    let number = row.number(parent, hash(track));
-    let is_counter = matches!(row, Row::Counter);
-    let track = Described { track: number, parent, name: track, is_counter };
-    // The end's track was described with its begin.
-    long.track = Some(number);
-    let write = |writer: &mut Writer, place: &Place, now| {
-        writer.on_track(place.epoch, long, &track, now)
-            || writer.any(place, &Event { long: *long, track: Some(track) }, now)
-    };
-    let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags, begun) {
-        Some(Sole { writer, place, now }) => write(writer, &place, now),
-        None => for_each(Some(inside), tags, begun, &write),
-    }
+    let long = Long { name, site, args, ..Long::new(kind, tags_named) };
+    write(tags, begun, Some(row), &mut Event { long, track: None })
 }
 
 impl Row {
+    /// The track with this name.
+    #[inline(always)]
+    fn described(self, name: &[u8]) -> Described<'_> {
+        let parent = process_track();
+        let is_counter = matches!(self, Self::Counter);
+        Described { track: self.number(parent, hash(name)), parent, name, is_counter }
+    }
+
     /// The number of the track with a name of this hash, below the process'.
     #[inline(always)]
     fn number(self, parent: u64, hash: u64) -> u64 {
@@ -486,28 +465,19 @@ impl Row {
 pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
     let number = Row::Counter.number(process_track(), hash);
     let Some(mut inside) = POOL.enter() else { return false };
-    match sole(&mut inside, tags, u32::MAX) {
-        Some(Sole { writer, place, now }) => {
-            writer.counter(place.epoch, tags, now, number, value)
-                || slow_counter(writer, &{ place }, tags, name, value, now)
-        }
-        None => for_each(Some(inside), tags, u32::MAX, &|writer, place, now| {
-            slow_counter(writer, place, tags, name, value, now)
-        }),
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+        && writer.counter(place.epoch, tags, now, number, value)
+    {
+        return true;
     }
+    drop(inside);
+    slow_counter(tags, name, value)
 }
 
 #[inline(never)]
-fn slow_counter(writer: &mut Writer, place: &Place, tags: u64, name: &str, value: i64, now: u64) -> bool {
-    let (name, parent) = (cut(name), process_track());
-    let number = Row::Counter.number(parent, hash(name));
-    if writer.counter(place.epoch, tags, now, number, value) {
-        return true;
-    }
-    let track = Some(Described { track: number, parent, name, is_counter: true });
-    let amount = Some(Amount::Whole(value));
-    let long = Long { track: Some(number), amount, ..Long::new(Type::Counter, tags) };
-    writer.any(place, &Event { long, track }, now)
+fn slow_counter(tags: u64, name: &str, value: i64) -> bool {
+    let long = Long { amount: Some(Amount::Whole(value)), ..Long::new(Type::Counter, tags) };
+    write(tags, u32::MAX, Some((Row::Counter, name)), &mut Event { long, track: None })
 }
 
 /// The number of a flow that this process knows by `id`: another one's in each process.

@@ -58,13 +58,12 @@ impl fmt::Display for Status {
                 write!(f, "Perfetto's service: connected, {} sessions", self.sessions)?;
                 match self.tags {
                     AtraceTag::ValidMask => f.write_str(" (all categories)")?,
-                    tags => category::NAMES
-                        .iter()
+                    tags => (0..category::COUNT)
+                        .filter(|bit| tags.bits() >> bit & 1 != 0)
                         .enumerate()
-                        .filter(|(bit, _)| tags.bits() >> bit & 1 != 0)
-                        .enumerate()
-                        .try_for_each(|(at, (_, name))| {
-                            write!(f, "{}{name}", if at == 0 { " of the categories " } else { ", " })
+                        .try_for_each(|(at, bit)| {
+                            f.write_str(if at == 0 { " of the categories " } else { ", " })?;
+                            f.write_str(category::name(bit))
                         })?,
                 }
                 write!(f, ", {} events lost", self.lost)

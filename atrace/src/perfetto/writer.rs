@@ -21,7 +21,7 @@ use atrace_sys::process;
 
 use super::category;
 use super::debts::Debts;
-use super::packet::{self, Described, LEVEL, LEVEL_NUMBER, LEVELS, LONG_ROOM, Long, TEXT_MAX, Type};
+use super::packet::{self, Described, LONG_ROOM, Long, TEXT_MAX, Type};
 use super::told::Told;
 
 /// The places of this process' threads and sessions.
@@ -191,11 +191,10 @@ impl Writer {
             if !self.has_room(place, packet::END_ROOM, now) {
                 return false;
             }
-            let time = now.max(self.last);
-            if !packet::end(&mut self.chunk, time - self.last) {
+            let since = self.since(now);
+            if !(packet::end(&mut self.chunk, since) && self.wrote(since, 0)) {
                 return false;
             }
-            self.last = time;
             self.debts.paid();
         }
         true
@@ -226,12 +225,8 @@ impl Writer {
         {
             return false;
         }
-        let time = now.max(self.last);
-        let is_written = packet::long(&mut self.chunk, time - self.last, &event.long);
-        if is_written {
-            self.last = time;
-        }
-        is_written
+        let since = self.since(now);
+        packet::long(&mut self.chunk, since, &event.long) && self.wrote(since, 0)
     }
 
     /// Whether the track is known to be described in this state; remembers a counter.
@@ -259,9 +254,8 @@ impl Writer {
             packet.number(13, NEEDS_STATE).message(12, |interned| {
                 while missing != 0 {
                     let bit = missing.trailing_zeros();
-                    interned.message(1, |category| {
-                        let name = category::NAMES.get(bit as usize).copied().unwrap_or_default();
-                        category.number(1, u64::from(bit) + 1).bytes(2, name.as_bytes());
+                    interned.message(1, |entry| {
+                        entry.number(1, u64::from(bit) + 1).bytes(2, category::name(bit).as_bytes());
                     });
                     missing &= missing - 1;
                 }
@@ -273,26 +267,8 @@ impl Writer {
     }
 
     /// Names the levels, if the state has not.
-    #[inline(never)]
     fn name_levels(&mut self) {
-        if self.categories & ALL_LEVELS != 0 {
-            return;
-        }
-        let mut bytes = [0; CATEGORIES_ROOM];
-        let mut writer = proto::Writer::new(&mut bytes);
-        writer.message(1, |packet| {
-            packet.number(13, NEEDS_STATE).message(12, |interned| {
-                interned.message(3, |name| {
-                    name.number(1, LEVEL_NUMBER.into()).bytes(2, LEVEL.as_bytes());
-                });
-                for (number, level) in (1..).zip(LEVELS) {
-                    interned.message(29, |value| {
-                        value.number(1, number).bytes(2, level.as_bytes());
-                    });
-                }
-            });
-        });
-        if self.tell(writer) {
+        if self.categories & ALL_LEVELS == 0 && self.chunk.write(packet::LEVELS) {
             self.categories |= ALL_LEVELS;
         }
     }

@@ -9,18 +9,9 @@ use atrace_sys::perfetto::pool::Shared;
 use atrace_sys::perfetto::socket::{self, Refused, Socket};
 use atrace_sys::perfetto::wire::Method;
 
-/// The methods of the service that are used, in the order of [`METHODS`].
-pub(super) const METHODS: [&[u8]; 9] = [
-    b"InitializeConnection",
-    b"RegisterDataSource",
-    b"CommitData",
-    b"GetAsyncCommand",
-    b"RegisterTraceWriter",
-    b"UnregisterTraceWriter",
-    b"NotifyDataSourceStarted",
-    b"NotifyDataSourceStopped",
-    b"Sync",
-];
+/// The methods of the service that are used; each of them is known by its place here.
+pub(super) const METHODS: &str = "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter \
+    UnregisterTraceWriter NotifyDataSourceStarted NotifyDataSourceStopped Sync";
 pub(super) const INITIALIZE: usize = 0;
 pub(super) const REGISTER: usize = 1;
 pub(super) const COMMIT: usize = 2;
@@ -30,6 +21,7 @@ pub(super) const UNREGISTER_WRITER: usize = 5;
 pub(super) const STARTED: usize = 6;
 pub(super) const STOPPED: usize = 7;
 pub(super) const SYNC: usize = 8;
+const METHODS_COUNT: usize = 9;
 
 /// The longest frame that is sent. Without a session, a connection costs little memory.
 pub(super) const REQUEST_MAX: usize = 4 << 10;
@@ -80,7 +72,7 @@ pub(super) struct Link {
     pub(super) outbox: Vec<u8>,
     pub(super) scratch: Box<[u8]>,
     pub(super) request: u64,
-    pub(super) methods: [Option<Method>; METHODS.len()],
+    pub(super) methods: [Option<Method>; METHODS_COUNT],
     /// The requests whose replies are waited for.
     pub(super) initialize: u64,
     pub(super) commands: u64,
@@ -108,7 +100,7 @@ impl Link {
             outbox: Vec::new(),
             scratch: vec![0; REQUEST_MAX].into_boxed_slice(),
             request: 0,
-            methods: [None; METHODS.len()],
+            methods: [None; METHODS_COUNT],
             initialize: 0,
             commands: 0,
             sync: 0,

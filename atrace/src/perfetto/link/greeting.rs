@@ -11,8 +11,8 @@ use atrace_sys::perfetto::wire::{self, Body, Command};
 use atrace_sys::process;
 
 use super::connection::{ARENA, COMMANDS, COMMIT, INITIALIZE, Link, METHODS, REGISTER, SYNC};
-use crate::perfetto::category;
 use crate::perfetto::standing::{Gone, Standing};
+use crate::perfetto::{category, words};
 
 /// How many pages the shared memory has: 1 MiB, where the environment does not say how many KiB. What is never written costs
 /// nothing.
@@ -33,8 +33,9 @@ impl Link {
         match body {
             Body::Bound(bound) if self.methods[COMMIT].is_none() => {
                 for (name, method) in wire::methods(bound).ok_or(Gone::Unable)? {
-                    if let Some(known) = METHODS.iter().position(|known| *known == name) {
-                        self.methods[known] = Some(method);
+                    let known = |(place, _): &(usize, _)| words::at(METHODS, *place).as_bytes() == name;
+                    if let Some((_, place)) = self.methods.iter_mut().enumerate().find(known) {
+                        *place = Some(method);
                     }
                 }
                 if [INITIALIZE, REGISTER, COMMIT, COMMANDS]
@@ -97,9 +98,9 @@ impl Link {
                 // will_notify_on_stop, will_notify_on_start, handles_incremental_state_clear
                 source.bytes(1, b"track_event").number(2, 1).number(3, 1).number(4, 1);
                 source.message(6, |categories| {
-                    for name in category::NAMES {
-                        categories.message(1, |category| {
-                            category.bytes(1, name.as_bytes());
+                    for bit in 0..category::COUNT {
+                        categories.message(1, |entry| {
+                            entry.bytes(1, category::name(bit).as_bytes());
                         });
                     }
                 });

@@ -4,6 +4,7 @@ use std::ptr;
 
 use crate::args::cut;
 use crate::callsite::Site;
+use crate::perfetto::words;
 
 /// The longest name of a packet whose lengths have one byte.
 pub(in crate::perfetto) const SHORT: usize = 96;
@@ -12,14 +13,12 @@ pub(super) const SITE_NAME_MAX: usize = 512;
 pub(super) const SITE_TEXT_MAX: usize = 256;
 
 /// The argument that has an event's level, and its number.
-pub(in crate::perfetto) const LEVEL: &str = "level";
-pub(in crate::perfetto) const LEVEL_NUMBER: u8 = 1;
+const LEVEL: &str = "level";
+pub(super) const LEVEL_NUMBER: u8 = 1;
 
-/// The levels' names, from 1 on.
-pub(in crate::perfetto) const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
-
-fn level_name(level: u8) -> &'static str {
-    LEVELS.get(usize::from(level).wrapping_sub(1)).copied().unwrap_or_default()
+/// The levels' name, from 1 on.
+pub(super) fn level_name(level: u8) -> &'static str {
+    words::at("ERROR WARN INFO DEBUG TRACE", usize::from(level).wrapping_sub(1))
 }
 
 const FIELD_TIMESTAMP: u8 = 8 << 3;
@@ -81,6 +80,14 @@ impl Put {
     pub(super) unsafe fn any_text(&mut self, text: &[u8]) {
         // SAFETY: the caller has room.
         unsafe { if text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
+    }
+
+    /// The same in a call, where an event costs more anyway.
+    #[inline(never)]
+    pub(super) unsafe fn called_text(mut self, text: &[u8]) -> Self {
+        // SAFETY: the caller has room.
+        unsafe { self.any_text(text) };
+        self
     }
 
     /// A text of at most 96 bytes, with room for 16 more.
@@ -194,7 +201,7 @@ impl Put {
     pub(super) unsafe fn close(self, place: *mut u8) {
         let len = self.0.addr() - place.addr() - 2;
         // SAFETY: two bytes that were kept.
-        unsafe { place.cast::<[u8; 2]>().write_unaligned([len as u8 | 0x80, (len >> 7) as u8]) };
+        unsafe { place.cast::<[u8; 2]>().write_unaligned(wide(len).to_le_bytes()) };
     }
 }
 
@@ -202,6 +209,12 @@ impl Put {
 unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8) {
     // SAFETY: the caller's.
     unsafe { to.cast::<[u8; N]>().write_unaligned(from.cast::<[u8; N]>().read_unaligned()) };
+}
+
+/// The varint of a length below 2^14, in two bytes.
+#[inline(always)]
+pub(super) const fn wide(len: usize) -> u16 {
+    len as u16 & 0x7f | 0x80 | (len >> 7 << 8) as u16
 }
 
 /// The varint of a number below 2^14, in two bytes.

@@ -2,7 +2,7 @@
 //!
 //! Each function is false where that is not so, and has written nothing: [`Writer::any`] takes it from there.
 
-use super::{ALL_LEVELS, REMEMBERED, Writer};
+use super::{ALL_LEVELS, Event, Place, REMEMBERED, Writer};
 use crate::callsite::Site;
 use crate::perfetto::packet::{self, Described, Long, Rich, SHORT, TRACK_ROOM, Type};
 
@@ -17,16 +17,10 @@ impl Writer {
         now: u64,
         name: &[u8],
     ) -> bool {
-        if !self.is_plain(epoch, tags) {
-            return false;
-        }
-        let time = now.max(self.last);
-        if !packet::short(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, name) {
-            return false;
-        }
-        self.last = time;
-        self.depth += u32::from(kind == Type::Begin);
-        true
+        let since = self.since(now);
+        self.is_plain(epoch, tags)
+            && packet::short(&mut self.chunk, kind, since, category(tags), name)
+            && self.wrote(since, opens(kind))
     }
 
     /// [`short`](Self::short) with a name of any length.
@@ -39,17 +33,11 @@ impl Writer {
         now: u64,
         name: &[u8],
     ) -> bool {
-        if !self.is_plain(epoch, tags) {
-            return false;
-        }
-        let time = now.max(self.last);
+        let since = self.since(now);
         let rich = Rich { site: None, name: Some(name), flow: 0, args: &[] };
-        if !packet::rich(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, rich) {
-            return false;
-        }
-        self.last = time;
-        self.depth += u32::from(kind == Type::Begin);
-        true
+        self.is_plain(epoch, tags)
+            && packet::rich(&mut self.chunk, kind, since, category(tags), rich)
+            && self.wrote(since, opens(kind))
     }
 
     /// [`short`](Self::short) with more than a name, of a tracer's callsite that has a number.
@@ -62,17 +50,13 @@ impl Writer {
         now: u64,
         event: Rich<'_>,
     ) -> bool {
+        let since = self.since(now);
         let is_told = event.site.is_none_or(|(number, _)| self.told_sites.has(number));
-        if !self.is_plain(epoch, tags) || !is_told || self.categories & ALL_LEVELS == 0 {
-            return false;
-        }
-        let time = now.max(self.last);
-        if !packet::rich(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, event) {
-            return false;
-        }
-        self.last = time;
-        self.depth += u32::from(kind == Type::Begin);
-        true
+        self.is_plain(epoch, tags)
+            && is_told
+            && self.categories & ALL_LEVELS != 0
+            && packet::rich(&mut self.chunk, kind, since, category(tags), event)
+            && self.wrote(since, opens(kind))
     }
 
     /// Writes the begin of a slice on a track of its own, which is described first, where nothing stands against it and names
@@ -86,14 +70,13 @@ impl Writer {
         track: &Described<'_>,
         name: &[u8],
     ) -> bool {
+        let since = self.since(now);
         let is_short = track.name.len() <= SHORT && name.len() <= SHORT;
         if !is_short || !self.is_plain(epoch, tags) || self.chunk.room() < TRACK_ROOM {
             return false;
         }
-        let time = now.max(self.last);
-        packet::on_track(&mut self.chunk, time - self.last, tags.trailing_zeros() + 1, track, name);
-        self.last = time;
-        true
+        packet::on_track(&mut self.chunk, since, category(tags), track, name);
+        self.wrote(since, 0)
     }
 
     /// [`short`](Self::short) with the name of a callsite that has this number.
@@ -106,30 +89,11 @@ impl Writer {
         now: u64,
         number: u32,
     ) -> bool {
-        if !self.is_plain(epoch, tags) || !self.told_sites.has(number) {
-            return false;
-        }
-        let time = now.max(self.last);
-        if !packet::named(&mut self.chunk, kind, time - self.last, tags.trailing_zeros() + 1, number) {
-            return false;
-        }
-        self.last = time;
-        self.depth += u32::from(kind == Type::Begin);
-        true
-    }
-
-    /// [`short`](Self::short) with more than a name; of a callsite that has a number, if of any.
-    pub(in crate::perfetto) fn rich(&mut self, epoch: u32, event: &Long<'_>, now: u64) -> bool {
-        if !self.is_plain(epoch, event.tags) || !self.is_told(event.site.as_ref()) {
-            return false;
-        }
-        let time = now.max(self.last);
-        if !packet::long(&mut self.chunk, time - self.last, event) {
-            return false;
-        }
-        self.last = time;
-        self.depth += u32::from(event.kind == Type::Begin);
-        true
+        let since = self.since(now);
+        self.is_plain(epoch, tags)
+            && self.told_sites.has(number)
+            && packet::named(&mut self.chunk, kind, since, category(tags), number)
+            && self.wrote(since, opens(kind))
     }
 
     /// Sets a counter that is described, where nothing stands against it.
@@ -142,44 +106,75 @@ impl Writer {
         track: u64,
         value: i64,
     ) -> bool {
-        if !self.is_plain(epoch, tags) || self.counters[track as usize % REMEMBERED] != track {
-            return false;
-        }
-        let time = now.max(self.last);
-        if !packet::counter(&mut self.chunk, time - self.last, tags.trailing_zeros() + 1, track, value) {
-            return false;
-        }
-        self.last = time;
-        true
+        let since = self.since(now);
+        self.is_plain(epoch, tags)
+            && self.counters[track as usize % REMEMBERED] == track
+            && packet::counter(&mut self.chunk, since, category(tags), track, value)
+            && self.wrote(since, 0)
+    }
+
+    /// Writes the end of a slice, where nothing stands against it.
+    #[inline(always)]
+    pub(in crate::perfetto) fn end(&mut self, epoch: u32, now: u64) -> bool {
+        let since = self.since(now);
+        self.may_end(epoch) && packet::end(&mut self.chunk, since) && self.wrote(since, -1)
+    }
+
+    /// Writes any event, at once where nothing stands against it; false where it is lost, or not the session's.
+    #[inline(never)]
+    pub(in crate::perfetto) fn event(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
+        let is_written = match &event.track {
+            Some(track) => self.on_track(place.epoch, &event.long, track, now),
+            None if event.long.kind == Type::End => self.end_with(place.epoch, &event.long, now),
+            None => self.rich(place.epoch, &event.long, now),
+        };
+        is_written || self.any(place, event, now)
+    }
+
+    /// [`short`](Self::short) with more than a name; of a callsite that has a number, if of any.
+    #[inline(always)]
+    fn rich(&mut self, epoch: u32, event: &Long<'_>, now: u64) -> bool {
+        let since = self.since(now);
+        self.is_plain(epoch, event.tags)
+            && self.is_told(event.site.as_ref())
+            && packet::long(&mut self.chunk, since, event)
+            && self.wrote(since, opens(event.kind))
+    }
+
+    /// [`end`](Self::end) with arguments.
+    #[inline(always)]
+    fn end_with(&mut self, epoch: u32, event: &Long<'_>, now: u64) -> bool {
+        let since = self.since(now);
+        self.may_end(epoch) && packet::long(&mut self.chunk, since, event) && self.wrote(since, -1)
     }
 
     /// Writes an event on a track of its own, which is described first, where nothing stands against it.
     #[inline(always)]
-    pub(in crate::perfetto) fn on_track(
-        &mut self,
-        epoch: u32,
-        event: &Long<'_>,
-        track: &Described<'_>,
-        now: u64,
-    ) -> bool {
+    fn on_track(&mut self, epoch: u32, event: &Long<'_>, track: &Described<'_>, now: u64) -> bool {
+        let since = self.since(now);
         let is_named = event.tags as u32 & !self.categories == 0;
-        if self.epoch != epoch
-            || !self.debts.is_none()
-            || !is_named
-            || !self.is_told(event.site.as_ref())
-            || self.chunk.room() < event.room() + track.room()
-        {
-            return false;
-        }
-        if !self.knows(track) && !packet::describe(&mut self.chunk, track) {
-            return false;
-        }
-        let time = now.max(self.last);
-        let is_written = packet::long(&mut self.chunk, time - self.last, event);
-        if is_written {
-            self.last = time;
-        }
-        is_written
+        self.epoch == epoch
+            && self.debts.is_none()
+            && is_named
+            && self.is_told(event.site.as_ref())
+            && self.chunk.room() >= event.room() + track.room()
+            && (self.knows(track) || packet::describe(&mut self.chunk, track))
+            && packet::long(&mut self.chunk, since, event)
+            && self.wrote(since, 0)
+    }
+
+    /// How long after the last packet this is: times never go back.
+    #[inline(always)]
+    pub(super) const fn since(&self, now: u64) -> u64 {
+        now.saturating_sub(self.last)
+    }
+
+    /// A packet was written, so long after the one before; it opened so many slices of the thread. True.
+    #[inline(always)]
+    pub(super) const fn wrote(&mut self, since: u64, opened: i32) -> bool {
+        self.last += since;
+        self.depth = self.depth.wrapping_add_signed(opened);
+        true
     }
 
     /// Whether readers know all that never changes of the callsite, if it is one.
@@ -199,34 +194,21 @@ impl Writer {
             && tags & (tags - 1) == 0
     }
 
-    /// Writes the end of a slice with arguments, where nothing stands against it.
-    #[inline]
-    pub(in crate::perfetto) fn end_with(&mut self, epoch: u32, now: u64, args: &[u8]) -> bool {
-        let time = now.max(self.last);
-        let event = Long { args, ..Long::new(Type::End, 0) };
-        let is_written = self.epoch == epoch
-            && self.debts.is_none()
-            && self.depth > 0
-            && packet::long(&mut self.chunk, time - self.last, &event);
-        if is_written {
-            self.last = time;
-            self.depth -= 1;
-        }
-        is_written
-    }
-
-    /// Writes the end of a slice, where nothing stands against it.
+    /// Whether nothing stands against the end of a slice of the thread's track.
     #[inline(always)]
-    pub(in crate::perfetto) fn end(&mut self, epoch: u32, now: u64) -> bool {
-        let time = now.max(self.last);
-        let is_written = self.epoch == epoch
-            && self.debts.is_none()
-            && self.depth > 0
-            && packet::end(&mut self.chunk, time - self.last);
-        if is_written {
-            self.last = time;
-            self.depth -= 1;
-        }
-        is_written
+    fn may_end(&self, epoch: u32) -> bool {
+        self.epoch == epoch && self.debts.is_none() && self.depth > 0
     }
+}
+
+/// How many slices of the thread an event of this kind opens, which ends none.
+#[inline(always)]
+const fn opens(kind: Type) -> i32 {
+    matches!(kind, Type::Begin) as i32
+}
+
+/// The number of the one category of these tags.
+#[inline(always)]
+const fn category(tags: u64) -> u32 {
+    tags.trailing_zeros() + 1
 }
