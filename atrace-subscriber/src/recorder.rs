@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use atrace::__typed::{flow, flow_number, is_used};
+use atrace::__typed::{Encoder, flow, flow_number, is_used};
 use atrace::{
     AtraceTag, Enabled, Glance, PreparedTag, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
 };
@@ -96,49 +96,44 @@ impl Recorder {
         }
         let callsite = Callsite::of(metadata)?;
         let record = |visit: &mut dyn tracing_core::field::Visit| attributes.record(visit);
-        let typed_way = enabled.filter(|enabled| enabled.__for_perfetto().is_some());
-        if typed_way.is_none() {
-            return fields::with_span(metadata.name(), self.fields, &record, |shown, track| {
-                let keep = |args: Option<&[u8]>| {
-                    let mut hidden = false;
-                    let kept = Kept::new(callsite, |cookie, texts| {
-                        texts.shown.push_str(shown);
-                        if let Some(args) = args {
-                            set_args(texts, args);
-                        }
-                        let mode = mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
-                        if let Some(mode) = mode {
-                            track.clone_into(&mut texts.track);
-                            texts.async_slice =
-                                self.begin_async(texts.track_or(metadata.target()), shown, cookie);
-                            hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
-                        }
-                    })?;
-                    Some(Span::kept(kept, hidden))
-                };
-                if enabled.is_none() && is_used() {
-                    // It is not known which way it will go.
-                    typed::with_span(&Known(metadata), self.fields, &record, |args, _| keep(Some(args)))
-                } else {
-                    keep(None)
-                }
-            });
-        }
         let known = Known(metadata);
-        typed::with_span(&known, self.fields, &record, |args, track| {
-            let mut hidden = false;
-            let kept = Kept::new(callsite, |cookie, texts| {
+        let encode = |args: &mut Encoder| typed::encode_span(args, &known, self.fields, &record);
+        let mode = |track: &str| mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
+        let mut args = Encoder::new();
+        let mut hidden = false;
+        let kept = if let Some(enabled) = enabled.filter(|enabled| enabled.__for_perfetto().is_some()) {
+            let track = encode(&mut args);
+            let args = args.finish();
+            Kept::new(callsite, |cookie, texts| {
                 set_args(texts, args);
-                let mode = mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
-                if let Some((mode, enabled)) = mode.zip(typed_way) {
-                    track.clone_into(&mut texts.track);
+                if let Some(mode) = mode(&track) {
+                    texts.track = track;
                     let track = texts.track_or(metadata.target());
                     texts.async_slice = TrackSlice::__begin(enabled, track, known.site(), args, cookie);
                     hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
                 }
-            })?;
-            Some(Span::kept(kept, hidden))
-        })
+            })
+        } else {
+            fields::with_span(metadata.name(), self.fields, &record, |shown, track| {
+                let is_open = enabled.is_none() && is_used(); // Which way it will go.
+                if is_open {
+                    encode(&mut args);
+                }
+                Kept::new(callsite, |cookie, texts| {
+                    texts.shown.push_str(shown);
+                    if is_open {
+                        set_args(texts, args.finish());
+                    }
+                    if let Some(mode) = mode(track) {
+                        track.clone_into(&mut texts.track);
+                        let track = texts.track_or(metadata.target());
+                        texts.async_slice = TrackSlice::__begin_named(self.tag, track, shown, cookie);
+                        hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
+                    }
+                })
+            })
+        };
+        kept.map(|kept| Span::kept(kept, hidden))
     }
 
     /// Keeps a span of which nothing is to be known yet.
@@ -161,12 +156,6 @@ impl Recorder {
         if let Some(mut texts) = span.in_slot().and_then(Kept::texts_mut) {
             add_args(&mut texts, &flow(flow_number(flow_id(self.owner, follows))));
         }
-    }
-
-    /// Apart, as it is much code beside a way that counts nanoseconds.
-    #[inline(never)]
-    fn begin_async(&self, track: &str, shown: &str, cookie: i32) -> TrackSlice {
-        TrackSlice::begin_with(self.tag, track, |writer| writer.push_str(shown), cookie)
     }
 
     fn async_mode(&self, target: &str) -> Option<AsyncSpans> {
@@ -195,16 +184,17 @@ impl Recorder {
         };
         // Formatted before anything is locked: what runs meanwhile may well enter this span.
         if is_typed && is_used() {
-            typed::with_span(&Known(metadata), true, &|visit| values.record(visit), |new, _| {
-                if let Some(mut texts) = kept.texts_mut()
-                    && !new.is_empty()
-                {
-                    let from = texts.args.len() as u32;
-                    add_args(&mut texts, new);
-                    drop(texts);
-                    entered::record(self.owner, id, from);
-                }
-            });
+            let mut args = Encoder::new();
+            typed::encode_span(&mut args, &Known(metadata), true, &|visit| values.record(visit));
+            let new = args.finish();
+            if let Some(mut texts) = kept.texts_mut()
+                && !new.is_empty()
+            {
+                let from = texts.args.len() as u32;
+                add_args(&mut texts, new);
+                drop(texts);
+                entered::record(self.owner, id, from);
+            }
         }
         if !is_text {
             return;
@@ -242,10 +232,16 @@ impl Recorder {
     /// Writes an event. A call, behind [`may_be_enabled`](Self::may_be_enabled): what is off does not come here.
     #[inline(never)]
     pub(crate) fn event(&self, event: &Event<'_>) {
-        let Some(enabled) = self.enabled() else { return };
+        let Some(enabled) = self.prepared.glance().and_then(Glance::__enabled_short) else { return };
         if enabled.__for_perfetto().is_some() {
-            return typed::event(enabled, event, self.fields);
+            typed::event(enabled, event, self.fields);
+        } else {
+            self.event_as_text(enabled, event);
         }
+    }
+
+    #[inline(never)]
+    fn event_as_text(&self, enabled: Enabled, event: &Event<'_>) {
         if fields::has_counter(event.metadata()) && !fields::write_counters(event, enabled, false) {
             return;
         }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use atrace::__typed::{Encoder, Site};
+use atrace::__typed::{Encoder, Scalar, Site};
 use atrace::{__Text, Enabled, NameWriter};
 use tracing_core::Event;
 use tracing_core::field::{Field, Visit};
@@ -30,19 +30,18 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     enabled.__instant(&site, (!name.is_empty()).then_some(name), args.finish());
 }
 
-/// Calls `then` with the encoded fields of a span, if they are wanted, and the name of its track, which is empty if it has
-/// none.
-pub(crate) fn with_span<T>(
+/// Encodes the fields of a span, if they are wanted; returns the name of its track, which is empty if it has none.
+#[inline(never)]
+pub(crate) fn encode_span(
+    args: &mut Encoder,
     known: &Known,
     has_fields: bool,
     record: &dyn Fn(&mut dyn Visit),
-    then: impl FnOnce(&[u8], &str) -> T,
-) -> T {
-    let mut args = Encoder::new();
+) -> String {
     let mut track = String::new();
     let of = Of::Span { track: &mut track };
-    fields::unless_too_deep(|| record(&mut Arguments::new(&mut args, &known.site(), has_fields, of)));
-    then(args.finish(), &track)
+    fields::unless_too_deep(|| record(&mut Arguments::new(args, &known.site(), has_fields, of)));
+    track
 }
 
 /// A visitor that encodes what it visits.
@@ -79,15 +78,39 @@ impl<'a, 'b> Arguments<'a, 'b> {
         is_other && self.has_fields && !self.has_ended
     }
 
-    #[inline]
-    fn formatted(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
+    /// All numbers by one function, as it is much code.
+    #[inline(never)]
+    fn number(&mut self, field: &Field, is_number: bool, value: Scalar) {
         let name = field.name();
-        if let Of::Event(message) = &mut self.of
-            && name == MESSAGE
-        {
-            if self.has_ended {
-                return;
-            }
+        if self.shows(name, is_number) {
+            self.args.scalar(self.site.key(field.index(), name), value);
+        }
+    }
+
+    #[inline(never)]
+    fn argument(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
+        let name = field.name();
+        if self.shows(name, is_number) {
+            self.has_ended = !self.args.formatted(self.site.key(field.index(), name), value);
+        }
+    }
+
+    /// A value that is text, of a kind that is rare.
+    #[inline(never)]
+    fn formatted(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
+        if !self.message(field.name(), value) {
+            self.argument(field, is_number, value);
+        }
+    }
+
+    /// Writes the value if it is an event's message; false if it is another.
+    #[inline(always)]
+    fn message(&mut self, name: &str, value: fmt::Arguments<'_>) -> bool {
+        let Of::Event(message) = &mut self.of else { return false };
+        if name != MESSAGE {
+            return false;
+        }
+        if !self.has_ended {
             let mut is_whole = false;
             message.__catching(|message| {
                 // An error is the text being full, or a value that gave up: what came out stays.
@@ -95,39 +118,26 @@ impl<'a, 'b> Arguments<'a, 'b> {
                 is_whole = true;
             });
             self.has_ended = !is_whole;
-        } else if self.shows(name, is_number) {
-            self.has_ended = !self.args.formatted(self.site.key(field.index(), name), value);
         }
+        true
     }
 }
 
 impl Visit for Arguments<'_, '_> {
-    #[inline]
     fn record_i64(&mut self, field: &Field, value: i64) {
-        if self.shows(field.name(), true) {
-            self.args.int(self.site.key(field.index(), field.name()), value);
-        }
+        self.number(field, true, value.into());
     }
 
-    #[inline]
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if self.shows(field.name(), true) {
-            self.args.uint(self.site.key(field.index(), field.name()), value);
-        }
+        self.number(field, true, value.into());
     }
 
-    #[inline]
     fn record_f64(&mut self, field: &Field, value: f64) {
-        if self.shows(field.name(), true) {
-            self.args.float(self.site.key(field.index(), field.name()), value);
-        }
+        self.number(field, true, value.into());
     }
 
-    #[inline]
     fn record_bool(&mut self, field: &Field, value: bool) {
-        if self.shows(field.name(), false) {
-            self.args.bool(self.site.key(field.index(), field.name()), value);
-        }
+        self.number(field, false, value.into());
     }
 
     fn record_i128(&mut self, field: &Field, value: i128) {
@@ -154,9 +164,11 @@ impl Visit for Arguments<'_, '_> {
         }
     }
 
-    #[inline]
+    /// Most events have nothing but a message.
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.formatted(field, false, format_args!("{value:?}"));
+        if !self.message(field.name(), format_args!("{value:?}")) {
+            self.argument(field, false, format_args!("{value:?}"));
+        }
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {

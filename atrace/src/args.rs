@@ -102,6 +102,44 @@ pub(crate) const fn key_number(site: u32, at: u32) -> u32 {
     site << 5 | at & 31
 }
 
+/// The value of an argument that is no text: the key of its field, and its bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar {
+    field: u8,
+    bits: u64,
+}
+
+/// The key of a `double_value`, whose bits are no varint.
+const FLOAT: u8 = 0x29;
+
+impl From<bool> for Scalar {
+    #[inline]
+    fn from(value: bool) -> Self {
+        Self { field: 0x10, bits: value.into() }
+    }
+}
+
+impl From<u64> for Scalar {
+    #[inline]
+    fn from(value: u64) -> Self {
+        Self { field: 0x18, bits: value }
+    }
+}
+
+impl From<i64> for Scalar {
+    #[inline]
+    fn from(value: i64) -> Self {
+        Self { field: 0x20, bits: value.cast_unsigned() }
+    }
+}
+
+impl From<f64> for Scalar {
+    #[inline]
+    fn from(value: f64) -> Self {
+        Self { field: FLOAT, bits: value.to_bits() }
+    }
+}
+
 /// Encodes arguments as fields of Perfetto's `TrackEvent`.
 pub struct Encoder {
     /// Initialised up to `len`.
@@ -212,36 +250,12 @@ impl Encoder {
         has_room
     }
 
-    /// Adds an argument.
+    /// Adds an argument that is no text.
     #[inline]
-    pub fn bool(&mut self, key: Key<'_>, value: bool) {
-        self.argument(key, |encoder| encoder.put([0x10, value.into()]));
-    }
-
-    /// Adds an argument.
-    #[inline]
-    pub fn uint(&mut self, key: Key<'_>, value: u64) {
+    pub fn scalar(&mut self, key: Key<'_>, Scalar { field, bits }: Scalar) {
         self.argument(key, |encoder| {
-            encoder.put([0x18]);
-            encoder.varint(value);
-        });
-    }
-
-    /// Adds an argument.
-    #[inline]
-    pub fn int(&mut self, key: Key<'_>, value: i64) {
-        self.argument(key, |encoder| {
-            encoder.put([0x20]);
-            encoder.varint(value.cast_unsigned());
-        });
-    }
-
-    /// Adds an argument.
-    #[inline]
-    pub fn float(&mut self, key: Key<'_>, value: f64) {
-        self.argument(key, |encoder| {
-            encoder.put([0x29]);
-            encoder.put(value.to_le_bytes());
+            encoder.put([field]);
+            if field == FLOAT { encoder.put(bits.to_le_bytes()) } else { encoder.varint(bits) }
         });
     }
 
@@ -299,10 +313,10 @@ impl Encoder {
     /// Adds an argument of an event.
     fn arg(&mut self, arg: &Arg<'_>) {
         match *arg {
-            Arg::Bool(name, value) => self.bool(Key::Text(name), value),
-            Arg::Int(name, value) => self.int(Key::Text(name), value),
-            Arg::Uint(name, value) => self.uint(Key::Text(name), value),
-            Arg::Float(name, value) => self.float(Key::Text(name), value),
+            Arg::Bool(name, value) => self.scalar(Key::Text(name), value.into()),
+            Arg::Int(name, value) => self.scalar(Key::Text(name), value.into()),
+            Arg::Uint(name, value) => self.scalar(Key::Text(name), value.into()),
+            Arg::Float(name, value) => self.scalar(Key::Text(name), value.into()),
             Arg::Str(name, value) => self.str(Key::Text(name), value),
             Arg::Flow(number) => self.flow(number),
         }
@@ -449,8 +463,8 @@ mod tests {
                 Arg::Str("", ""),
                 Arg::Flow(u64::MAX - 1),
             ]);
-            encoder.int(Key::Told(BEYOND - 1, 31), 1);
-            encoder.uint(Key::Told(FIRST, 0), 1 << 40);
+            encoder.scalar(Key::Told(BEYOND - 1, 31), 1_i64.into());
+            encoder.scalar(Key::Told(FIRST, 0), (1_u64 << 40).into());
             assert!(encoder.formatted(Key::Text("debug"), format_args!("{:?}", Some(7))));
             encoder.encoded(&flow(7));
         });
@@ -478,7 +492,7 @@ mod tests {
         let found = read(|encoder| {
             for _ in 0..40 {
                 encoder.str(Key::Text(&name), &long);
-                encoder.int(Key::Text("after"), -1);
+                encoder.scalar(Key::Text("after"), (-1_i64).into());
             }
             encoder.flow(1);
         });
@@ -495,7 +509,7 @@ mod tests {
             let found = read(|encoder| {
                 encoder.str(Key::Text("first"), &long[..len & !1]);
                 encoder.str(Key::Text("second"), &long[..len & !1]);
-                encoder.bool(Key::Text("third"), true);
+                encoder.scalar(Key::Text("third"), true.into());
             });
             assert!(found.len() >= 2, "{found:?}");
         }
@@ -515,7 +529,7 @@ mod tests {
 
         let found = read(|encoder| {
             assert!(!encoder.formatted(Key::Text("value"), format_args!("{Panics:?}")));
-            encoder.bool(Key::Text("after"), false);
+            encoder.scalar(Key::Text("after"), false.into());
         });
         let text = |text: &str| text.to_owned();
         assert_eq!(found, [(text("value"), text("half<panicked>")), (text("after"), text("false"))]);

@@ -100,6 +100,13 @@ impl Glance {
     pub fn enabled(self) -> Option<Enabled> {
         way::enabled(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
     }
+
+    /// [`enabled`](Self::enabled), with more code, of which the usual answer takes less.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn __enabled_short(self) -> Option<Enabled> {
+        way::enabled_short(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
+    }
 }
 
 /// A tag that was seen enabled: what is written with it is written, whatever is switched meanwhile.

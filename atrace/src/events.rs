@@ -379,13 +379,28 @@ impl TrackSlice {
     ) -> Self {
         let Some(glance) = gate::glance(tag) else { return Self::none() };
         let begun = way::sessions_begun();
-        match emit_with(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), name) {
-            None => Self::none(),
-            Some(way) => {
-                let tags = if way.is_perfetto() { tag } else { AtraceTag::Never };
-                Self { by: Some(generation()), tags, begun }
-            }
-        }
+        let way = emit_with(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), name);
+        Self::by(way, tag, begun)
+    }
+
+    /// [`begin_with`](Self::begin_with) of a name that is there, with less code.
+    #[doc(hidden)]
+    #[inline(never)]
+    pub fn __begin_named(tag: AtraceTag, track_name: &str, name: &str, cookie: i32) -> Self {
+        let Some(glance) = gate::glance(tag) else { return Self::none() };
+        let begun = way::sessions_begun();
+        let kind = Kind::TrackBegin(cookie.into());
+        let write = |way: &Way| way.write_str(tag, kind, Some(track_name), Some(name));
+        Self::by(way::enabled(glance, tag).filter(write), tag, begun)
+    }
+
+    /// One that went this way, before which so many sessions had begun.
+    #[inline]
+    fn by(way: Option<Way>, tag: AtraceTag, begun: u32) -> Self {
+        way.map_or(Self::none(), |way| {
+            let tags = if way.is_perfetto() { tag } else { AtraceTag::Never };
+            Self { by: Some(generation()), tags, begun }
+        })
     }
 
     /// Begins a slice whose arguments are encoded, which is named as its callsite, where events go Perfetto's way.

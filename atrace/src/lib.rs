@@ -195,7 +195,7 @@ pub use scoped::private as __private;
 /// For `atrace-subscriber`: callsites, and arguments that are encoded by who knows their types.
 #[doc(hidden)]
 pub mod __typed {
-    pub use crate::args::{Encoder, FLOW_ROOM, Key, flow};
+    pub use crate::args::{Encoder, FLOW_ROOM, Key, Scalar, flow};
     pub use crate::callsite::{About, Number, Site};
     pub use crate::perfetto::producer::{flow_number, is_used};
     pub use crate::way::{Ways, only_atrace, only_perfetto};
