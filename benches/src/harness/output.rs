@@ -48,12 +48,6 @@ impl Output {
         Ok(this)
     }
 
-    /// Tells whether the rows of this run are kept: a file without all cases would take the others' rows away.
-    #[must_use]
-    pub fn keeps_rows(&self) -> bool {
-        self.file.is_some()
-    }
-
     /// Runs something that talks much: where there is a file, it talks to that only, and on a terminal of its progress.
     ///
     /// # Errors

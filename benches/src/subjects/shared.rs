@@ -3,19 +3,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A mapping of memory that could be another process', too.
 #[derive(Debug)]
 pub struct Shared {
     file: File,
-    start: NonNull<u8>,
-    len: usize,
+    memory: MmapRaw,
     at: usize,
 }
 
@@ -49,18 +47,16 @@ impl Shared {
     }
 
     fn map(file: File, len: usize) -> io::Result<Self> {
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping, wherever there is room.
-        let start = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, file.as_fd(), 0)? };
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { file, start, len, at: 0 })
+        let memory = MmapOptions::new().len(len).populate().map_raw(&file)?;
+        Ok(Self { file, memory, at: 0 })
     }
 
     /// Reads all of it; returns the sum of its bytes.
     #[must_use]
     pub fn sum(&self) -> u64 {
         // SAFETY: within the mapping; others may write there meanwhile, so each is read as it is then.
-        (0..self.len).map(|at| u64::from(unsafe { self.start.add(at).read_volatile() })).sum()
+        let byte = |at| unsafe { self.memory.as_ptr().add(at).read_volatile() };
+        (0..self.memory.len()).map(|at| u64::from(byte(at))).sum()
     }
 
     /// Copies these bytes behind those before, or at the start where they have no room there.
@@ -70,20 +66,15 @@ impl Shared {
     /// If they are more than all of it.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
-        if bytes.len() > self.len - self.at {
-            assert!(bytes.len() <= self.len, "so many bytes have no room");
+        if bytes.len() > self.memory.len() - self.at {
+            assert!(bytes.len() <= self.memory.len(), "so many bytes have no room");
             self.at = 0;
         }
         // SAFETY: there is room for so many in the mapping, which no reference is to.
-        unsafe { self.start.add(self.at).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        unsafe {
+            self.memory.as_mut_ptr().add(self.at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
         self.at += bytes.len();
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: mapped above, and nothing refers to it.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
@@ -96,7 +87,7 @@ mod tests {
         let mut shared = Shared::new(4096).unwrap();
         let bytes = |shared: &Shared| {
             // SAFETY: it is mapped, and nobody writes to it now.
-            unsafe { std::slice::from_raw_parts(shared.start.as_ptr(), shared.len) }.to_vec()
+            unsafe { std::slice::from_raw_parts(shared.memory.as_ptr(), shared.memory.len()) }.to_vec()
         };
         let other = Shared::open(&shared.path()).unwrap();
         shared.copy(b"abc");
