@@ -12,7 +12,6 @@ unsafe extern "C" {
     // SAFETY: the signatures are those of the C libraries' headers, where a reference is a pointer that is not kept.
     // Call.
     pub(crate) safe fn _exit(status: c_int) -> !;
-    pub(crate) safe fn close(fd: c_int) -> c_int;
     #[cfg(target_os = "linux")]
     pub(crate) safe fn flock(fd: c_int, operation: c_int) -> c_int;
     pub(crate) safe fn getauxval(kind: c_ulong) -> c_ulong;

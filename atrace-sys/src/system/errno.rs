@@ -59,7 +59,7 @@ mod tests {
     fn errno_is_put_back() {
         set_errno(77);
         let guard = ErrnoGuard::new();
-        crate::system::c::close(-1);
+        crate::system::file::close(-1);
         assert_eq!(errno(), libc::EBADF);
         drop(guard);
         assert_eq!(errno(), 77);

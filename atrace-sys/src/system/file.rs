@@ -107,7 +107,8 @@ pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> io
 
 /// Closes a descriptor that is this program's and nobody else knows.
 pub(crate) fn close(fd: RawFd) {
-    c::close(fd);
+    // SAFETY: a number. (Declared by another crate than libc, compilers warn of a symbol that std uses.)
+    unsafe { libc::close(fd) };
 }
 
 /// `fcntl(2)` of a command that takes a number.
