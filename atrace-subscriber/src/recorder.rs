@@ -234,14 +234,8 @@ impl Recorder {
     pub(crate) fn event(&self, event: &Event<'_>) {
         let Some(enabled) = self.prepared.glance().and_then(Glance::__enabled_short) else { return };
         if enabled.__for_perfetto().is_some() {
-            typed::event(enabled, event, self.fields);
-        } else {
-            self.event_as_text(enabled, event);
+            return typed::event(enabled, event, self.fields);
         }
-    }
-
-    #[inline(never)]
-    fn event_as_text(&self, enabled: Enabled, event: &Event<'_>) {
         if fields::has_counter(event.metadata()) && !fields::write_counters(event, enabled, false) {
             return;
         }
