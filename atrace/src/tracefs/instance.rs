@@ -1,7 +1,7 @@
 //! A buffer of one's own: made, set, read and removed.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -178,7 +178,7 @@ impl Instance {
         let mut cpus = Vec::new();
         for entry in fs::read_dir(&dir).map_err(|e| context(e, "listing", &dir))? {
             let path = entry.map_err(|e| context(e, "listing", &dir))?.path().join("stats");
-            let text = fs::read_to_string(&path).map_err(|e| context(e, "reading", &path))?;
+            let text = read_at_once(&path).map_err(|e| context(e, "reading", &path))?;
             cpus.push(Stats::parse(&text).ok_or_else(|| {
                 io::Error::new(
                     ErrorKind::InvalidData,
@@ -234,6 +234,14 @@ impl Instance {
             .and_then(|mut f| f.write_all(value.as_bytes()))
             .map_err(|e| context(e, &format!("writing {value:?} to"), &path))
     }
+}
+
+/// Reads a short text that the kernel makes anew whenever it is asked for a part of it: two parts would be of two texts.
+fn read_at_once(path: &Path) -> io::Result<String> {
+    let mut text = vec![0; 4096];
+    let len = fs::File::open(path)?.read(&mut text)?;
+    text.truncate(len);
+    String::from_utf8(text).map_err(io::Error::other)
 }
 
 impl Drop for Instance {

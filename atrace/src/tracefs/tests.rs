@@ -1,5 +1,6 @@
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::sweep::maker;
 use super::*;
@@ -130,6 +131,29 @@ fn stats_are_summed() {
     assert_eq!(sum, Stats { entries: 6, overrun: 4, dropped: 10, read: 10, bytes: 296 });
     assert_eq!((sum.written(), sum.lost()), (30, 14));
     assert!(Stats::parse("entries: 3\n").is_none());
+}
+
+/// The kernel makes the text anew for each part of it that is read.
+#[test]
+#[cfg_attr(miri, ignore = "no tracefs")]
+fn stats_are_whole_while_they_change() {
+    let Some(instance) = instance("stats_are_whole_while_they_change") else {
+        return;
+    };
+    let is_read = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Their numbers get another digit, and lose it.
+        scope.spawn(|| {
+            while !is_read.load(Ordering::Relaxed) {
+                instance.clear().unwrap();
+                (0..12).for_each(|_| _ = write(&instance, b"E|1"));
+            }
+        });
+        let read: Vec<_> = (0..20_000).map(|_| instance.stats()).collect();
+        is_read.store(true, Ordering::Relaxed);
+        let failed: Vec<_> = read.into_iter().filter_map(Result::err).collect();
+        assert!(failed.is_empty(), "{} failed: {:?}", failed.len(), failed[0]);
+    });
 }
 
 #[test]
