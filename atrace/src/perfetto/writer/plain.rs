@@ -126,7 +126,20 @@ impl Writer {
         let is_written = match &event.track {
             Some(track) => self.on_track(place.epoch, &event.long, track, now),
             None if event.long.kind == Type::End => self.end_with(place.epoch, &event.long, now),
-            None => self.rich(place.epoch, &event.long, now),
+            None => match &event.long {
+                // Where there are several sessions, most are such events.
+                &Long {
+                    kind,
+                    tags,
+                    track: None,
+                    name: Some(name),
+                    amount: None,
+                    site: None,
+                    flow: 0,
+                    args: [],
+                } if name.len() <= SHORT => self.short(place.epoch, kind, tags, now, name),
+                long => self.rich(place.epoch, long, now),
+            },
         };
         is_written || self.any(place, event, now)
     }
