@@ -123,3 +123,19 @@ impl Link {
         self.anchored = clock::asked();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perfetto::words;
+
+    /// A place without a name would be that of a service's method without one.
+    #[test]
+    fn every_place_of_a_method_has_a_name() {
+        assert_eq!(METHODS.split_ascii_whitespace().count(), METHODS_COUNT);
+        assert_eq!(words::at(METHODS, SYNC), "Sync");
+        assert_eq!(words::at(METHODS, STOPPED), "NotifyDataSourceStopped");
+        assert_eq!(words::at(METHODS, COMMIT), "CommitData");
+        assert_eq!(words::at(METHODS, METHODS_COUNT), "");
+    }
+}
