@@ -5,7 +5,7 @@
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
 
-use crate::word::Leak;
+use crate::word::Place;
 
 /// Keeps the calling thread's errno, which nothing here changes.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ pub(crate) fn set_cancelable(state: i32) -> i32 {
     state
 }
 
-pub(crate) fn wiped_on_fork<T>() -> Option<impl Leak<T>> {
+pub(crate) fn wiped_on_fork<T>() -> Option<impl Place<Target = T>> {
     None::<Box<T>>
 }
 

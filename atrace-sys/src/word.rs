@@ -9,7 +9,8 @@
 //! not.
 
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A `&'static T` that can be replaced atomically, from any thread.
@@ -148,7 +149,7 @@ impl<T: Sync + 'static> OnceRef<T> {
     }
 
     /// Sets the content of `new`, which is never freed then, unless something was set before; returns what is set.
-    pub(crate) fn keep(&self, new: impl Leak<T>) -> &'static T {
+    pub(crate) fn keep(&self, new: impl Place<Target = T>) -> &'static T {
         let (Ok(set) | Err(set)) = offer(new, |new| self.set(new));
         set
     }
@@ -160,42 +161,27 @@ impl<T: Sync + 'static> Default for OnceRef<T> {
     }
 }
 
-/// What owns a `T` and can leave it where it is for ever.
-pub(crate) trait Leak<T> {
-    /// Gives up the `T`, which stays until it is taken back.
-    fn into_raw(self) -> NonNull<T>;
+/// What owns a value that stays where it is until its owner is dropped, also when the owner is moved.
+///
+/// # Safety
+///
+/// It must be so, and `deref` must give that value each time.
+pub(crate) unsafe trait Place: Deref {}
 
-    /// Takes a `T` back.
-    ///
-    /// # Safety
-    ///
-    /// It is from `into_raw`, and nobody refers to it any more.
-    unsafe fn from_raw(raw: NonNull<T>) -> Self;
-}
+// SAFETY: the value is in the heap, and only its address is moved.
+unsafe impl<T> Place for Box<T> {}
 
-impl<T> Leak<T> for Box<T> {
-    fn into_raw(self) -> NonNull<T> {
-        NonNull::from(Box::leak(self))
-    }
-
-    unsafe fn from_raw(raw: NonNull<T>) -> Self {
-        // SAFETY: as promised.
-        unsafe { Self::from_raw(raw.as_ptr()) }
-    }
-}
-
-/// Has `set` publish `new`, which is dropped where that fails.
-pub(crate) fn offer<T: 'static, E, L: Leak<T>>(
+/// Has `set` publish what `new` owns, which is never dropped then; `new` is dropped where that fails.
+///
+/// `set` must not have published it where it fails.
+pub(crate) fn offer<L: Place<Target: 'static>, E>(
     new: L,
-    set: impl FnOnce(&'static T) -> Result<(), E>,
-) -> Result<&'static T, E> {
-    let raw = new.into_raw();
-    // SAFETY: lives for ever unless it is taken back below, where nobody else has seen it.
-    let new = unsafe { raw.as_ref() };
-    set(new).map(|()| new).inspect_err(|_| {
-        // SAFETY: given up above, and not published.
-        drop(unsafe { L::from_raw(raw) });
-    })
+    set: impl FnOnce(&'static L::Target) -> Result<(), E>,
+) -> Result<&'static L::Target, E> {
+    let owner = ManuallyDrop::new(new);
+    // SAFETY: lives for ever unless the owner is dropped below, where nobody else has seen it.
+    let new = unsafe { &*std::ptr::from_ref(&**owner) };
+    set(new).map(|()| new).inspect_err(|_| drop(ManuallyDrop::into_inner(owner)))
 }
 
 #[cfg(test)]

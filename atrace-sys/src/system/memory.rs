@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
-use crate::word::Leak;
+use crate::word::Place;
 
 /// Types of atomics only.
 ///
@@ -142,7 +142,7 @@ impl<T> Mapped<T> {
         Ok(new)
     }
 
-    /// Lays such zeros over what was made by [`large`](Self::large) and [given up](Leak). Async-signal-safe.
+    /// Lays such zeros over what was made by [`large`](Self::large) and given up. Async-signal-safe.
     ///
     /// # Safety
     ///
@@ -192,15 +192,8 @@ impl<T> Drop for Mapped<T> {
     }
 }
 
-impl<T> Leak<T> for Mapped<T> {
-    fn into_raw(self) -> NonNull<T> {
-        ManuallyDrop::new(self).0
-    }
-
-    unsafe fn from_raw(raw: NonNull<T>) -> Self {
-        Self(raw)
-    }
-}
+// SAFETY: the value is in the mapping, and only its address is moved.
+unsafe impl<T> Place for Mapped<T> {}
 
 /// Maps zeros that read as zeros in every forked child, if the kernel knows how.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
