@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{ANSWER_MAX, User};
-use crate::system::{self, c, file};
+use crate::system::c::{self, CapabilityHeader};
+use crate::system::{self, file};
 
 /// How much memory the child may have beside what its maker has, how large a file, how many descriptors.
 const MEMORY: u64 = 256 << 20;
@@ -117,15 +118,7 @@ fn limits() -> Option<()> {
 
 /// Also those that the process kept across the change of its user, or could give to a program.
 fn drop_capabilities() -> Option<()> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: libc::c_int,
-    }
     // _LINUX_CAPABILITY_VERSION_3 of linux/capability.h: three sets of 64 bits, in two halves.
-    let header = Header { version: 0x2008_0522, pid: 0 };
-    let none = [0_u32; 6];
-    // SAFETY: what capset(2) reads, live.
-    let done = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };
-    (done == 0).then_some(())
+    let mut header = CapabilityHeader { version: 0x2008_0522, pid: 0 };
+    hold(c::capset(&mut header, &[0; 6]))
 }

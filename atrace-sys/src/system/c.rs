@@ -3,7 +3,8 @@
 //! The crate `libc` declares the same ones with raw pointers. Those that have a type of two widths (`off_t`, `time_t`) are called as it
 //! declares them: they are several functions of one name.
 
-use std::ffi::{c_int, c_long, c_ulong, c_ulonglong, c_void};
+use std::convert::Infallible;
+use std::ffi::{CStr, c_int, c_long, c_ulong, c_ulonglong, c_void};
 use std::io;
 
 use crate::c_text::CText;
@@ -12,6 +13,7 @@ unsafe extern "C" {
     // SAFETY: the signatures are those of the C libraries' headers, where a reference is a pointer that is not kept.
     // Call.
     pub(crate) safe fn _exit(status: c_int) -> !;
+    pub(crate) safe fn capset(header: &mut CapabilityHeader, sets: &[u32; 6]) -> c_int;
     #[cfg(target_os = "linux")]
     pub(crate) safe fn flock(fd: c_int, operation: c_int) -> c_int;
     pub(crate) safe fn getauxval(kind: c_ulong) -> c_ulong;
@@ -38,7 +40,9 @@ unsafe extern "C" {
     pub(crate) safe fn pthread_setcancelstate(state: c_int, old: &mut c_int) -> c_int;
     // Signals.
     pub(crate) safe fn pthread_sigmask(how: c_int, new: &libc::sigset_t, old: &mut libc::sigset_t) -> c_int;
+    pub(crate) safe fn sigaction(signal: c_int, new: Absent, old: &mut libc::sigaction) -> c_int;
     pub(crate) safe fn sigaddset(set: &mut libc::sigset_t, signal: c_int) -> c_int;
+    pub(crate) safe fn sigaltstack(new: Absent, old: &mut libc::stack_t) -> c_int;
     pub(crate) safe fn sigemptyset(set: &mut libc::sigset_t) -> c_int;
     pub(crate) safe fn sigismember(set: &libc::sigset_t, signal: c_int) -> c_int;
     pub(crate) safe fn sigpending(set: &mut libc::sigset_t) -> c_int;
@@ -54,7 +58,23 @@ unsafe extern "C" {
     pub(crate) safe fn unlinkat(directory: c_int, name: CText<'_>, flags: c_int) -> c_int;
 }
 
-/// System calls that write to no memory of the process.
+/// A null pointer: what could be given, and is not.
+pub(crate) type Absent = Option<&'static Infallible>;
+
+/// What capset(2) is told beside the sets, and answers in where it does not know the version.
+#[repr(C)]
+pub(crate) struct CapabilityHeader {
+    pub(crate) version: u32,
+    pub(crate) pid: c_int,
+}
+
+/// The address of a text, for a [`Call`].
+pub(crate) fn address(text: &CStr) -> isize {
+    text.as_ptr().expose_provenance() as isize
+}
+
+/// System calls that write to no memory of the process, whatever numbers they are given. What they read, they may be
+/// given by its address: a wrong one is answered by an error.
 #[derive(Clone, Copy)]
 pub(crate) struct Call(c_long);
 
@@ -63,17 +83,22 @@ impl Call {
     pub(crate) const CLOSE_RANGE: Self = Self(436);
     #[cfg(all(target_os = "android", not(miri)))]
     pub(crate) const GETPID: Self = Self(libc::SYS_getpid);
+    pub(crate) const FTRUNCATE: Self = Self(libc::SYS_ftruncate);
     pub(crate) const MEMBARRIER: Self = Self(libc::SYS_membarrier);
+    pub(crate) const MEMFD_CREATE: Self = Self(libc::SYS_memfd_create);
     pub(crate) const PIDFD_OPEN: Self = Self(libc::SYS_pidfd_open);
     /// Its third number is the place of what else there is to say, or 0.
     pub(crate) const PIDFD_SEND_SIGNAL: Self = Self(libc::SYS_pidfd_send_signal);
+    #[cfg(target_os = "linux")]
+    pub(crate) const RENAMEAT2: Self = Self(libc::SYS_renameat2);
     pub(crate) const TGKILL: Self = Self(libc::SYS_tgkill);
 
     /// Calls it; further numbers are 0.
-    pub(crate) fn call(self, numbers: [isize; 3]) -> io::Result<c_long> {
-        let [first, second, third] = numbers;
+    pub(crate) fn call<const N: usize>(self, numbers: [isize; N]) -> io::Result<c_long> {
+        let mut all = [0; 5];
+        all[..N].copy_from_slice(&numbers);
         // SAFETY: see the type.
-        let result = unsafe { libc::syscall(self.0, first, second, third, 0_isize) };
+        let result = unsafe { libc::syscall(self.0, all[0], all[1], all[2], all[3], all[4]) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
     }
 }

@@ -5,9 +5,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 
+use super::c::{self, Call};
+use super::check;
 pub(crate) use super::file::open;
 use super::file::{open_in, path_of};
-use super::{c, check};
 
 /// Opens a file of a directory, or creates it with mode 0600.
 ///
@@ -34,19 +35,15 @@ pub(crate) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
 
 /// Renames a file within a directory unless the new name exists (`EEXIST`).
 pub(crate) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
-    let fd = directory.as_raw_fd();
-    let flags = libc::RENAME_NOREPLACE;
-    // SAFETY: the arguments are those of renameat2(2): open descriptors, C strings, flags. It is called by
-    // number because not every libc has the function.
-    if unsafe { libc::syscall(libc::SYS_renameat2, fd, from.as_ptr(), fd, to.as_ptr(), flags) } == 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error() {
+    let fd = directory.as_raw_fd() as isize;
+    // By number, as not every libc has the function.
+    let names = [fd, c::address(from), fd, c::address(to), libc::RENAME_NOREPLACE as isize];
+    match Call::RENAMEAT2.call(names) {
         // The kernel (before 3.15), the file system or a seccomp filter does not know it: link and unlink.
-        error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => {
             link_and_unlink(directory, from, to)
         }
-        error => Err(error),
+        renamed => renamed.map(drop),
     }
 }
 

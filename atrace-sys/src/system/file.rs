@@ -6,7 +6,8 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
 use std::time::Duration;
 
-use super::{Plain, c, check, futex, zeros};
+use super::c::{self, Call};
+use super::{Plain, check, futex, zeros};
 
 /// Takes a descriptor over that the system has just made.
 pub(crate) fn owned(made: impl TryInto<RawFd>) -> io::Result<File> {
@@ -46,15 +47,14 @@ pub(super) fn path_of(file: &File) -> io::Result<CString> {
 /// Makes a file in memory alone, which can be sealed. By number: not every libc has the function.
 pub(crate) fn memory_file(name: &CStr) -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: a C string and flags.
-    owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+    owned(Call::MEMFD_CREATE.call([c::address(name), flags as isize])?)
 }
 
 /// Makes a memory file of a size that nobody can change.
 pub(crate) fn sealed_file(name: &CStr, size: usize) -> io::Result<File> {
     let file = memory_file(name)?;
-    // SAFETY: numbers. Of std's `set_len` the errors alone are a third of a kilobyte.
-    check(unsafe { libc::ftruncate(file.as_raw_fd(), size as libc::off_t) })?;
+    // Of std's `set_len` the errors alone are a third of a kilobyte.
+    Call::FTRUNCATE.call([file.as_raw_fd() as isize, size as isize])?;
     seal(&file)?;
     Ok(file)
 }

@@ -39,17 +39,14 @@ unsafe impl Plain for libc::stack_t {}
 /// has a handler. A program may block one of its own accord, and a handler may leave its signal unblocked.
 pub(crate) fn seem_to_be_handled() -> bool {
     let mut stack: libc::stack_t = zeros();
-    // SAFETY: the one is none, the other writable.
-    let is_asked = unsafe { libc::sigaltstack(std::ptr::null(), &mut stack) == 0 };
-    if is_asked && stack.ss_flags & libc::SS_ONSTACK != 0 {
+    if c::sigaltstack(None, &mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0 {
         return true;
     }
     let blocked = mask(libc::SIG_BLOCK, &Signals::of([])).0;
     (1..=64).any(|signal| {
         let mut action: libc::sigaction = zeros();
         c::sigismember(&blocked, signal) == 1
-            // SAFETY: the one is none, the other writable.
-            && unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) == 0 }
+            && c::sigaction(signal, None, &mut action) == 0
             && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
     })
 }
