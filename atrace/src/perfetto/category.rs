@@ -4,17 +4,19 @@
 
 use atrace_sys::perfetto::proto::Reader;
 
-use super::words;
+use super::words::Words;
 
 /// The names, in the order of the tags' bits.
-const NAMES: &str = "always graphics input view webview wm am syncmanager audio video camera hal app res dalvik rs bionic power \
-    packagemanager ss database network adb vibrator aidl nnapi rro thermal";
+static NAMES: Words<{ COUNT as usize }> = Words::new(
+    "always graphics input view webview wm am syncmanager audio video camera hal app res dalvik rs bionic power \
+    packagemanager ss database network adb vibrator aidl nnapi rro thermal",
+);
 /// How many there are.
 pub(super) const COUNT: u32 = 28;
 
 /// The name of the tag that has this bit; an empty one where there is none.
 pub(super) fn name(bit: u32) -> &'static str {
-    words::at(NAMES, bit as usize)
+    NAMES.at(bit as usize)
 }
 
 /// The tags that a session wants, by its `DataSourceConfig`.

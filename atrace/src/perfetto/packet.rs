@@ -16,6 +16,7 @@
 )]
 
 mod put;
+pub(super) mod state;
 
 use atrace_sys::perfetto::memory::Chunk;
 
@@ -366,7 +367,7 @@ pub(super) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
             let entry = put.later();
             put.bytes([0x08]);
             put.text(number);
-            put.field(0x12, text);
+            put.field(0x12, text.as_bytes());
             if let Some(line) = line {
                 put.bytes([0x20]);
                 put.varint(line.into());
@@ -518,7 +519,7 @@ mod tests {
     }
 
     /// The packets of a chunk, from where it began.
-    fn packets(start: *const u8, end: *const u8) -> Vec<Vec<u8>> {
+    pub(super) fn packets(start: *const u8, end: *const u8) -> Vec<Vec<u8>> {
         // SAFETY: what was written there.
         let bytes = unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) };
         // A packet and its length are a field of the trace without its key.

@@ -1,7 +1,36 @@
 //! Names in a row, as one text: for each name of an array the program would have an address to fill in when it is loaded.
 
-/// The name at this place of a row, names with a space between; an empty one behind its end.
-#[inline(never)]
-pub(super) fn at(row: &'static str, place: usize) -> &'static str {
-    row.split_ascii_whitespace().nth(place).unwrap_or_default()
+/// Names with a space between, and where each ends.
+#[derive(Debug)]
+pub(super) struct Words<const N: usize> {
+    row: &'static str,
+    ends: [u8; N],
+}
+
+impl<const N: usize> Words<N> {
+    /// The `N` names of a row, of at most 255 bytes.
+    pub(super) const fn new(row: &'static str) -> Self {
+        let (bytes, mut ends) = (row.as_bytes(), [0; N]);
+        let (mut word, mut at) = (0, 0);
+        assert!(bytes.len() <= u8::MAX as usize);
+        while at <= bytes.len() {
+            if at == bytes.len() || bytes[at] == b' ' {
+                ends[word] = at as u8;
+                word += 1;
+            }
+            at += 1;
+        }
+        assert!(word == N);
+        Self { row, ends }
+    }
+
+    /// The name at this place; an empty one behind the last.
+    pub(super) fn at(&self, place: usize) -> &'static str {
+        let start = match place.checked_sub(1).map(|before| self.ends.get(before)) {
+            None => 0,
+            Some(Some(end)) => usize::from(*end) + 1,
+            Some(None) => return "",
+        };
+        self.ends.get(place).and_then(|end| self.row.get(start..usize::from(*end))).unwrap_or_default()
+    }
 }

@@ -16,12 +16,10 @@ use atrace_sys::perfetto::abi::Layout;
 use atrace_sys::perfetto::memory::Chunk;
 use atrace_sys::perfetto::pool::{Pool, Session, Zeroes, writer_number};
 use atrace_sys::perfetto::presence::Epoch;
-use atrace_sys::perfetto::proto;
 use atrace_sys::process;
 
-use super::category;
 use super::debts::Debts;
-use super::packet::{self, Described, LONG_ROOM, Long, TEXT_MAX, Type};
+use super::packet::{self, Described, LONG_ROOM, Long, TEXT_MAX, Type, state};
 use super::told::Told;
 
 /// The places of this process' threads and sessions.
@@ -44,15 +42,6 @@ const SLOW_NS: u64 = 50_000_000;
 const BACK_OFF_NS: u64 = 2_000_000;
 /// As many counters are remembered to be described.
 const REMEMBERED: usize = 8;
-
-/// `TracePacket.SequenceFlags`.
-const STATE_CLEARED: u64 = 1;
-const NEEDS_STATE: u64 = 2;
-/// `BuiltinClock`, and the sequence's own one, which counts from packet to packet.
-const BOOTTIME: u64 = 6;
-const OWN_CLOCK: u64 = 64;
-/// `previous_packet_dropped`: the shared memory was full.
-const DROPPED_FULL: u64 = 1 | 256;
 
 /// What a thread writes with, for one session. All zeroes, it has never written.
 #[derive(Debug)]
@@ -205,8 +194,8 @@ impl Writer {
         let track = event.track.map_or(0, |track| track.name.len() + LONG_ROOM / 2);
         let site = event.long.site.filter(|site| site.has_number());
         // What is told already may have to be told again, in a new chunk.
-        let told = site.map_or(0, |site| packet::site_room(&site) + CATEGORIES_ROOM);
-        let needed = event.long.room() + track.min(TEXT_MAX) + told + categories_room(event.long.tags);
+        let told = site.map_or(0, |site| packet::site_room(&site) + packet::LEVELS.len());
+        let needed = event.long.room() + track.min(TEXT_MAX) + told + state::categories_room(event.long.tags);
         if !self.pay(place, now) || !self.has_room(place, needed, now) {
             return false;
         }
@@ -241,28 +230,10 @@ impl Writer {
     }
 
     /// Names the categories that the state has not named.
-    #[inline(never)]
     fn name_categories(&mut self, tags: u64) {
-        let mut missing = tags as u32 & !self.categories;
-        if missing == 0 {
-            return;
-        }
-        let mut bytes = [0; CATEGORIES_ROOM];
-        let mut writer = proto::Writer::new(&mut bytes);
-        // The first field of a `Trace`, whose bytes are a packet's length and the packet.
-        writer.message(1, |packet| {
-            packet.number(13, NEEDS_STATE).message(12, |interned| {
-                while missing != 0 {
-                    let bit = missing.trailing_zeros();
-                    interned.message(1, |entry| {
-                        entry.number(1, u64::from(bit) + 1).bytes(2, category::name(bit).as_bytes());
-                    });
-                    missing &= missing - 1;
-                }
-            });
-        });
-        if self.tell(writer) {
-            self.categories |= tags as u32;
+        let missing = tags as u32 & !self.categories;
+        if missing != 0 && state::name_categories(&mut self.chunk, missing) {
+            self.categories |= missing;
         }
     }
 
@@ -286,7 +257,7 @@ impl Writer {
         let _errno = process::ErrnoGuard::new();
         let is_fast = self.chunk.is_some() && now.saturating_sub(self.opened) < SLOW_NS;
         let mut layout = if is_fast { Layout::Whole } else { Layout::Small };
-        if needed > Layout::Small.chunk_size() - STATE_ROOM {
+        if needed > Layout::Small.chunk_size() - state::ROOM {
             layout = Layout::Whole;
         }
         self.chunk.complete();
@@ -317,62 +288,8 @@ impl Writer {
 
     /// Tells all that readers must know.
     fn tell_state(&mut self, now: u64) {
-        let process = process_track();
-        let tid = atrace_sys::thread::number().unwrap_or_default();
-        let thread = process ^ u64::from(tid);
-        let pid = u64::from(process::raw_id());
-        let mut bytes = [0; STATE_ROOM];
-        let mut writer = proto::Writer::new(&mut bytes);
-        writer.message(1, |packet| {
-            packet.number(8, now).number(58, BOOTTIME).number(13, STATE_CLEARED);
-            packet.message(59, |defaults| {
-                defaults.number(58, OWN_CLOCK).message(11, |event| {
-                    event.number(11, thread);
-                });
-            });
-            packet.message(6, |snapshot| {
-                snapshot.message(1, |clock| {
-                    clock.number(1, BOOTTIME).number(2, now);
-                });
-                snapshot.message(1, |clock| {
-                    clock.number(1, OWN_CLOCK).number(2, now).number(3, 1).number(4, 1);
-                });
-            });
-            if self.told != self.epoch {
-                packet.number(87, 1);
-            }
-            if self.has_lost {
-                packet.number(42, DROPPED_FULL);
-            }
-        });
-        self.tell(writer);
-        let mut writer = proto::Writer::new(&mut bytes);
-        writer.message(1, |packet| {
-            packet.message(60, |track| {
-                track.number(1, thread).number(5, process).message(4, |thread| {
-                    thread.number(1, pid).number(2, tid.into());
-                    atrace_sys::thread::with_name(|name| {
-                        thread.bytes(5, name);
-                    });
-                });
-                // disallow_merging_with_system_tracks: slices by ATrace are of another clock, and end by another rule.
-                track.number(9, 1);
-            });
-        });
-        self.tell(writer);
-        let mut writer = proto::Writer::new(&mut bytes);
-        writer.message(1, |packet| {
-            packet.message(60, |track| {
-                track.number(1, process).message(3, |process| {
-                    process.number(1, pid);
-                    process::with_argv0(|name| {
-                        let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
-                        process.bytes(6, &name[..name.len().min(NAME_MAX)]);
-                    });
-                });
-            });
-        });
-        self.tell(writer);
+        let told = state::tell(&mut self.chunk, now, self.told != self.epoch, self.has_lost);
+        debug_assert!(told, "a chunk of either size is larger");
         self.last = now;
         self.categories = 0;
         self.counters = [0; REMEMBERED];
@@ -380,14 +297,6 @@ impl Writer {
         self.chunks_of_state = 0;
         self.has_lost = false;
         self.told = self.epoch;
-    }
-
-    /// Writes the packet of a trace that has it alone; false where there is no room. Of all of the state there is: a chunk
-    /// of either size is larger.
-    #[inline(never)]
-    fn tell(&mut self, trace: proto::Writer<'_>) -> bool {
-        // Without the field's key it is as it stands in a chunk.
-        trace.finish().and_then(|trace| trace.get(1..)).is_some_and(|packet| self.chunk.write(packet))
     }
 }
 
@@ -402,15 +311,3 @@ fn lose(events: u32) {
         LOST.fetch_add(events.into(), Ordering::Relaxed);
     }
 }
-
-/// As long is a process' name at most, in each state.
-const NAME_MAX: usize = 100;
-/// The room that all of the state has.
-const STATE_ROOM: usize = 320;
-/// The room that naming these categories takes: a thread's first event must have some in a small chunk.
-fn categories_room(tags: u64) -> usize {
-    CATEGORIES_ROOM.min(16 + 24 * tags.count_ones() as usize)
-}
-
-/// The room that the names of a few categories have.
-const CATEGORIES_ROOM: usize = 128;

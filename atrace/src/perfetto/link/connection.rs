@@ -9,9 +9,13 @@ use atrace_sys::perfetto::pool::Shared;
 use atrace_sys::perfetto::socket::{self, Refused, Socket};
 use atrace_sys::perfetto::wire::Method;
 
+use crate::perfetto::words::Words;
+
 /// The methods of the service that are used; each of them is known by its place here.
-pub(super) const METHODS: &str = "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter \
-    UnregisterTraceWriter NotifyDataSourceStarted NotifyDataSourceStopped Sync";
+pub(super) static METHODS: Words<METHODS_COUNT> = Words::new(
+    "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
+    NotifyDataSourceStarted NotifyDataSourceStopped Sync",
+);
 pub(super) const INITIALIZE: usize = 0;
 pub(super) const REGISTER: usize = 1;
 pub(super) const COMMIT: usize = 2;
@@ -127,15 +131,12 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perfetto::words;
-
     /// A place without a name would be that of a service's method without one.
     #[test]
     fn every_place_of_a_method_has_a_name() {
-        assert_eq!(METHODS.split_ascii_whitespace().count(), METHODS_COUNT);
-        assert_eq!(words::at(METHODS, SYNC), "Sync");
-        assert_eq!(words::at(METHODS, STOPPED), "NotifyDataSourceStopped");
-        assert_eq!(words::at(METHODS, COMMIT), "CommitData");
-        assert_eq!(words::at(METHODS, METHODS_COUNT), "");
+        assert_eq!(METHODS.at(SYNC), "Sync");
+        assert_eq!(METHODS.at(STOPPED), "NotifyDataSourceStopped");
+        assert_eq!(METHODS.at(COMMIT), "CommitData");
+        assert_eq!(METHODS.at(METHODS_COUNT), "");
     }
 }

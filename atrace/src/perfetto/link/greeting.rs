@@ -11,8 +11,8 @@ use atrace_sys::perfetto::wire::{self, Body, Command};
 use atrace_sys::process;
 
 use super::connection::{ARENA, COMMANDS, COMMIT, INITIALIZE, Link, METHODS, REGISTER, SYNC};
+use crate::perfetto::category;
 use crate::perfetto::standing::{Gone, Standing};
-use crate::perfetto::{category, words};
 
 /// How many pages the shared memory has: 1 MiB, where the environment does not say how many KiB. What is never written costs
 /// nothing.
@@ -33,7 +33,7 @@ impl Link {
         match body {
             Body::Bound(bound) if self.methods[COMMIT].is_none() => {
                 for (name, method) in wire::methods(bound).ok_or(Gone::Unable)? {
-                    let known = |(place, _): &(usize, _)| words::at(METHODS, *place).as_bytes() == name;
+                    let known = |(place, _): &(usize, _)| METHODS.at(*place).as_bytes() == name;
                     if let Some((_, place)) = self.methods.iter_mut().enumerate().find(known) {
                         *place = Some(method);
                     }

@@ -4,7 +4,7 @@ use std::ptr;
 
 use crate::args::cut;
 use crate::callsite::Site;
-use crate::perfetto::words;
+use crate::perfetto::words::Words;
 
 /// The longest name of a packet whose lengths have one byte.
 pub(in crate::perfetto) const SHORT: usize = 96;
@@ -18,7 +18,8 @@ pub(super) const LEVEL_NUMBER: u8 = 1;
 
 /// The levels' name, from 1 on.
 pub(super) fn level_name(level: u8) -> &'static str {
-    words::at("ERROR WARN INFO DEBUG TRACE", usize::from(level).wrapping_sub(1))
+    const NAMES: Words<5> = Words::new("ERROR WARN INFO DEBUG TRACE");
+    NAMES.at(usize::from(level).wrapping_sub(1))
 }
 
 const FIELD_TIMESTAMP: u8 = 8 << 3;
@@ -125,12 +126,12 @@ impl Put {
     }
 
     /// A text as a field whose key has one byte.
-    pub(super) unsafe fn field(&mut self, key: u8, text: &str) {
+    pub(super) unsafe fn field(&mut self, key: u8, text: &[u8]) {
         // SAFETY: the caller has room for three bytes more than the text has.
         unsafe {
             self.bytes([key]);
             let start = self.later();
-            self.text(text.as_bytes());
+            self.text(text);
             self.close(start);
         }
     }
@@ -165,23 +166,23 @@ impl Put {
         unsafe {
             if has_name {
                 self.bytes([0xba]);
-                self.field(1, cut(site.name, SITE_NAME_MAX));
+                self.field(1, cut(site.name, SITE_NAME_MAX).as_bytes());
             }
             let Some(about) = site.about else { return self };
             self.bytes([0xb2]);
-            self.field(1, cut(about.target(), SITE_TEXT_MAX));
+            self.field(1, cut(about.target(), SITE_TEXT_MAX).as_bytes());
             if let Some((file, line)) = about.place() {
                 self.bytes([0x8a, 2]);
                 let place = self.later();
-                self.field(0x12, cut(file, SITE_TEXT_MAX));
+                self.field(0x12, cut(file, SITE_TEXT_MAX).as_bytes());
                 self.bytes([0x20]);
                 self.varint(line.into());
                 self.close(place);
             }
             self.bytes([0x22]);
             let level = self.later();
-            self.field(0x52, LEVEL);
-            self.field(0x32, level_name(site.level));
+            self.field(0x52, LEVEL.as_bytes());
+            self.field(0x32, level_name(site.level).as_bytes());
             self.close(level);
         }
         self
