@@ -182,8 +182,7 @@ impl Message {
     pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         let (first, limit, stays) = (NOWHERE, MESSAGE_MAX, Stays::All);
         name(&mut NameWriter { first, limit, stays, unchecked: false, message: self });
-        // SAFETY: all of it are strings, cut between characters.
-        unsafe { str::from_utf8_unchecked(self.bytes()) }
+        self.as_str()
     }
 
     /// Makes an empty name that starts at `start` a `?`; at the end of the line the reader trims spaces, so
@@ -292,6 +291,13 @@ impl Message {
         // SAFETY: every method that raises `len` has initialised the bytes up to it, and `len` is within the
         // buffer.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.len) }
+    }
+
+    /// The message, as a text.
+    #[inline(always)]
+    fn as_str(&self) -> &str {
+        // SAFETY: all of it are strings, cut between characters, in which bytes of ASCII may have become others of ASCII.
+        unsafe { str::from_utf8_unchecked(self.bytes()) }
     }
 
     /// The track and the name as C strings (empty where there is none): what stands behind each becomes a

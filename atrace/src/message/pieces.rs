@@ -118,8 +118,7 @@ pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: imp
         stays: Stays::Bar,
         unchecked: false,
     });
-    // SAFETY: all of it are strings, cut between characters, in which bytes of ASCII may have become others of ASCII.
-    then(unsafe { std::str::from_utf8_unchecked(message.bytes()) }, written)
+    then(message.as_str(), written)
 }
 
 /// A text on the stack, of at most the length of a message. Nothing is replaced in it.

@@ -190,10 +190,9 @@ impl Put {
 
     /// Keeps room for a length of two bytes.
     #[inline(always)]
-    pub(super) unsafe fn later(&mut self) -> *mut u8 {
+    pub(super) fn later(&mut self) -> *mut u8 {
         let place = self.0;
-        // SAFETY: the caller has room.
-        unsafe { self.0 = place.add(2) };
+        self.0 = place.wrapping_add(2);
         place
     }
 
