@@ -232,15 +232,9 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
 ))]
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
-    use crate::system;
-    let _errno = system::ErrnoGuard::new();
-    // SAFETY: `message` is readable memory of that length; `syscall` is no cancellation point.
-    #[cfg(not(miri))]
-    let result = unsafe { libc::syscall(libc::SYS_write, fd, message.as_ptr(), message.len()) } as isize;
-    // Miri knows only the function.
-    #[cfg(miri)]
-    let result = system::file::write(fd, message).map_or(-1, |taken| taken as isize);
-    if result < 0 { -(system::errno() as isize) } else { result }
+    use crate::system::{ErrnoGuard, errno, file};
+    let _errno = ErrnoGuard::new();
+    file::write(fd, message).map_or_else(|_| -(errno() as isize), |taken| taken as isize)
 }
 
 #[cfg(test)]

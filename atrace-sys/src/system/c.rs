@@ -4,7 +4,7 @@
 //! declares them: they are several functions of one name.
 
 use std::convert::Infallible;
-use std::ffi::{CStr, c_int, c_long, c_ulong, c_ulonglong, c_void};
+use std::ffi::{c_int, c_long, c_ulong, c_ulonglong, c_void};
 use std::io;
 
 use crate::c_text::CText;
@@ -68,9 +68,9 @@ pub(crate) struct CapabilityHeader {
     pub(crate) pid: c_int,
 }
 
-/// The address of a text, for a [`Call`].
-pub(crate) fn address(text: &CStr) -> isize {
-    text.as_ptr().expose_provenance() as isize
+/// The address of bytes, for a [`Call`].
+pub(crate) fn address(bytes: &[u8]) -> isize {
+    bytes.as_ptr().expose_provenance() as isize
 }
 
 /// System calls that write to no memory of the process, whatever numbers they are given. What they read, they may be
@@ -86,19 +86,29 @@ impl Call {
     pub(crate) const FTRUNCATE: Self = Self(libc::SYS_ftruncate);
     pub(crate) const MEMBARRIER: Self = Self(libc::SYS_membarrier);
     pub(crate) const MEMFD_CREATE: Self = Self(libc::SYS_memfd_create);
+    pub(crate) const OPENAT: Self = Self(libc::SYS_openat);
     pub(crate) const PIDFD_OPEN: Self = Self(libc::SYS_pidfd_open);
     /// Its third number is the place of what else there is to say, or 0.
     pub(crate) const PIDFD_SEND_SIGNAL: Self = Self(libc::SYS_pidfd_send_signal);
     #[cfg(target_os = "linux")]
     pub(crate) const RENAMEAT2: Self = Self(libc::SYS_renameat2);
     pub(crate) const TGKILL: Self = Self(libc::SYS_tgkill);
+    #[cfg(not(miri))]
+    pub(crate) const WRITE: Self = Self(libc::SYS_write);
 
     /// Calls it; further numbers are 0.
+    #[inline(always)]
     pub(crate) fn call<const N: usize>(self, numbers: [isize; N]) -> io::Result<c_long> {
         let mut all = [0; 5];
         all[..N].copy_from_slice(&numbers);
+        let [first, second, third, fourth, fifth] = all;
+        self.call_with(first, second, third, fourth, fifth)
+    }
+
+    #[inline(never)]
+    fn call_with(self, a: isize, b: isize, c: isize, d: isize, e: isize) -> io::Result<c_long> {
         // SAFETY: see the type.
-        let result = unsafe { libc::syscall(self.0, all[0], all[1], all[2], all[3], all[4]) };
+        let result = unsafe { libc::syscall(self.0, a, b, c, d, e) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
     }
 }

@@ -36,8 +36,9 @@ pub(crate) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
 /// Renames a file within a directory unless the new name exists (`EEXIST`).
 pub(crate) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
     let fd = directory.as_raw_fd() as isize;
+    let address = |name: &CStr| c::address(name.to_bytes_with_nul());
     // By number, as not every libc has the function.
-    let names = [fd, c::address(from), fd, c::address(to), libc::RENAME_NOREPLACE as isize];
+    let names = [fd, address(from), fd, address(to), libc::RENAME_NOREPLACE as isize];
     match Call::RENAMEAT2.call(names) {
         // The kernel (before 3.15), the file system or a seccomp filter does not know it: link and unlink.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => {

@@ -29,13 +29,13 @@ pub(crate) fn reopen(file: &File, flags: libc::c_int) -> io::Result<File> {
 }
 
 pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> io::Result<File> {
+    let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
+    let name = c::address(name.to_bytes_with_nul());
     loop {
-        // SAFETY: the name is a C string, and the mode is passed as openat expects it.
-        let fd =
-            unsafe { libc::openat(directory, name.as_ptr(), flags | libc::O_CLOEXEC, 0o600 as libc::c_uint) };
-        match owned(fd) {
+        // By number it is no cancellation point.
+        match Call::OPENAT.call([directory as isize, name, flags as isize, 0o600]) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            opened => return opened,
+            opened => return owned(opened?),
         }
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn path_of(file: &File) -> io::Result<CString> {
 /// Makes a file in memory alone, which can be sealed. By number: not every libc has the function.
 pub(crate) fn memory_file(name: &CStr) -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    owned(Call::MEMFD_CREATE.call([c::address(name), flags as isize])?)
+    owned(Call::MEMFD_CREATE.call([c::address(name.to_bytes_with_nul()), flags as isize])?)
 }
 
 /// Makes a memory file of a size that nobody can change.
@@ -91,6 +91,11 @@ pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
 
 /// Writes to a descriptor; returns how much was taken.
 pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // By number it is no cancellation point.
+    #[cfg(not(miri))]
+    let taken = Call::WRITE.call([fd as isize, c::address(bytes), bytes.len() as isize])?;
+    // Miri knows only the function.
+    #[cfg(miri)]
     // SAFETY: readable memory of that length.
     let taken = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
