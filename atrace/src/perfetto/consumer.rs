@@ -25,7 +25,7 @@ pub struct Wanted {
     pub buffer_kib: u64,
     /// Of producers with such names only; `*` is any text. None: all.
     pub producers: Vec<String>,
-    /// Apps that trace by ATrace.
+    /// Apps that trace by ATrace: those that the service is to switch on, which it does on Android only.
     pub atrace_apps: Vec<String>,
     /// Events of the kernel: `group/event`, or a whole group.
     pub events: Vec<String>,
@@ -52,6 +52,8 @@ pub struct Consumer {
     methods: HashMap<Vec<u8>, Method>,
     /// The request that is answered when the session has ended.
     enabled: u64,
+    /// Why it has, though nobody here ended it.
+    ended: Option<String>,
 }
 
 impl Consumer {
@@ -65,7 +67,7 @@ impl Consumer {
         let socket = Socket::connect(&name, trust)?;
         let scratch = vec![0; FRAME_MAX + PREFIX];
         let (inbox, methods) = (Vec::new(), HashMap::new());
-        let mut consumer = Self { socket, inbox, scratch, request: 1, methods, enabled: 0 };
+        let mut consumer = Self { socket, inbox, scratch, request: 1, methods, enabled: 0, ended: None };
         let gone = |_| Refused::Name;
         let bind = wire::bind(&mut consumer.scratch, 1, "ConsumerPort").ok_or(Refused::Name)?;
         if !consumer.socket.send(bind, None) {
@@ -179,22 +181,37 @@ impl Consumer {
         // Answered after the one before was obeyed; a session that was refused is answered before.
         let (enabled, asked) = (self.enabled, self.invoke("QueryCapabilities", None, |_| ())?);
         let refused = self.receive(|request, body| match body {
-            Body::Reply { reply, .. } if request == enabled => {
-                let error = Reader::first(reply, 3).map_or(&b"it is over"[..], Value::bytes);
-                Some(Some(String::from_utf8_lossy(error).into_owned()))
-            }
+            Body::Reply { reply, .. } if request == enabled => Some(Some(fault_of(reply))),
             Body::Reply { .. } if request == asked => Some(None),
             _ => None,
         })?;
         refused.map_or(Ok(()), |why| Err(io::Error::other(format!("the service refused: {why}"))))
     }
 
+    /// Tells whether the recording is over although nobody here ended it, and why: the service has gone, or its disk is full. Does
+    /// not wait.
+    pub fn ended(&mut self) -> Option<&str> {
+        let enabled = self.enabled;
+        if self.ended.is_none() && self.socket.wait(Some(Duration::ZERO)) {
+            let ended = self.receive(|request, body| match body {
+                Body::Reply { reply, .. } if request == enabled => Some(fault_of(reply)),
+                _ => None,
+            });
+            let ended = ended.unwrap_or_else(|e| e.to_string());
+            self.ended = Some(if ended.is_empty() { "it is over".to_owned() } else { ended });
+        }
+        self.ended.as_deref()
+    }
+
     /// Ends the recording: what was traced until now is in the file.
     ///
     /// # Errors
     ///
-    /// When the service does not answer.
+    /// When the service does not answer, or had [ended](Self::ended) the recording.
     pub fn stop(&mut self) -> io::Result<()> {
+        if let Some(why) = self.ended() {
+            return Err(io::Error::other(why));
+        }
         let flushed = self.invoke("Flush", None, |flush| {
             flush.number(1, FLUSH_MS);
         })?;
@@ -202,9 +219,7 @@ impl Consumer {
         let _ = self.replies(flushed, |_| ());
         self.invoke("DisableTracing", None, |_| ())?;
         let mut error = String::new();
-        self.replies(self.enabled, |reply| {
-            error = String::from_utf8_lossy(Reader::first(reply, 3).map_or(&[], Value::bytes)).into_owned();
-        })?;
+        self.replies(self.enabled, |reply| error = fault_of(reply))?;
         let freed = self.invoke("FreeBuffers", None, |_| ())?;
         self.replies(freed, |_| ())?;
         if error.is_empty() { Ok(()) } else { Err(io::Error::other(error)) }
@@ -246,6 +261,11 @@ impl Wanted {
         // write_into_file, file_write_period_ms, flush_period_ms
         config.number(8, 1).number(9, PERIOD_MS).number(13, FLUSH_PERIOD_MS);
     }
+}
+
+/// What a service says was wrong with a session that has ended; nothing where all was well.
+fn fault_of(reply: &[u8]) -> String {
+    String::from_utf8_lossy(Reader::first(reply, 3).map_or(&[], Value::bytes)).into_owned()
 }
 
 /// A pattern as the regular expression that the service compares whole names with.

@@ -30,14 +30,28 @@ const CATEGORIES: [(&str, &str); 9] = [
     ("binder", "binder"),
 ];
 
-/// The events of these categories, whatever this kernel has of them: for who looks for themselves.
-pub(crate) fn events_of(names: &[String]) -> Vec<String> {
-    let ours = |name: &String| CATEGORIES.iter().find(|(category, _)| category == name);
-    let of = |name: &String| match ours(name) {
-        Some((_, events)) => events.split(' ').map(str::to_owned).collect(),
-        None => vec![name.clone()],
-    };
-    names.iter().flat_map(of).collect()
+/// The events of these categories, whatever this kernel has of them: where that can't be seen.
+pub(crate) fn events_unseen(names: &[String]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for name in names {
+        match ours(name) {
+            Some(events) => found.extend(events.split(' ').map(str::to_owned)),
+            None if is_name(name) => found.push(name.clone()),
+            None => return Err(no_category(name)),
+        }
+    }
+    Ok(found)
+}
+
+fn ours(name: &str) -> Option<&'static str> {
+    CATEGORIES.iter().find(|(category, _)| *category == name).map(|(_, events)| *events)
+}
+
+fn no_category(name: &str) -> Failure {
+    Failure::new(format!(
+        "{name:?} is no category; there are {}; and the kernel's groups",
+        CATEGORIES.map(|(category, _)| category).join(", ")
+    ))
 }
 
 /// Returns the events of these categories, as paths below `events`.
@@ -48,18 +62,11 @@ pub(crate) fn events(root: &Path, names: &[String]) -> Result<Vec<String>> {
     let is_there = |event: &str| events.join(event).join("enable").exists();
     let mut found = Vec::new();
     for name in names {
-        let ours = CATEGORIES.iter().find(|(category, _)| category == name).map(|(_, events)| *events);
         let before = found.len();
-        match ours {
+        match ours(name) {
             Some(ours) => found.extend(ours.split(' ').filter(|event| is_there(event)).map(str::to_owned)),
             None if is_name(name) && is_there(name) => found.push(name.clone()),
-            None => {
-                return Err(Failure::new(format!(
-                    "{name:?} is no category; there are {}; and the kernel's groups: {}",
-                    CATEGORIES.map(|(category, _)| category).join(", "),
-                    groups(&events)
-                )));
-            }
+            None => return Err(Failure::new(format!("{}: {}", no_category(name), groups(&events)))),
         }
         if found.len() == before {
             return Err(Failure::new(format!("this kernel has none of the events of {name:?}")));

@@ -9,7 +9,7 @@ mod tally;
 mod text;
 mod top;
 
-pub(crate) use self::categories::{events, events_of};
+pub(crate) use self::categories::{events, events_unseen};
 pub(crate) use self::leftover::sweep;
 pub(crate) use self::names::Names;
 pub(crate) use self::ring::{enable, make, prepare, remove};

@@ -5,6 +5,7 @@
 
 mod kernel;
 mod perfetto;
+mod told;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -59,7 +60,9 @@ pub(crate) fn main(args: &RecordArgs) -> Result<()> {
     }
     match Consumer::connect() {
         Ok(consumer) => perfetto::by_system(args, consumer),
-        Err(_) if args.categories.is_empty() && !geteuid().is_root() => perfetto::by_this(args),
+        Err(refused) if args.categories.is_empty() && !geteuid().is_root() => {
+            perfetto::by_this(args, refused)
+        }
         Err(_) => kernel::record(args),
     }
 }

@@ -1,6 +1,7 @@
 //! `atrace record` by Perfetto: as a consumer of the system's service, or, without one, as the service at its place.
 
-use std::collections::HashSet;
+use std::ffi::CString;
+use std::fmt::Display;
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,73 +10,127 @@ use std::path::PathBuf;
 
 use atrace::perfetto::consumer::{Consumer, State, Wanted};
 use atrace::perfetto::service::{Keep, Service};
+use atrace::shown::shown;
+use atrace::tracefs;
 use atrace_sys::fork::{Generation, generation};
-use atrace_sys::perfetto::socket;
+use atrace_sys::perfetto::socket::{self, Refused};
 use atrace_sys::process::matches;
 use rustix::process::geteuid;
 
+use super::told::Told;
 use super::{RecordArgs, wait};
 use crate::command::buffer;
 use crate::command::caller::Caller;
 use crate::command::file::Output;
+use crate::command::notes::{self, Note};
+use crate::command::processes;
 use crate::command::program::Signals;
 use crate::command::run::tell;
+use crate::command::stores::{self, Content, Store};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
 
 /// The size of the service's buffer, in KB.
 const BUFFER: u64 = 65536;
+/// The kernel's event that is a write to its marker: ATrace.
+const MARKER: &str = "ftrace/print";
+/// The command switches on who traces by ATrace: the service's traced_probes does so on Android only.
+const SWITCHES: bool = cfg!(not(target_os = "android"));
 
-fn output(args: &RecordArgs) -> Result<Output> {
-    let path = args.output.clone().unwrap_or_else(|| "recording.pftrace".into());
-    Output::create_live(&path, args.force, Caller::behind_sudo()?.as_ref())
+fn path(args: &RecordArgs) -> PathBuf {
+    args.output.clone().unwrap_or_else(|| "recording.pftrace".into())
 }
 
-/// Has the system's service record.
+fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
+    Output::create_live(&path(args), args.force, caller)
+}
+
+/// Has the system's service record. It may end the recording itself: then what it wrote until then is saved.
 pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()> {
     let asked = "asking Perfetto's service (--kernel records without it)";
     let state = consumer.state().map_err(failed(asked))?;
-    let wanted = wanted(args, &state)?;
-    let output = output(args)?;
+    let mut events = events(args, &state)?;
+    let (patterns, stores) = by_atrace(args, &state)?;
+    let is_on = stores.iter().any(|store| store.content != Content::default());
+    if is_on || !patterns.is_empty() || !events.is_empty() {
+        events.push(MARKER.to_owned());
+    }
+    let wanted = Wanted {
+        buffer_kib: args.buffer.unwrap_or(BUFFER),
+        producers: args.apps.clone(),
+        atrace_apps: if SWITCHES { Vec::new() } else { patterns.clone() },
+        events,
+    };
+    let caller = Caller::behind_sudo()?;
+    let output = output(args, caller.as_ref())?;
     let file = output.file()?;
+    let mut note = match Note::write(&path(args), caller.as_ref()) {
+        Err(e) if !patterns.is_empty() => return Err(e),
+        note => note.ok(),
+    };
     let signals = Signals::catch()?;
     consumer.start(&wanted, &file).map_err(failed(asked))?;
-    let size = || Ok(format!("{} KB", thousands(file.metadata()?.len() >> 10)));
-    let waited = wait(args.time, &signals, size);
-    consumer.stop().map_err(failed("ending the recording of Perfetto's service"))?;
-    waited?;
+    if let Some(note) = note.as_mut().filter(|_| SWITCHES && !patterns.is_empty()) {
+        note.switch_on(&patterns, &stores)?;
+    }
+    let waited = wait(args.time, &signals, || match consumer.ended() {
+        Some(why) => Err(ended(why)),
+        None => Ok(format!("{} KB", thousands(file.metadata()?.len() >> 10))),
+    });
+    if let Some(note) = &mut note {
+        note.switch_off();
+    }
+    let stopped = consumer.stop().map_err(ended);
+    let done = waited.and(stopped);
+    if done.is_err() && file.metadata()?.len() == 0 {
+        return done;
+    }
+    Told::read(&file)?.lines().into_iter().for_each(say);
     let path = output.finish_live()?;
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
-    Ok(())
+    done
 }
 
-/// What is asked of the service: what comes by Perfetto is not wanted by ATrace as well.
-fn wanted(args: &RecordArgs, state: &State) -> Result<Wanted> {
-    let names: HashSet<_> = state.producers.iter().map(|(name, _)| name.as_str()).collect();
+fn ended(why: impl Display) -> Failure {
+    Failure::new(format!("the service ended the recording: {why}: what came after that is lost"))
+}
+
+/// The patterns of programs that trace by ATrace, as no producer is called so, and the stores that they are switched on in.
+fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
-        let pattern = std::ffi::CString::new(pattern.as_str()).unwrap_or_default();
-        let name = |name: &&str| std::ffi::CString::new(*name).is_ok_and(|name| matches(&pattern, &name));
-        names.iter().any(name)
+        let pattern = CString::new(pattern.as_str()).unwrap_or_default();
+        let is_it = |(name, _): &(String, u32)| {
+            CString::new(name.as_str()).is_ok_and(|name| matches(&pattern, &name))
+        };
+        state.producers.iter().any(is_it)
     };
-    let has_kernel = state.sources.iter().any(|source| source == "linux.ftrace");
-    if !args.categories.is_empty() && !has_kernel {
+    let patterns: Vec<_> = args.apps.iter().filter(|pattern| !is_there(pattern)).cloned().collect();
+    if !has_kernel(state) {
+        for pattern in &patterns {
+            say(format_args!("no producer of Perfetto's service is called {} yet", shown(pattern)));
+        }
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let running = processes::matching(&patterns);
+    notes::sweep();
+    Ok((patterns, stores::all(running.iter().filter_map(|process| process.uid()))?))
+}
+
+fn has_kernel(state: &State) -> bool {
+    state.sources.iter().any(|source| source == "linux.ftrace")
+}
+
+/// The events of the kernel that are asked for.
+fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
+    if !args.categories.is_empty() && !has_kernel(state) {
         return Err(Failure::new(
             "Perfetto's service has no events of the kernel, as its traced_probes does not run: start it, or record without \
              the service by --kernel, as root",
         ));
     }
-    let atrace_apps = args.apps.iter().filter(|pattern| has_kernel && !is_there(pattern)).cloned().collect();
-    for pattern in args.apps.iter().filter(|pattern| !has_kernel && !is_there(pattern)) {
-        say(format_args!(
-            "no producer of Perfetto's service is called {} yet",
-            atrace::shown::shown(pattern)
-        ));
+    match tracefs::root() {
+        Ok(root) => buffer::events(&root, &args.categories),
+        Err(_) => buffer::events_unseen(&args.categories),
     }
-    Ok(Wanted {
-        buffer_kib: args.buffer.unwrap_or(BUFFER),
-        producers: args.apps.clone(),
-        atrace_apps,
-        events: buffer::events_of(&args.categories),
-    })
 }
 
 /// The socket of a service, which goes with this.
@@ -85,8 +140,8 @@ struct Listening {
 }
 
 impl Listening {
-    /// Listens where programs look for a service, if nobody does.
-    fn start() -> Result<(Self, UnixListener)> {
+    /// Listens where programs look for a service, if nobody does; `refused` is why no service there can be asked to record.
+    fn start(refused: Refused) -> Result<(Self, UnixListener)> {
         let path = PathBuf::from(socket::producers().0);
         let listen = || {
             let listener = UnixListener::bind(&path)?;
@@ -105,7 +160,13 @@ impl Listening {
         let advice =
             "as root, `atrace record --kernel` needs no service; `atrace run -- CMD` none of the system's";
         let listener = bound.map_err(|e| {
-            Failure::new(format!("listening at {}: {e}\natrace: {advice}", shown_path(&path)))
+            let why = match e.kind() {
+                ErrorKind::AddrInUse => {
+                    format!("{e}; the service there does not let this user record: {refused}")
+                }
+                _ => e.to_string(),
+            };
+            Failure::new(format!("listening at {}: {why}\natrace: {advice}", shown_path(&path)))
         })?;
         Ok((Self { path, by: generation() }, listener))
     }
@@ -120,10 +181,10 @@ impl Drop for Listening {
 }
 
 /// Is the service, for programs of this user.
-pub(super) fn by_this(args: &RecordArgs) -> Result<()> {
-    let output = output(args)?;
+pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result<()> {
+    let output = output(args, Caller::behind_sudo()?.as_ref())?;
     let signals = Signals::catch()?;
-    let (listening, listener) = Listening::start()?;
+    let (listening, listener) = Listening::start(refused)?;
     let keep = Keep::File { file: output.file()?, max: None };
     let service = Service::start_for(listener, geteuid().as_raw(), &args.apps, keep);
     let service = service.map_err(failed("starting a service"))?;
