@@ -200,10 +200,12 @@ pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
     Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(page.0))
 }
 
-/// Has a mapping of zeros read as zeros in every forked child; false where the kernel does not know how.
+/// Has a mapping of zeros read as zeros in every forked child; false where the kernel does not know how. Who takes an
+/// advice that does not exist, as qemu's user mode does, takes any and heeds none.
 fn wipe_on_fork<T>(place: NonNull<T>) -> bool {
     // SAFETY: in this process nothing changes.
-    unsafe { libc::madvise(place.as_ptr().cast(), size_of::<T>(), libc::MADV_WIPEONFORK) == 0 }
+    let takes = |advice| unsafe { libc::madvise(place.as_ptr().cast(), size_of::<T>(), advice) == 0 };
+    !takes(-1) && takes(libc::MADV_WIPEONFORK)
 }
 
 pub(crate) fn page_size() -> usize {
