@@ -9,7 +9,7 @@ use crate::instruments::alloc::PerOp;
 use crate::stats::Interval;
 
 /// Where the messages went while a row was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sink {
     /// A real `trace_marker`.
@@ -25,6 +25,7 @@ pub enum Sink {
     /// `/dev/null`.
     Null,
     /// Nowhere.
+    #[default]
     None,
     /// Somewhere this version does not know.
     #[serde(other)]
@@ -116,7 +117,7 @@ impl Above {
 }
 
 /// One measured case.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// `<who>/<name>`, such as `rust/tracing_off_begin/10`.
     pub id: String,
@@ -205,17 +206,10 @@ impl Row {
             median: ns.median,
             low: ns.low,
             high: ns.high,
-            allocs: None,
-            bytes: None,
             sink,
             noisy: ns.is_noisy(),
             sure: ns.sure,
-            vs: BTreeMap::new(),
-            vs_process: BTreeMap::new(),
-            rounds: None,
-            speeds: None,
-            above: BTreeMap::new(),
-            counts: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -269,10 +263,7 @@ fn tidy<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
 
 #[expect(clippy::ref_option, reason = "the signature that serde calls")]
 fn tidy_option<S: Serializer>(x: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
-    match x {
-        Some(x) => tidy(x, serializer),
-        None => serializer.serialize_none(),
-    }
+    x.map(Tidy).serialize(serializer)
 }
 
 /// A number within something else, tidy.
