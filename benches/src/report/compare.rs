@@ -19,7 +19,7 @@
 //! An interval is over the rounds of one process: what differs from process to process it does not know of. So a failure
 //! is worth a second run of the bench. With `--save` too, a failed comparison saves nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -89,7 +89,7 @@ fn file_name(name: &str) -> String {
 }
 
 /// Today's results beside those kept.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Against {
     name: String,
     max: f64,
@@ -136,17 +136,7 @@ pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> R
     }
     let mut problems = Problems::default();
     let then = place(&dir, &mut problems);
-    let mut all = Against {
-        name: name.to_owned(),
-        max,
-        worse: Vec::new(),
-        missing: Vec::new(),
-        noisy: Vec::new(),
-        better: Vec::new(),
-        judged: 0,
-        new: 0,
-        problems: Vec::new(),
-    };
+    let mut all = Against { name: name.to_owned(), max, ..Against::default() };
     all.place("", &then, &input.here);
     let nothing = Machine::default();
     for (device, path) in super::reading::entries(&dir.join("devices"), &mut problems) {
@@ -302,12 +292,11 @@ impl Against {
                 format!("FAILED: what was saved as {name} can't be read whole")
             }
             (0, 0) => format!("no row is more than {max} worse than in {name} ({judged} comparisons)"),
-            (worse, missing) => {
-                let rows: std::collections::BTreeSet<&str> =
-                    self.worse.iter().map(|change| &change.row[..]).collect();
-                let n = if worse == 0 { 0 } else { rows.len() };
+            (_, missing) => {
+                let rows: BTreeSet<&str> = self.worse.iter().map(|change| &change.row[..]).collect();
+                let worse = rows.len();
                 format!(
-                    "FAILED: against {name}, {n} rows are more than {max} worse and {missing} are missing"
+                    "FAILED: against {name}, {worse} rows are more than {max} worse and {missing} are missing"
                 )
             }
         }
@@ -315,48 +304,31 @@ impl Against {
 
     /// What the report says of it.
     pub(crate) fn section(&self) -> Section {
-        let table = |title: &str, changes: &[Change]| Table {
-            title: title.to_owned(),
-            columns: ["row", "of", "then", "now", "change"].map(str::to_owned).to_vec(),
-            rows: changes
-                .iter()
-                .map(|c| {
-                    let ratio = if c.change.is_finite() {
-                        Cell::Ratio(c.change, Some((c.low, c.high)))
-                    } else {
-                        Cell::none("it was nothing before")
-                    };
-                    let text = |text: &str| Cell::Text(text.to_owned());
-                    vec![Cell::Name(c.row.clone()), text(&c.what), text(&c.then), text(&c.now), ratio]
-                })
-                .collect(),
-            ..Table::default()
-        };
-        let list = |title: &str, rows: &[String]| Table {
-            title: title.to_owned(),
-            columns: vec!["row".to_owned()],
-            rows: rows.iter().map(|row| vec![Cell::Name(row.clone())]).collect(),
-            ..Table::default()
-        };
-        let mut parts = Vec::new();
+        let mut tables = Vec::new();
         for (title, changes) in [("Worse", &self.worse), ("Better", &self.better)] {
-            if !changes.is_empty() {
-                parts.push(Part::Table(table(title, changes)));
+            let mut table = Table::new(title, ["row", "of", "then", "now", "change"]);
+            for c in changes {
+                let ratio = if c.change.is_finite() {
+                    Cell::Ratio(c.change, Some((c.low, c.high)))
+                } else {
+                    Cell::none("it was nothing before")
+                };
+                let [what, then, now] = [&c.what, &c.then, &c.now].map(Cell::text);
+                table.push([Cell::name(&c.row), what, then, now, ratio]);
             }
+            tables.push(table);
         }
         for (title, rows) in
             [("Missing", &self.missing), ("Noisy, not judged", &self.noisy), ("Unreadable", &self.problems)]
         {
-            if !rows.is_empty() {
-                parts.push(Part::Table(list(title, rows)));
-            }
+            let mut table = Table::new(title, ["row"]);
+            rows.iter().for_each(|row| table.push([Cell::name(row)]));
+            tables.push(table);
         }
-        Section {
-            id: "compared".to_owned(),
-            title: format!("Compared with {}", self.name),
-            text: vec![format!("{}.", self.verdict())],
-            parts,
-        }
+        tables.retain(|table| !table.rows.is_empty());
+        let parts = tables.into_iter().map(Part::Table).collect();
+        let title = format!("Compared with {}", self.name);
+        Section::new("compared", title, parts).with_text([format!("{}.", self.verdict())])
     }
 }
 
@@ -459,17 +431,7 @@ mod tests {
     }
 
     fn nothing_yet(max: f64) -> Against {
-        Against {
-            name: "old".to_owned(),
-            max,
-            worse: Vec::new(),
-            missing: Vec::new(),
-            noisy: Vec::new(),
-            better: Vec::new(),
-            judged: 0,
-            new: 0,
-            problems: Vec::new(),
-        }
+        Against { name: "old".to_owned(), max, ..Against::default() }
     }
 
     #[test]

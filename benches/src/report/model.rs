@@ -49,6 +49,19 @@ pub(crate) struct Section {
     pub(crate) parts: Vec<Part>,
 }
 
+impl Section {
+    /// Without a text.
+    pub(crate) fn new(id: impl Into<String>, title: impl Into<String>, parts: Vec<Part>) -> Self {
+        Self { id: id.into(), title: title.into(), text: Vec::new(), parts }
+    }
+
+    /// Says something above its parts.
+    pub(crate) fn with_text<S: Into<String>>(mut self, text: impl IntoIterator<Item = S>) -> Self {
+        self.text = text.into_iter().map(Into::into).collect();
+        self
+    }
+}
+
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Part {

@@ -51,10 +51,5 @@ pub(super) fn circumstances(here: &Machine) -> Option<Section> {
             parts.push(Part::Table(table));
         }
     }
-    (!parts.is_empty()).then(|| Section {
-        id: "circumstances".to_owned(),
-        title: "Names, threads, a watch".to_owned(),
-        text: Vec::new(),
-        parts,
-    })
+    (!parts.is_empty()).then(|| Section::new("circumstances", "Names, threads, a watch", parts))
 }

@@ -8,20 +8,17 @@ use crate::table::{Cell, Table};
 
 /// The original's cases on a device, beside this machine's ratios.
 pub(super) fn of_device(name: &str, device: &Machine, here: &Machine) -> Section {
-    let mut table = Table {
-        title: "The original's cases".to_owned(),
-        columns: ["case", "C++", "Rust", "Rust of C++", "Rust of C++, this machine", "allocations"]
-            .map(str::to_owned)
-            .to_vec(),
-        ..Table::default()
-    };
+    let mut table = Table::new(
+        "The original's cases",
+        ["case", "C++", "Rust", "Rust of C++", "Rust of C++, this machine", "allocations"],
+    );
     let ratio_in = |place: &Machine, case: &published::OfEvent| {
         let [rust, cc] = [Who::Rust, Who::Cc].map(|who| case.id(who).to_string());
         Cell::ratio(place.row(ATRACE, &rust).and_then(|r| r.versus(&cc))).or_not_measured()
     };
     for case in &published::EVENTS {
         let row = |who| device.row(ATRACE, &case.id(who).to_string());
-        table.rows.push(vec![
+        table.push([
             Cell::Name(case.id(Who::Rust).name()),
             Cell::value(row(Who::Cc)),
             Cell::value(row(Who::Rust)),
@@ -30,31 +27,19 @@ pub(super) fn of_device(name: &str, device: &Machine, here: &Machine) -> Section
             Cell::count(row(Who::Rust).and_then(|r| r.allocs)).or_not_measured(),
         ]);
     }
-    let mut twelve = Table {
-        title: "The crate tracing".to_owned(),
-        columns: ["case", "device", "this machine", "allocations"].map(str::to_owned).to_vec(),
-        ..Table::default()
-    };
+    let mut twelve = Table::new("The crate tracing", ["case", "device", "this machine", "allocations"]);
     for case in &published::TRACING {
         let id = case.id().to_string();
         let row = device.row(SUBSCRIBER, &id);
-        twelve.rows.push(vec![
+        twelve.push([
             Cell::Name(case.id().name()),
             Cell::value(row),
             Cell::value(here.row(SUBSCRIBER, &id)),
             Cell::count(row.and_then(|r| r.allocs)).or_not_measured(),
         ]);
     }
-    let about = Table {
-        title: "The device".to_owned(),
-        columns: vec!["".to_owned(), "".to_owned()],
-        rows: device
-            .device
-            .iter()
-            .map(|(key, value)| vec![Cell::Text(key.clone()), Cell::Text(value.clone())])
-            .collect(),
-        ..Table::default()
-    };
+    let mut about = Table::new("The device", ["", ""]);
+    device.device.iter().for_each(|(key, value)| about.push([key, value].map(Cell::text)));
     let mut parts = vec![Part::Table(table), Part::Table(twelve), Part::Table(about)];
     for (bench, found) in &device.benches {
         parts.push(Part::Folded(
@@ -62,10 +47,5 @@ pub(super) fn of_device(name: &str, device: &Machine, here: &Machine) -> Section
             vec![Part::Table(of_rows(bench, &found.rows))],
         ));
     }
-    Section {
-        id: format!("device-{}", slug(name)),
-        title: format!("Device: {name}"),
-        text: Vec::new(),
-        parts,
-    }
+    Section::new(format!("device-{}", slug(name)), format!("Device: {name}"), parts)
 }

@@ -43,43 +43,33 @@ pub(super) fn environments(here: &Machine) -> Section {
             })
         }),
     ];
-    let mut table = Table { title: "Environment".to_owned(), ..Table::default() };
-    table.columns =
-        [String::new()].into_iter().chain(benches.iter().map(|(name, _)| (*name).clone())).collect();
+    let mut table =
+        Table::new("Environment", [""].into_iter().chain(benches.iter().map(|(name, _)| &name[..])));
     for (name, field) in fields {
         let values: Vec<String> = benches.iter().map(|(_, e)| field(e)).collect();
         // What is the same everywhere is said once.
         let same = values.len() > 1 && values.iter().all(|value| *value == values[0]);
         let cells = values.into_iter().enumerate().map(|(index, value)| match value {
-            _ if same && index > 0 => Cell::Text("same".to_owned()),
+            _ if same && index > 0 => Cell::text("same"),
             value if value.is_empty() => Cell::none("it could not be learnt"),
             value => Cell::Text(value),
         });
-        table.rows.push([Cell::Text(name.to_owned())].into_iter().chain(cells).collect());
+        table.push([Cell::text(name)].into_iter().chain(cells));
     }
-    let text = match benches.is_empty() {
-        true => vec![
-            "The benches left no description of the machine (an older version's results): measure again."
-                .to_owned(),
-        ],
-        false => Vec::new(),
-    };
-    let parts = if benches.is_empty() { Vec::new() } else { vec![Part::Table(table)] };
-    Section { id: "environment".to_owned(), title: "What it was measured on".to_owned(), text, parts }
+    let section = |parts| Section::new("environment", "What it was measured on", parts);
+    if benches.is_empty() {
+        return section(Vec::new()).with_text([
+            "The benches left no description of the machine (an older version's results): measure again.",
+        ]);
+    }
+    section(vec![Part::Table(table)])
 }
 
 pub(super) fn reading() -> Section {
-    Section {
-        id: "reading".to_owned(),
-        title: "How to read this".to_owned(),
-        text: [
+    Section::new("reading", "How to read this", Vec::new()).with_text([
             "Every number is the median over rounds, with the bounds of its 95 % interval in small print. The cases of one comparison run in turn within each round, so what disturbs the machine disturbs both; a ratio is the median of the rounds' ratios, with an interval of its own. Compare ratios; times move from machine to machine and from day to day.",
             "A row whose interval is wider than 5 % and 0.15 ns to each side is noisy and counts as not measured.",
             "Where two subscribers are compared, which a process can't hold both, whole processes take turns and each is one round.",
             "Below a nanosecond, a difference of 0.3 ns is a matter of where the linker put the code.",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        parts: Vec::new(),
-    }
+    ])
 }

@@ -22,26 +22,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         (Some(rust), None) => Cell::Text(digits_of_count(rust)),
         _ => Cell::not_measured(),
     };
-    let mut first = Table {
-        title: "The original benchmark, there and here".to_owned(),
-        columns: [
-            "case",
-            "there: C++",
-            "there: Rust",
-            "Rust of C++",
-            "here: C++",
-            "here: Rust",
-            "Rust of C++",
-            "of the raw write",
-            "through libcutils",
-            "allocations",
-            "instructions, Rust / C++",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        note: "\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. Rust through libcutils is what their wrapper does.".to_owned(),
-        ..Table::default()
-    };
+    let mut first = Table::new("The original benchmark, there and here", ["case", "there: C++", "there: Rust", "Rust of C++", "here: C++", "here: Rust", "Rust of C++", "of the raw write", "through libcutils", "allocations", "instructions, Rust / C++"]).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. Rust through libcutils is what their wrapper does.");
     for case in &published::EVENTS {
         let [rust, cc, ffi] = [Who::Rust, Who::Cc, Who::Ffi].map(|who| case.id(who));
         let raw = match rust.what {
@@ -50,7 +31,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
             }
             _ => Cell::none("off, nothing is written"),
         };
-        first.rows.push(vec![
+        first.push([
             Cell::Name(rust.name()),
             Cell::published(case.cc),
             Cell::published(case.rust),
@@ -64,9 +45,9 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
             instructions(&rust),
         ]);
     }
-    let mut more = Table {
-        title: "Every kind of event".to_owned(),
-        columns: [
+    let mut more = Table::new(
+        "Every kind of event",
+        [
             "case",
             "C++",
             "Rust",
@@ -75,11 +56,8 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
             "of C++",
             "allocations",
             "instructions, Rust / C++",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        ..Table::default()
-    };
+        ],
+    );
     for measured in &bench.rows {
         let rust = Id::of(&measured.id);
         let is_other = matches!(rust.what, What::Event(..))
@@ -91,7 +69,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         let [cc, ffi] = [Who::Cc, Who::Ffi].map(|who| rust.with_who(who));
         let has_cc = matches!(rust.what, What::Event(_, event) if event.cc.is_some());
         let of_cc = |cell: Cell| if has_cc { cell } else { Cell::none("C++ has nothing like it") };
-        more.rows.push(vec![
+        more.push([
             Cell::Name(rust.name()),
             of_cc(Cell::value(row(&cc))),
             Cell::value(Some(measured)),
@@ -109,12 +87,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         parts.push(Part::Table(more.dense()));
     }
     parts.extend(ladder(here).map(Part::Plot));
-    Some(Section {
-        id: "events".to_owned(),
-        title: "One event: Rust, C++ and the machine's limits".to_owned(),
-        text: vec!["Nanoseconds of one operation in a loop, tracing switched off and on by the system's properties, and verified to be so by what arrived.".to_owned()],
-        parts,
-    })
+    Some(Section::new("events", "One event: Rust, C++ and the machine's limits", parts).with_text(["Nanoseconds of one operation in a loop, tracing switched off and on by the system's properties, and verified to be so by what arrived."]))
 }
 
 fn digits_of_count(count: f64) -> String {

@@ -49,7 +49,7 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
         "Threads: CPU time of an operation, beside threads that read the clock and fill memory of their own (own_memory). Sessions: each gets every event. Whole machine: the CPU time of the caller, the socket's thread and the service, at a thousand events each millisecond; by the marker's way, of the caller. on_990_more: begin/1000 above begin/10, beside a copy of as many bytes into memory that a process on another processor has read. Where the two processors share their caches, as a guest's may in one run and not in the next, the copy takes a fraction, and a chunk that is opened every seven such events tells more.",
     );
     let parts = vec![Part::Table(table.dense()), Part::Table(more)];
-    Some(Section { id: "perfetto".to_owned(), title: "One event: Perfetto's way".to_owned(), text, parts })
+    Some(Section::new("perfetto", "One event: Perfetto's way", parts).with_text(text))
 }
 
 /// Whether a row is of threads, sessions, or the whole machine.

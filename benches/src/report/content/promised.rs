@@ -25,10 +25,11 @@ pub(super) fn promised(benches: &[(String, Vec<Judged>)]) -> Option<Section> {
             Cell::text(verdict.name()),
         ]);
     }
-    (!table.rows.is_empty()).then(|| Section {
-        id: "promises".to_owned(),
-        title: "Promises".to_owned(),
-        text: Vec::new(),
-        parts: vec![Part::Folded(format!("{} promises", table.rows.len()), vec![Part::Table(table)])],
+    (!table.rows.is_empty()).then(|| {
+        Section::new(
+            "promises",
+            "Promises",
+            vec![Part::Folded(format!("{} promises", table.rows.len()), vec![Part::Table(table)])],
+        )
     })
 }

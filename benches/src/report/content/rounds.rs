@@ -30,12 +30,7 @@ pub(super) fn rounds(here: &Machine) -> Option<Section> {
         Part::Folded("What Criterion says of the same cases".to_owned(), vec![Part::Table(table)])
     });
     let parts: Vec<Part> = plot.into_iter().chain(criterion).collect();
-    (!parts.is_empty()).then(|| Section {
-        id: "rounds".to_owned(),
-        title: "How sure this is".to_owned(),
-        text: Vec::new(),
-        parts,
-    })
+    (!parts.is_empty()).then(|| Section::new("rounds", "How sure this is", parts))
 }
 
 fn distribution(row: &Row, here: &Machine) -> Option<Line> {
@@ -60,12 +55,7 @@ fn distribution(row: &Row, here: &Machine) -> Option<Line> {
 }
 
 fn criterion_table(here: &Machine) -> Option<Table> {
-    let mut table = Table {
-        title: "Criterion".to_owned(),
-        columns: ["case", "Criterion's median", "the benches' median", "ratio"].map(str::to_owned).to_vec(),
-        note: "Criterion runs a case for a second by itself, minutes after the benches compared it with others round by round: what differs between the two is the machine's drift.".to_owned(),
-        ..Table::default()
-    };
+    let mut table = Table::new("Criterion", ["case", "Criterion's median", "the benches' median", "ratio"]).with_note("Criterion runs a case for a second by itself, minutes after the benches compared it with others round by round: what differs between the two is the machine's drift.");
     for bench in [ATRACE, SUBSCRIBER] {
         for row in here.benches.get(bench).iter().flat_map(|bench| &bench.rows) {
             let Some(estimate) = here.criterion.get(&Id::of(&row.id).in_criterion()) else { continue };
@@ -82,12 +72,7 @@ fn criterion_table(here: &Machine) -> Option<Table> {
             } else {
                 Cell::none("the median is 0")
             };
-            table.rows.push(vec![
-                Cell::Name(row.id.clone()),
-                Cell::Value(value),
-                Cell::value(Some(row)),
-                ratio,
-            ]);
+            table.push([Cell::Name(row.id.clone()), Cell::Value(value), Cell::value(Some(row)), ratio]);
         }
     }
     (!table.rows.is_empty()).then_some(table)

@@ -9,11 +9,12 @@ pub(super) fn instructions(here: &Machine) -> Option<Section> {
     let rows = &here.benches.get(INSTRUCTIONS)?.rows;
     let mut table = of_rows("Instructions of one operation", rows);
     table.note = "Instructions of the program, counted by callgrind: not those of the kernel. The same from run to run, so that a change of one instruction is seen on the busiest machine.".to_owned();
-    (!rows.is_empty()).then(|| Section {
-        id: INSTRUCTIONS.to_owned(),
-        title: "Instructions".to_owned(),
-        text: Vec::new(),
-        parts: vec![Part::Folded(format!("{} cases", rows.len()), vec![Part::Table(table)])],
+    (!rows.is_empty()).then(|| {
+        Section::new(
+            INSTRUCTIONS,
+            "Instructions",
+            vec![Part::Folded(format!("{} cases", rows.len()), vec![Part::Table(table)])],
+        )
     })
 }
 
@@ -27,10 +28,5 @@ pub(super) fn everything(here: &Machine) -> Option<Section> {
             Part::Folded(title, vec![Part::Table(of_rows(name, &bench.rows))])
         })
         .collect();
-    (!parts.is_empty()).then(|| Section {
-        id: "rows".to_owned(),
-        title: "Every row".to_owned(),
-        text: Vec::new(),
-        parts,
-    })
+    (!parts.is_empty()).then(|| Section::new("rows", "Every row", parts))
 }

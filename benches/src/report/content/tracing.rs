@@ -11,17 +11,12 @@ use crate::table::{Cell, Table};
 /// The second table of the original.
 pub(super) fn subscriber(here: &Machine) -> Option<Section> {
     here.benches.get(SUBSCRIBER)?;
-    let mut table = Table {
-        title: "The original's twelve, there and here".to_owned(),
-        columns: ["case", "there", "here", "of what", "ratio", "allocations", "instructions"].map(str::to_owned).to_vec(),
-        note: "Filtered is compared with a program that has no subscriber, off with a subscriber that takes everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).".to_owned(),
-        ..Table::default()
-    };
+    let mut table = Table::new("The original's twelve, there and here", ["case", "there", "here", "of what", "ratio", "allocations", "instructions"]).with_note("Filtered is compared with a program that has no subscriber, off with a subscriber that takes everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).");
     for case in &published::TRACING {
         let id = case.id().to_string();
         let own = here.row(SUBSCRIBER, &id);
         let base = own.and_then(|own| own.vs.iter().chain(&own.vs_process).next());
-        table.rows.push(vec![
+        table.push([
             Cell::Name(case.id().name()),
             Cell::published(case.rust),
             Cell::value(own),
@@ -31,12 +26,9 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
             Cell::count(here.row(INSTRUCTIONS, &id).map(|r| r.median)).or_not_measured(),
         ]);
     }
-    Some(Section {
-        id: "twelve".to_owned(),
-        title: "The crate tracing: the subscriber's twelve".to_owned(),
-        text: vec!["An event and a span, without and with four fields, through AtraceSubscriber.".to_owned()],
-        parts: vec![Part::Table(table.dense())],
-    })
+    let parts = vec![Part::Table(table.dense())];
+    let section = Section::new("twelve", "The crate tracing: the subscriber's twelve", parts);
+    Some(section.with_text(["An event and a span, without and with four fields, through AtraceSubscriber."]))
 }
 
 /// Rows by the kinds of subscriber that they are of, in their order.
@@ -55,16 +47,7 @@ fn by_kind(rows: &[Row]) -> Vec<(String, BTreeMap<TracingCase, &Row>)> {
 
 /// A table of kinds of subscriber, a column a case and `more`; of what, says `title`.
 fn table_of_kinds(title: &str, more: Option<&str>) -> Table {
-    Table {
-        title: title.to_owned(),
-        columns: ["kind"]
-            .into_iter()
-            .chain(TracingCase::ALL.map(TracingCase::label))
-            .chain(more)
-            .map(str::to_owned)
-            .collect(),
-        ..Table::default()
-    }
+    Table::new(title, ["kind"].into_iter().chain(TracingCase::ALL.map(TracingCase::label)).chain(more))
 }
 
 /// Every kind of subscriber beside the others.
@@ -92,10 +75,6 @@ pub(super) fn kinds(here: &Machine) -> Option<Section> {
         counted.rows.push([Cell::Name(kind)].into_iter().chain(cells.map(Cell::or_not_measured)).collect());
     }
     let counted = Some(counted).filter(|counted| !counted.rows.is_empty());
-    Some(Section {
-        id: "kinds".to_owned(),
-        title: "Subscribers beside each other".to_owned(),
-        text: vec![text.to_owned()],
-        parts: [table].into_iter().chain(counted).map(Part::Table).collect(),
-    })
+    let parts = [table].into_iter().chain(counted).map(Part::Table).collect();
+    Some(Section::new("kinds", "Subscribers beside each other", parts).with_text([text]))
 }

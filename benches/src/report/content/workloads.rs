@@ -39,10 +39,10 @@ fn workload(name: &str, rows: &[Row]) -> Section {
     }
     let find =
         |case: &str, mode: &str| rows.iter().find(|row| Id::case_and_mode(&row.id) == Some((case, mode)));
-    let mut table = Table { title: format!("{name}: what each mode adds"), ..Table::default() };
-    table.columns = vec!["case".to_owned(), base.to_owned()];
-    table.columns.extend(modes.iter().map(|mode| format!("{mode} adds")));
-    table.columns.extend(["allocations added", "counted"].map(str::to_owned));
+    let columns = ["case", base].map(str::to_owned).into_iter();
+    let columns = columns.chain(modes.iter().map(|mode| format!("{mode} adds")));
+    let columns = columns.chain(["allocations added", "counted"].map(str::to_owned));
+    let mut table = Table::new(format!("{name}: what each mode adds"), columns);
     let mut groups = Vec::new();
     let mut shown: Vec<&str> = Vec::new();
     for case in &cases {
@@ -59,14 +59,7 @@ fn workload(name: &str, rows: &[Row]) -> Section {
                 continue;
             };
             shown.push(&row.id);
-            cells.push(Cell::Value(Value {
-                median: above.ns,
-                low: above.low,
-                high: above.high,
-                unit: "ns".to_owned(),
-                noisy: row.noisy,
-                own: true,
-            }));
+            cells.push(Cell::Value(Value { noisy: row.noisy, ..Value::of(above) }));
             is_counted |= above.allocs.is_some();
             if let Some(n) = above.allocs.filter(|n| *n != 0.0) {
                 allocations.push((format!("in {mode}"), Cell::Count(n)));
@@ -98,7 +91,7 @@ fn workload(name: &str, rows: &[Row]) -> Section {
         } else {
             Cell::List(counted)
         });
-        table.rows.push(cells);
+        table.push(cells);
         groups.push(Group { title: (*case).to_owned(), lines });
     }
     let mut parts = Vec::new();
@@ -121,13 +114,8 @@ fn workload(name: &str, rows: &[Row]) -> Section {
             n => Part::Folded(format!("{name}: {n} more rows"), vec![table]),
         });
     }
-    Section {
-        id: format!("bench-{}", slug(name)),
-        title: format!("Workload: {name}"),
-        text: vec![format!(
-            "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval.",
-            if base.is_empty() { "the same without tracing" } else { base }
-        )],
-        parts,
-    }
+    Section::new(format!("bench-{}", slug(name)), format!("Workload: {name}"), parts).with_text([format!(
+        "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval.",
+        if base.is_empty() { "the same without tracing" } else { base }
+    )])
 }
