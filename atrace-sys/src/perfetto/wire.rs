@@ -4,7 +4,7 @@
 //! numbers of its methods, then invokes them; a reply repeats the request's number, and a method may reply many times.
 //! Field numbers are those of Perfetto's `wire_protocol.proto`, `producer_port.proto` and `commit_data_request.proto`.
 
-use super::proto::{Reader, Value, Writer};
+use super::proto::{Reader, Writer};
 
 /// A longer frame ends the connection.
 pub const FRAME_MAX: usize = 128 << 10;
@@ -31,7 +31,7 @@ pub fn bind<'a>(bytes: &'a mut [u8], request: u64, service: &str) -> Option<&'a 
 }
 
 /// A method as the service's reply to [`bind`] names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Method {
     /// The service's number.
     pub service: u32,
@@ -148,21 +148,27 @@ pub struct Malformed;
 
 /// The values of a message's first fields, each the last one with its number: all that the messages here have.
 struct Fields<'a> {
-    values: [Option<Value<'a>>; 8],
+    numbers: [u64; 8],
+    bytes: [&'a [u8]; 8],
+    /// A bit for each field that there is.
+    present: u32,
     is_whole: bool,
 }
 
 impl<'a> Fields<'a> {
     #[inline(never)]
     fn of(message: &'a [u8]) -> Self {
-        let mut values = [None; 8];
+        let mut fields = Self { numbers: [0; 8], bytes: [&[]; 8], present: 0, is_whole: false };
         let mut reader = Reader::new(message);
         for (field, value) in &mut reader {
-            if let Some(place) = values.get_mut(field as usize) {
-                *place = Some(value);
+            let at = field as usize;
+            if let (Some(number), Some(bytes)) = (fields.numbers.get_mut(at), fields.bytes.get_mut(at)) {
+                (*number, *bytes) = (value.number(), value.bytes());
+                fields.present |= 1 << field;
             }
         }
-        Self { values, is_whole: reader.is_whole() }
+        fields.is_whole = reader.is_whole();
+        fields
     }
 
     /// Those of a message that is nothing else.
@@ -171,53 +177,45 @@ impl<'a> Fields<'a> {
         if fields.is_whole { Ok(fields) } else { Err(Malformed) }
     }
 
-    fn value(&self, field: usize) -> Option<Value<'a>> {
-        self.values.get(field).copied().flatten()
-    }
-
-    fn number(&self, field: usize) -> u64 {
-        self.value(field).map_or(0, Value::number)
-    }
-
-    fn bytes(&self, field: usize) -> &'a [u8] {
-        self.value(field).map_or(&[], Value::bytes)
+    const fn has(&self, field: u32) -> bool {
+        self.present >> field & 1 == 1
     }
 }
 
 impl<'a> Frame<'a> {
     fn read(message: &'a [u8]) -> Result<Self, Malformed> {
         let fields = Fields::of_whole(message)?;
-        let body = match fields.values {
-            [.., Some(reply), _] => {
-                let fields = Fields::of_whole(reply.bytes())?;
-                let (is_success, has_more) = (fields.number(1) != 0, fields.number(2) != 0);
-                Body::Reply { is_success, has_more, reply: fields.bytes(3) }
-            }
-            [.., Some(invocation), _, _] => {
-                let fields = Fields::of_whole(invocation.bytes())?;
-                let number = |field| u32::try_from(fields.number(field)).map_err(|_| Malformed);
-                let method = Method { service: number(1)?, method: number(2)? };
-                let wants_reply = fields.number(4) == 0;
-                Body::Invoke { method, wants_reply, arguments: fields.bytes(3) }
-            }
-            [.., Some(bound), _, _, _] => Body::Bound(bound.bytes()),
-            [.., Some(bind), _, _, _, _] => Body::Bind(Fields::of(bind.bytes()).bytes(1)),
-            _ => Body::Other,
+        let body = if fields.has(6) {
+            let reply = Fields::of_whole(fields.bytes[6])?;
+            let (is_success, has_more) = (reply.numbers[1] != 0, reply.numbers[2] != 0);
+            Body::Reply { is_success, has_more, reply: reply.bytes[3] }
+        } else if fields.has(5) {
+            let invocation = Fields::of_whole(fields.bytes[5])?;
+            let number = |number: u64| u32::try_from(number).map_err(|_| Malformed);
+            let [_, service, method, _, drops_reply, ..] = invocation.numbers;
+            let method = Method { service: number(service)?, method: number(method)? };
+            Body::Invoke { method, wants_reply: drops_reply == 0, arguments: invocation.bytes[3] }
+        } else if fields.has(4) {
+            Body::Bound(fields.bytes[4])
+        } else if fields.has(3) {
+            Body::Bind(Fields::of(fields.bytes[3]).bytes[1])
+        } else {
+            Body::Other
         };
-        Ok(Self { request: fields.number(2), body })
+        Ok(Self { request: fields.numbers[2], body })
     }
 }
 
 /// The methods of a service that was bound, by name; `None` where the service refused.
 pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
     let fields = Fields::of(bound);
-    if fields.number(1) == 0 {
+    if fields.numbers[1] == 0 {
         return None;
     }
-    let service = fields.number(2) as u32;
+    let service = fields.numbers[2] as u32;
     Some(Reader::new(bound).filter(|(field, _)| *field == 3).map(move |(_, value)| {
         let info = Fields::of(value.bytes());
-        (info.bytes(2), Method { service, method: info.number(1) as u32 })
+        (info.bytes[2], Method { service, method: info.numbers[1] as u32 })
     }))
 }
 
@@ -268,12 +266,12 @@ impl<'a> Command<'a> {
         let mut reader = Reader::new(reply);
         for (field, value) in &mut reader {
             let fields = Fields::of(value.bytes());
-            let instance = fields.number(1);
+            let instance = fields.numbers[1];
             command = match field {
-                1 => Command::Start { instance, config: fields.bytes(2) },
+                1 => Command::Start { instance, config: fields.bytes[2] },
                 2 => Command::Stop { instance },
                 3 => Command::SetupTracing { page_size: instance.saturating_mul(1024) },
-                5 => Command::Flush { request: fields.number(2) },
+                5 => Command::Flush { request: fields.numbers[2] },
                 6 => Command::Setup { instance },
                 7 => Command::ClearState,
                 _ => command,
