@@ -33,4 +33,9 @@ impl<const N: usize> Words<N> {
         };
         self.ends.get(place).and_then(|end| self.row.get(start..usize::from(*end))).unwrap_or_default()
     }
+
+    /// The place of a name.
+    pub(super) fn place(&self, name: &[u8]) -> Option<usize> {
+        (0..N).find(|place| self.at(*place).as_bytes() == name)
+    }
 }

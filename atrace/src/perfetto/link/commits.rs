@@ -11,6 +11,7 @@ const _: () = assert!(15 * MOVED_MAX + 64 < REQUEST_MAX);
 
 impl Link {
     /// Names completed chunks to the service; tells whether there were any. Then the number of a flush, if it is one.
+    #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Gone> {
         let moved = self.arena.map_or(Vec::new(), Arena::take_handed);
         for part in moved.chunks(MOVED_MAX) {

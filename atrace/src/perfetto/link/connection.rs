@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use atrace_sys::perfetto::clock::{self, Speed};
 use atrace_sys::perfetto::memory::Arena;
-use atrace_sys::perfetto::pool::Shared;
-use atrace_sys::perfetto::socket::{self, Refused, Socket};
+use atrace_sys::perfetto::pool::{SERVICES, Shared};
+use atrace_sys::perfetto::socket::Socket;
 use atrace_sys::perfetto::wire::Method;
 
 use crate::perfetto::words::Words;
@@ -20,6 +20,8 @@ pub(super) const INITIALIZE: usize = 0;
 pub(super) const REGISTER: usize = 1;
 pub(super) const COMMIT: usize = 2;
 pub(super) const COMMANDS: usize = 3;
+/// So many, from the first on, every service must have.
+pub(super) const NEEDED: usize = 4;
 pub(super) const REGISTER_WRITER: usize = 4;
 pub(super) const UNREGISTER_WRITER: usize = 5;
 pub(super) const STARTED: usize = 6;
@@ -42,11 +44,9 @@ pub(in crate::perfetto) fn leave_memory() {
     }
 }
 
-/// A session that the service has started.
+/// A place for a session that the service has started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session {
-    /// Its place among those of this process.
-    pub(super) number: usize,
     /// The service's number.
     pub(super) instance: u64,
     pub(super) buffer: u32,
@@ -57,6 +57,8 @@ pub(super) struct Session {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// There is no session.
+    Free,
     Open,
     /// It has ended, perhaps with a thread in the middle of an event.
     Draining,
@@ -64,64 +66,65 @@ pub(super) enum Phase {
     Drained,
 }
 
-/// A connection.
+/// A connection, one after the other.
 pub(super) struct Link {
     pub(super) shared: &'static Shared,
     /// Called when sessions want other tags than before.
     pub(super) changed: fn(),
-    pub(super) socket: Socket,
-    /// What was received and is not whole yet.
-    pub(super) inbox: Vec<u8>,
-    /// What is to be sent.
+    pub(super) socket: Option<Socket>,
+    pub(super) terms: Terms,
+    /// What is to be sent, and how much of it there is.
     pub(super) outbox: Vec<u8>,
-    pub(super) scratch: Box<[u8]>,
-    pub(super) request: u64,
-    pub(super) methods: [Option<Method>; METHODS_COUNT],
-    /// The requests whose replies are waited for.
-    pub(super) initialize: u64,
-    pub(super) commands: u64,
-    pub(super) sync: u64,
+    pub(super) unsent: usize,
     pub(super) arena: Option<&'static Arena>,
     /// A descriptor that came along with something, until it is asked for.
     pub(super) received: Option<OwnedFd>,
-    pub(super) sessions: Vec<Session>,
+    /// By their places in this process. Of connections before there are those with a thread that is in the middle of an event
+    /// still.
+    pub(super) sessions: [Session; SERVICES],
     pub(super) speed: Speed,
     pub(super) anchored: u64,
-    pub(super) is_settled: bool,
     /// As often are those told again that sessions want other tags.
     pub(super) tell_again: u8,
 }
 
+/// What is known of the service.
+#[derive(Default)]
+pub(super) struct Terms {
+    /// The last request's number.
+    pub(super) request: u64,
+    /// By their places; the number of one that it does not have is 0.
+    pub(super) methods: [Method; METHODS_COUNT],
+    /// The requests whose replies are waited for.
+    pub(super) initialize: u64,
+    pub(super) commands: u64,
+    pub(super) sync: u64,
+    pub(super) is_settled: bool,
+}
+
 impl Link {
-    pub(super) fn connect(shared: &'static Shared, changed: fn()) -> Result<Self, Refused> {
-        let (name, trust) = socket::producers();
-        let socket = Socket::connect(&name, trust)?;
-        Ok(Self {
+    pub(super) fn new(shared: &'static Shared, changed: fn()) -> Self {
+        Self {
             shared,
             changed,
-            socket,
-            inbox: Vec::new(),
-            outbox: Vec::new(),
-            scratch: vec![0; REQUEST_MAX].into_boxed_slice(),
-            request: 0,
-            methods: [None; METHODS_COUNT],
-            initialize: 0,
-            commands: 0,
-            sync: 0,
+            socket: None,
+            terms: Terms::default(),
+            outbox: vec![0; REQUEST_MAX],
+            unsent: 0,
             arena: None,
             received: None,
-            sessions: Vec::new(),
+            sessions: const { [Session { instance: 0, buffer: 0, known: 0, phase: Phase::Free }; SERVICES] },
             speed: Speed::default(),
             anchored: 0,
-            is_settled: false,
             tell_again: 0,
-        })
+        }
     }
 
     pub(super) fn is_speed_unknown(&self) -> bool {
         !self.speed.is_known() && clock::asked().wrapping_sub(self.anchored) < 1_000_000_000
     }
 
+    #[inline(never)]
     pub(super) fn anchor(&mut self) {
         clock::anchor(&mut self.speed);
         self.anchored = clock::asked();
@@ -134,6 +137,10 @@ mod tests {
     /// A place without a name would be that of a service's method without one.
     #[test]
     fn every_place_of_a_method_has_a_name() {
+        for place in 0..METHODS_COUNT {
+            assert_eq!(METHODS.place(METHODS.at(place).as_bytes()), Some(place));
+        }
+        assert_eq!(METHODS.place(b"Syn"), None);
         assert_eq!(METHODS.at(SYNC), "Sync");
         assert_eq!(METHODS.at(STOPPED), "NotifyDataSourceStopped");
         assert_eq!(METHODS.at(COMMIT), "CommitData");

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::Ordering;
 
 use atrace_sys::perfetto::abi;
@@ -10,43 +11,42 @@ use atrace_sys::perfetto::proto::Reader;
 use atrace_sys::perfetto::wire::{self, Body, Command};
 use atrace_sys::process;
 
-use super::connection::{ARENA, COMMANDS, COMMIT, INITIALIZE, Link, METHODS, REGISTER, SYNC};
+use super::connection::{ARENA, COMMANDS, COMMIT, INITIALIZE, Link, METHODS, NEEDED, REGISTER, SYNC};
 use crate::perfetto::category;
 use crate::perfetto::standing::{Gone, Standing};
 
 /// How many pages the shared memory has: 1 MiB, where the environment does not say how many KiB. What is never written costs
 /// nothing.
 fn pages(kib: Option<&OsStr>) -> Option<u32> {
-    let kib = kib.map_or(Some(1024), |kib| kib.to_str()?.parse().ok())?;
+    let digit = |number: u32, byte: &u8| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    };
+    let kib = kib.map_or(Some(1024), |kib| kib.as_bytes().iter().try_fold(0, digit))?;
     (64..=32 << 10).contains(&kib).then_some(kib * 1024 / abi::PAGE as u32)
 }
 
 impl Link {
     pub(super) fn introduce(&mut self) -> Result<(), Gone> {
-        self.request += 1;
-        let bytes = wire::bind(&mut self.scratch, self.request, "ProducerPort").ok_or(Gone::Unable)?;
-        self.outbox.extend_from_slice(bytes);
+        self.say(|bytes, request| wire::bind(bytes, request, "ProducerPort"))?;
         Ok(())
     }
 
     pub(super) fn handle(&mut self, request: u64, body: Body<'_>, say: fn(Standing)) -> Result<(), Gone> {
         match body {
-            Body::Bound(bound) if self.methods[COMMIT].is_none() => {
+            Body::Bound(bound) if self.terms.methods[COMMIT].method == 0 => {
                 for (name, method) in wire::methods(bound).ok_or(Gone::Unable)? {
-                    let known = |(place, _): &(usize, _)| METHODS.at(*place).as_bytes() == name;
-                    if let Some((_, place)) = self.methods.iter_mut().enumerate().find(known) {
-                        *place = Some(method);
+                    let place = METHODS.place(name);
+                    if let Some(place) = place.and_then(|place| self.terms.methods.get_mut(place)) {
+                        *place = method;
                     }
                 }
-                if [INITIALIZE, REGISTER, COMMIT, COMMANDS]
-                    .iter()
-                    .any(|needed| self.methods[*needed].is_none())
-                {
+                if self.terms.methods[..NEEDED].iter().any(|method| method.method == 0) {
                     return Err(Gone::Unable);
                 }
                 self.initialize()
             }
-            Body::Reply { is_success, reply, .. } if request == self.initialize => {
+            Body::Reply { is_success, reply, .. } if request == self.terms.initialize => {
                 if !is_success {
                     return Err(Gone::Unable);
                 }
@@ -56,12 +56,12 @@ impl Link {
                 }
                 self.register()
             }
-            Body::Reply { is_success: true, reply, .. } if request == self.commands => {
+            Body::Reply { is_success: true, reply, .. } if request == self.terms.commands => {
                 self.obey(Command::read(reply)?)
             }
-            Body::Reply { .. } if request == self.sync && !self.is_settled => {
+            Body::Reply { .. } if request == self.terms.sync && !self.terms.is_settled => {
                 // Sessions that were there have been told of by now.
-                self.is_settled = true;
+                self.terms.is_settled = true;
                 say(Standing::Connected);
                 Ok(())
             }
@@ -73,7 +73,7 @@ impl Link {
         let pages = pages(process::variable("ATRACE_SHMEM_KB").as_deref()).ok_or(Gone::Size)?;
         let (arena, file) = Arena::make(pages).map_err(Gone::memory)?;
         self.use_arena(arena);
-        self.initialize = process::with_argv0(|name| {
+        self.terms.initialize = process::with_argv0(|name| {
             let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
             let size = u64::from(pages) * abi::PAGE as u64;
             self.invoke(INITIALIZE, true, |arguments| {
@@ -92,7 +92,7 @@ impl Link {
     }
 
     fn register(&mut self) -> Result<(), Gone> {
-        self.commands = self.invoke(COMMANDS, true, |_| ())?;
+        self.terms.commands = self.invoke(COMMANDS, true, |_| ())?;
         self.invoke(REGISTER, true, |arguments| {
             arguments.message(1, |source| {
                 // will_notify_on_stop, will_notify_on_start, handles_incremental_state_clear
@@ -106,7 +106,7 @@ impl Link {
                 });
             });
         })?;
-        self.sync = self.invoke(SYNC, true, |_| ())?;
+        self.terms.sync = self.invoke(SYNC, true, |_| ())?;
         Ok(())
     }
 }

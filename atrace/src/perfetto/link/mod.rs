@@ -15,64 +15,72 @@ use std::time::Duration;
 
 use atrace_sys::perfetto::clock;
 use atrace_sys::perfetto::pool::Shared;
+use atrace_sys::perfetto::socket::{self, Socket};
+use atrace_sys::perfetto::wire::{FRAME_MAX, PREFIX};
 
-use self::connection::Link;
 pub(super) use self::connection::leave_memory;
+use self::connection::{Link, Phase};
 use super::standing::{Gone, Standing};
 use super::writer::{self, POOL};
 
-const SHORTEST: Duration = Duration::from_millis(4);
-const LONGEST: Duration = Duration::from_secs(1);
-const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
-const LAST_BACK_OFF: Duration = Duration::from_secs(30);
+/// The shortest and the longest time between two looks at what threads have completed, in milliseconds.
+const SHORTEST: u64 = 4;
+const LONGEST: u64 = 1000;
+/// The first and the last time between two attempts to connect, in milliseconds.
+const FIRST_BACK_OFF: u64 = 100;
+const LAST_BACK_OFF: u64 = 30_000;
 
 /// The thread's body.
 pub(super) fn run(shared: &'static Shared, say: fn(Standing), changed: fn()) {
     atrace_sys::thread::have_descriptors_of_its_own();
     let mut back_off = FIRST_BACK_OFF;
-    // Of connections before: those with a thread that is in the middle of an event still.
-    let mut ended = Vec::new();
+    let mut link = Link::new(shared, changed);
+    // What is never written of it costs nothing.
+    let mut inbox = vec![0; PREFIX + FRAME_MAX];
     loop {
-        match Link::connect(shared, changed) {
-            Ok(mut link) => {
+        let (name, trust) = socket::producers();
+        match Socket::connect(&name, trust) {
+            Ok(socket) => {
                 back_off = FIRST_BACK_OFF;
-                link.sessions = ended;
-                let gone = link.serve(say);
-                ended = link.close_all();
+                link.socket = Some(socket);
+                let gone = link.serve(&mut inbox, say);
+                link.close_all();
                 say(Standing::Gone(gone));
             }
             Err(refused) => say(Standing::Refused(refused)),
         }
-        std::thread::sleep(back_off);
-        back_off = LAST_BACK_OFF.min(back_off * 2);
+        std::thread::sleep(Duration::from_millis(back_off));
+        back_off = LAST_BACK_OFF.min(2 * back_off);
     }
 }
 
 impl Link {
     /// Does what the service says until it is gone.
-    fn serve(&mut self, say: fn(Standing)) -> Gone {
+    fn serve(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Gone {
         // The counter's speed is known by the time that a session comes.
         self.anchor();
-        match self.introduce().and_then(|()| self.attend(say)) {
+        match self.introduce().and_then(|()| self.attend(inbox, say)) {
             Ok(never) => match never {},
             Err(gone) => gone,
         }
     }
 
-    fn attend(&mut self, say: fn(Standing)) -> Result<std::convert::Infallible, Gone> {
+    fn attend(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Result<std::convert::Infallible, Gone> {
         let mut period = SHORTEST;
+        // So many bytes of the inbox were received, and are not whole yet.
+        let mut len = 0;
         loop {
-            let is_idle = self.sessions.is_empty();
+            let is_idle = self.sessions.iter().all(|session| session.phase == Phase::Free);
             let is_new = self.anchored == 0 || self.is_speed_unknown() || self.tell_again > 0;
-            let timeout = if is_idle && !is_new { None } else { Some(period) };
+            let timeout = if is_idle && !is_new { None } else { Some(Duration::from_millis(period)) };
             self.send(None)?;
-            let is_told = self.socket.wait(timeout);
+            let is_told = self.socket.as_ref().is_some_and(|socket| socket.wait(timeout));
             if is_told {
-                self.receive(say)?;
+                self.receive(inbox, &mut len, say)?;
             }
             // Soon again where something happens: a session that starts is followed by events, which may fill the memory
             // in some milliseconds.
-            period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(period * 2) };
+            period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(2 * period) };
         }
     }
 

@@ -6,15 +6,12 @@ use atrace_sys::perfetto::wire;
 use super::connection::Link;
 use crate::perfetto::standing::{Gone, Standing};
 
-/// As much is received at once.
-const RECEIVED_MAX: usize = 4 << 10;
-
 /// How a send fails whose peer is gone.
 const EPIPE: i32 = 32;
 
 impl Link {
     /// Invokes a method; returns the request's number. A method that the service does not have is not missed. Requests
-    /// are sent together, before the next wait.
+    /// are sent together: before the next wait, or where there is no room for more of them.
     pub(super) fn invoke(
         &mut self,
         method: usize,
@@ -31,11 +28,27 @@ impl Link {
         wants_reply: bool,
         arguments: &mut dyn FnMut(&mut Writer<'_>),
     ) -> Result<u64, Gone> {
-        let Some(found) = self.methods.get(method).copied().flatten() else { return Ok(0) };
-        self.request += 1;
-        let bytes = wire::invoke(&mut self.scratch, self.request, found, wants_reply, arguments);
-        self.outbox.extend_from_slice(bytes.ok_or(Gone::Unable)?);
-        Ok(self.request)
+        let Some(found) = self.terms.methods.get(method).copied().filter(|found| found.method != 0) else {
+            return Ok(0);
+        };
+        self.say(|bytes, request| wire::invoke(bytes, request, found, wants_reply, &mut *arguments))
+    }
+
+    /// Adds a request to what is to be sent.
+    pub(super) fn say(
+        &mut self,
+        mut write: impl FnMut(&mut [u8], u64) -> Option<&[u8]>,
+    ) -> Result<u64, Gone> {
+        self.terms.request += 1;
+        for _ in 0..2 {
+            let room = self.outbox.get_mut(self.unsent..).unwrap_or_default();
+            if let Some(frame) = write(room, self.terms.request) {
+                self.unsent += frame.len();
+                return Ok(self.terms.request);
+            }
+            self.send(None)?; // Then there is room for the longest.
+        }
+        Err(Gone::Unable)
     }
 
     /// Invokes a method whose arguments are these numbers, by their fields; nobody waits for the reply.
@@ -50,30 +63,37 @@ impl Link {
     }
 
     /// Sends the requests, the first of them with a descriptor.
+    #[inline(never)]
     pub(super) fn send(&mut self, descriptor: Option<i32>) -> Result<(), Gone> {
-        let is_sent = self.socket.send(&self.outbox, descriptor);
-        self.outbox.clear();
+        let requests = self.outbox.get(..std::mem::take(&mut self.unsent)).unwrap_or_default();
+        let is_sent = self.socket.as_ref().is_some_and(|socket| socket.send(requests, descriptor));
         if is_sent { Ok(()) } else { Err(Gone::Errno(EPIPE)) }
     }
 
-    pub(super) fn receive(&mut self, say: fn(Standing)) -> Result<(), Gone> {
-        let mut received = [0; RECEIVED_MAX];
-        let (len, descriptor) = match self.socket.receive(&mut received) {
-            Ok(Some(got)) => got,
+    /// Receives what there is behind the `len` bytes that were received before, and does what is whole of it.
+    pub(super) fn receive(
+        &mut self,
+        inbox: &mut [u8],
+        len: &mut usize,
+        say: fn(Standing),
+    ) -> Result<(), Gone> {
+        let Some((socket, room)) = self.socket.as_ref().zip(inbox.get_mut(*len..)) else { return Ok(()) };
+        match socket.receive(room) {
+            Ok(Some((received, descriptor))) => {
+                *len += received;
+                self.received = descriptor.or(self.received.take());
+            }
             Ok(None) => return Ok(()),
             Err(code) => return Err(Gone::Errno(code)),
-        };
-        if descriptor.is_some() {
-            self.received = descriptor;
         }
-        let mut inbox = std::mem::take(&mut self.inbox);
-        inbox.extend_from_slice(received.get(..len).unwrap_or_default());
-        let mut rest = &inbox[..];
+        let mut rest = inbox.get(..*len).unwrap_or_default();
         while let Some((frame, len)) = wire::split(rest)? {
             self.handle(frame.request, frame.body, say)?;
             rest = rest.get(len..).unwrap_or_default();
         }
-        self.inbox = rest.to_vec();
+        let done = *len - rest.len();
+        inbox.copy_within(done..*len, 0);
+        *len -= done;
         Ok(())
     }
 }

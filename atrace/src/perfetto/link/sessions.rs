@@ -10,7 +10,9 @@ use atrace_sys::perfetto::pool::{SERVICES, THREADS, writer_number};
 use atrace_sys::perfetto::proto::Reader;
 use atrace_sys::perfetto::wire::Command;
 
-use super::connection::{ARENA, Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, UNREGISTER_WRITER};
+use super::connection::{
+    ARENA, Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, Terms, UNREGISTER_WRITER,
+};
 use crate::perfetto::category;
 use crate::perfetto::standing::Gone;
 use crate::perfetto::writer::{POOL, Writer};
@@ -49,14 +51,13 @@ impl Link {
         self.drain();
         self.commit(None)?;
         self.unregister()?;
-        let is_free = |number: &usize| self.sessions.iter().all(|session| session.number != *number);
         // More sessions than there are places: the service is told that it began, and gets nothing.
-        if let Some(number) = (0..SERVICES).find(is_free)
+        if let Some(number) = self.first(Phase::Free, THREADS)
             && let Some(arena) = self.arena
         {
             self.anchor();
             let buffer = Reader::first(config, 2).map_or(0, |buffer| buffer.number() as u32);
-            self.sessions.push(Session { number, instance, buffer, known: 0, phase: Phase::Open });
+            self.sessions[number] = Session { instance, buffer, known: 0, phase: Phase::Open };
             self.make_known()?;
             self.send(None)?;
             self.shared.open(number, arena, buffer, category::wanted(config));
@@ -66,7 +67,7 @@ impl Link {
     }
 
     fn stop(&mut self, instance: u64) -> Result<(), Gone> {
-        if self.close(|session| session.instance == instance) {
+        if self.close(Some(instance)) {
             self.drain_for_long();
             self.commit(None)?;
             self.unregister()?;
@@ -74,14 +75,15 @@ impl Link {
         self.notify(STOPPED, &[(1, instance)])
     }
 
-    /// Closes the open sessions that are meant: no event begins to be written for them any more. Tells whether there were
-    /// any.
-    fn close(&mut self, is_meant: impl Fn(&Session) -> bool) -> bool {
+    /// Closes the open session that has this number, or all: no event begins to be written for them any more. Tells whether
+    /// there were any.
+    #[inline(never)]
+    fn close(&mut self, instance: Option<u64>) -> bool {
         let mut is_any = false;
-        for session in &mut self.sessions {
-            if session.phase == Phase::Open && is_meant(session) {
+        for (number, session) in places(&mut self.sessions, Phase::Open) {
+            if instance.is_none_or(|instance| session.instance == instance) {
                 session.phase = Phase::Draining;
-                self.shared.close(session.number);
+                self.shared.close(number);
                 is_any = true;
             }
         }
@@ -91,10 +93,10 @@ impl Link {
         is_any
     }
 
-    /// The connection is gone: all sessions end, and what is written is nobody's. Returns those of them with a thread that
-    /// stands in the middle of an event: their places are not free.
-    pub(super) fn close_all(mut self) -> Vec<Session> {
-        self.close(|_| true);
+    /// The connection is gone: all sessions end, and what is written is nobody's. Those of them with a thread that stands in
+    /// the middle of an event stay: their places are not free.
+    pub(super) fn close_all(&mut self) {
+        self.close(None);
         let is_free = self.drain_for_long();
         ARENA.store(std::ptr::null_mut(), Ordering::Release);
         match self.arena.take() {
@@ -102,18 +104,23 @@ impl Link {
             Some(arena) => arena.retire(),
             None => {}
         }
-        self.forget_drained();
-        // The next service has never heard of their writers.
-        self.sessions.iter_mut().for_each(|session| session.known = 0);
-        self.sessions
+        for session in &mut self.sessions {
+            // The next service has never heard of their writers.
+            session.known = 0;
+            if session.phase == Phase::Drained {
+                session.phase = Phase::Free;
+            }
+        }
+        (self.socket, self.received, self.unsent) = (None, None, 0);
+        self.terms = Terms::default();
     }
 
     /// Takes the chunks of sessions that have ended; tells whether no thread has one any more.
     #[inline(never)]
     pub(super) fn drain(&mut self) -> bool {
         let mut is_done = true;
-        for session in self.sessions.iter_mut().filter(|session| session.phase == Phase::Draining) {
-            if POOL.reclaim(session.number, &mut Writer::take_away) {
+        for (number, session) in places(&mut self.sessions, Phase::Draining) {
+            if POOL.reclaim(number, &mut Writer::take_away) {
                 session.phase = Phase::Drained;
             }
             is_done &= session.phase == Phase::Drained;
@@ -122,6 +129,7 @@ impl Link {
     }
 
     /// [`drain`](Self::drain), for a while: who is inside is so for nanoseconds, unless it was put to sleep there.
+    #[inline(never)]
     fn drain_for_long(&mut self) -> bool {
         for _ in 0..DRAIN_MS {
             if self.drain() {
@@ -139,13 +147,12 @@ impl Link {
 
     /// Makes writers known to the service before threads use them: what unknown ones wrote is lost when the process
     /// is killed.
+    #[inline(never)]
     pub(super) fn make_known(&mut self) -> Result<(), Gone> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
-        let lacks =
-            |session: &&mut Session| session.phase == Phase::Open && session.known + AHEAD / 2 <= wanted;
-        while let Some(session) = self.sessions.iter_mut().find(lacks) {
-            let Session { number, buffer, known, .. } = *session;
-            session.known = wanted;
+        while let Some(number) = self.first(Phase::Open, wanted - AHEAD / 2) {
+            let Session { buffer, known, .. } = self.sessions[number];
+            self.sessions[number].known = wanted;
             for thread in known..wanted {
                 let writer = writer_number(number, thread).into();
                 self.notify(REGISTER_WRITER, &[(1, writer), (2, buffer.into())])?;
@@ -156,20 +163,25 @@ impl Link {
 
     /// Has the service forget the writers of sessions that have ended. Of one with a thread in the middle of an event it
     /// then takes what that thread had written before.
+    #[inline(never)]
     pub(super) fn unregister(&mut self) -> Result<(), Gone> {
-        let is_known = |session: &&mut Session| session.phase == Phase::Drained && session.known > 0;
-        while let Some(session) = self.sessions.iter_mut().find(is_known) {
-            let number = session.number;
-            for thread in 0..std::mem::take(&mut session.known) {
+        while let Some(number) = self.first(Phase::Drained, THREADS) {
+            self.sessions[number].phase = Phase::Free;
+            for thread in 0..self.sessions[number].known {
                 self.notify(UNREGISTER_WRITER, &[(1, writer_number(number, thread).into())])?;
             }
         }
-        self.forget_drained();
         Ok(())
     }
 
+    /// The place of the first session in this phase of which the service knows at most so many writers.
     #[inline(never)]
-    fn forget_drained(&mut self) {
-        self.sessions.retain(|session| session.phase != Phase::Drained);
+    fn first(&self, phase: Phase, known: usize) -> Option<usize> {
+        self.sessions.iter().position(|session| session.phase == phase && session.known <= known)
     }
+}
+
+/// The sessions that are in this phase, and their places.
+fn places(sessions: &mut [Session; SERVICES], phase: Phase) -> impl Iterator<Item = (usize, &mut Session)> {
+    sessions.iter_mut().enumerate().filter(move |(_, session)| session.phase == phase)
 }

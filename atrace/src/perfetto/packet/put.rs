@@ -126,6 +126,7 @@ impl Put {
     }
 
     /// A text as a field whose key has one byte.
+    #[inline(never)]
     pub(super) unsafe fn field(&mut self, key: u8, text: &[u8]) {
         // SAFETY: the caller has room for three bytes more than the text has.
         unsafe {
