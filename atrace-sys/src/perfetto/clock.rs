@@ -79,11 +79,11 @@ impl Anchors {
         fence(Ordering::Release);
         let made = self.made.load(Ordering::Relaxed).wrapping_add(1);
         let anchor = &self.anchors[(made & 1) as usize];
-        let reach = (u128::from(AGE_MAX_NS) << SHIFT).checked_div(speed.into()).map_or(0, |ticks| ticks + 1);
+        let reach = (AGE_MAX_NS << SHIFT).checked_div(speed).map_or(0, |ticks| ticks + 1);
         anchor.ticks.store(ticks, Ordering::Relaxed);
         anchor.ns.store(ns, Ordering::Relaxed);
         anchor.speed.store(speed, Ordering::Relaxed);
-        anchor.reach.store(u64::try_from(reach).unwrap_or(0), Ordering::Relaxed);
+        anchor.reach.store(reach, Ordering::Relaxed);
         self.made.store(made, Ordering::Release);
     }
 }
@@ -112,8 +112,7 @@ impl Speed {
         if since < BASE_MIN_NS {
             return self.per_tick;
         }
-        let speed = (u128::from(since) << SHIFT) / u128::from(ticks - older_ticks);
-        let Ok(speed) = u64::try_from(speed) else { return self.forget(ticks, ns) };
+        let Some(speed) = speed_of(since, ticks - older_ticks) else { return self.forget(ticks, ns) };
         if self.per_tick != 0 && speed.abs_diff(self.per_tick) > self.per_tick / 1000 {
             return self.forget(ticks, ns);
         }
@@ -134,6 +133,13 @@ impl Speed {
         *self = Self { older: Some((ticks, ns)), newer: (ticks, ns), per_tick: 0 };
         0
     }
+}
+
+/// The speed of a counter that took so many nanoseconds for so many ticks, where it has one. Of a long time both lose their
+/// lowest bits: 32 of the time's are left, which divide in one word.
+fn speed_of(ns: u64, ticks: u64) -> Option<u64> {
+    let more = (u64::BITS - SHIFT).saturating_sub(ns.leading_zeros());
+    ((ns >> more) << SHIFT).checked_div(ticks >> more)
 }
 
 static ANCHORS: Anchors = Anchors::new();
@@ -230,8 +236,7 @@ fn is_usable() -> bool {
     let mut name = [0; 16];
     let path = c"/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let len = crate::system::file::read_start(path, &mut name);
-    let is_trusted =
-        matches!(name.get(..len).unwrap_or_default().trim_ascii_end(), b"tsc" | b"kvm-clock" | b"");
+    let is_trusted = len == 0 || name.starts_with(b"tsc\n") || name.starts_with(b"kvm-clock\n");
     is_invariant && is_trusted && is_allowed()
 }
 
