@@ -40,14 +40,18 @@ pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
         c::pthread_atfork(Some(hold), Some(release), Some(forget));
     }
     hold();
-    LEAVING.lock().unwrap_or_else(PoisonError::into_inner).retain(|&(thread, number)| {
-        let is_there = is_thread(number);
-        if !is_there {
+    let mut leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut at = 0;
+    while let Some(&(thread, number)) = leaving.get(at) {
+        if is_thread(number) {
+            at += 1;
+        } else {
             // SAFETY: a thread of ours that was not joined, and is gone.
             unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+            leaving.swap_remove(at);
         }
-        is_there
-    });
+    }
+    drop(leaving);
     let code = start();
     release();
     code
