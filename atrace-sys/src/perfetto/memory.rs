@@ -159,13 +159,17 @@ impl Arena {
             return None;
         }
         let hint = &self.hints[usize::from(layout == Layout::Small)];
-        let start = hint.load(Ordering::Relaxed).min(self.pages);
-        for page in (start..self.pages).chain(0..start) {
+        let mut page = hint.load(Ordering::Relaxed);
+        for _ in 0..self.pages {
+            if page >= self.pages {
+                page = 0;
+            }
             if let Some(chunk) = abi::take(self.header(page)?, layout) {
                 let is_small = layout == Layout::Small;
                 hint.store(if is_small { page } else { page + 1 }, Ordering::Relaxed);
                 return Some((page, chunk));
             }
+            page += 1;
         }
         None
     }
