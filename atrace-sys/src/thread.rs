@@ -76,6 +76,12 @@ pub(crate) fn has_left_descriptors() -> bool {
     LEFT.get()
 }
 
+/// Waits so long; not after a signal's handler has run meanwhile.
+#[cfg(not(no_tracing))]
+pub fn pause(time: std::time::Duration) {
+    let _ = system::file::poll(&mut [], Some(time));
+}
+
 /// The system's number of the calling thread, where it is known.
 pub fn number() -> Option<u32> {
     system::thread_number()

@@ -105,9 +105,11 @@ pub(crate) mod producer {
         Counter,
     }
 
-    #[derive(Clone, Copy)]
-    pub(crate) enum Standing {
-        Apart,
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Standing;
+
+    impl Standing {
+        pub(crate) const APART: Self = Self;
     }
 
     impl fmt::Display for Standing {
@@ -119,7 +121,7 @@ pub(crate) mod producer {
     pub(crate) fn start() {}
 
     pub(crate) fn standing() -> (Standing, u32) {
-        (Standing::Apart, 0)
+        (Standing::APART, 0)
     }
 
     pub(crate) fn lost() -> u64 {

@@ -11,6 +11,7 @@ use atrace_sys::fork::generation;
 use atrace_sys::perfetto::clock;
 use atrace_sys::perfetto::pool::{Inside, Session, Shared};
 use atrace_sys::process::{self, Undisturbed};
+use atrace_sys::thread;
 
 use super::link;
 use super::packet::{self, Described, Long, Rich};
@@ -40,10 +41,10 @@ pub(crate) fn start() {
         return;
     }
     for _ in 0..WAIT_MS {
-        if present_standing() != Standing::Connecting {
+        if present_standing() != Standing::CONNECTING {
             return;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        thread::pause(Duration::from_millis(1));
     }
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn standing() -> (Standing, u32) {
         Some(shared) if LINKED.load(Ordering::Acquire) == generation().number() => {
             (present_standing(), shared.open.load(Ordering::Relaxed).count_ones())
         }
-        _ => (Standing::Apart, 0),
+        _ => (Standing::APART, 0),
     }
 }
 
@@ -118,9 +119,9 @@ fn link() -> bool {
     {
         return true;
     }
-    stand(Standing::Connecting);
+    stand(Standing::CONNECTING);
     let Some(shared) = prepare() else { return false };
-    let started = atrace_sys::thread::spawn_quiet("atrace-perfetto", move || link::run(shared, say, changed));
+    let started = thread::spawn_quiet("atrace-perfetto", move || link::run(shared, say, changed));
     if started.is_err() {
         LINKED.store(0, Ordering::Release);
     }

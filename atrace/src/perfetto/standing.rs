@@ -1,101 +1,153 @@
 //! How this process stands to the service, in words and packed into one.
 
+use std::fmt;
+
 use atrace_sys::perfetto::socket::Refused;
 use atrace_sys::perfetto::wire::Malformed;
 
+use super::words::Words;
+
 /// Why there is no connection, or that there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// Nobody asked for one.
+pub(crate) struct Standing {
+    kind: Kind,
+    /// An errno, or a user's.
+    number: u32,
+}
+
+/// What is said of it, by its place in [`TEXTS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
     Apart,
     Connecting,
     Connected,
-    Refused(Refused),
-    /// It came to an end, by this errno or the service's fault.
-    Gone(Gone),
-}
-
-/// How a connection came to an end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
-    Errno(i32),
+    Errno,
+    Stranger,
+    Name,
+    Ended,
     Malformed,
-    /// It does not know what every service knows.
     Unable,
-    /// It wants memory that can shrink, or of pages that are not ours.
-    Memory(i32),
-    /// `ATRACE_SHMEM_KB` is no size.
+    Memory,
     Size,
 }
 
-impl Gone {
-    /// By what failed as memory was shared.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn memory(error: std::io::Error) -> Self {
-        Self::Memory(error.raw_os_error().unwrap_or_default())
-    }
-}
-
-impl From<Malformed> for Gone {
-    fn from(_: Malformed) -> Self {
-        Self::Malformed
-    }
-}
+const KINDS: [Kind; 11] = [
+    Kind::Apart,
+    Kind::Connecting,
+    Kind::Connected,
+    Kind::Errno,
+    Kind::Stranger,
+    Kind::Name,
+    Kind::Ended,
+    Kind::Malformed,
+    Kind::Unable,
+    Kind::Memory,
+    Kind::Size,
+];
+/// A text that ends in a space has the number behind it.
+static TEXTS: Words<11> = Words::apart(
+    "not asked for\n\
+    being connected to\n\
+    connected\n\
+    nobody to talk to: \n\
+    its socket is another user's, \n\
+    PERFETTO_PRODUCER_SOCK_NAME is no socket's name\n\
+    gone: \n\
+    what it said made no sense\n\
+    it lacks what is needed\n\
+    no memory to share: \n\
+    ATRACE_SHMEM_KB is no number from 64 to 32768",
+    b'\n',
+);
 
 impl Standing {
+    /// Nobody asked for a connection.
+    pub(crate) const APART: Self = Self::new(Kind::Apart, 0);
+    pub(super) const CONNECTING: Self = Self::new(Kind::Connecting, 0);
+    pub(super) const CONNECTED: Self = Self::new(Kind::Connected, 0);
+    /// Gone, as it does not know what every service knows.
+    pub(super) const UNABLE: Self = Self::new(Kind::Unable, 0);
+    /// Gone, as `ATRACE_SHMEM_KB` is no size.
+    pub(super) const SIZE: Self = Self::new(Kind::Size, 0);
+    /// Gone, as it wants memory of pages that are not ours.
+    pub(super) const PAGES: Self = Self::new(Kind::Memory, 0);
+
+    const fn new(kind: Kind, number: u32) -> Self {
+        Self { kind, number }
+    }
+
+    /// Gone, by this errno.
+    pub(super) const fn ended(code: i32) -> Self {
+        Self::new(Kind::Ended, code.cast_unsigned())
+    }
+
+    /// Gone, by what failed as memory was shared.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn memory(error: std::io::Error) -> Self {
+        Self::new(Kind::Memory, error.raw_os_error().unwrap_or_default().cast_unsigned())
+    }
+
     /// In one word: what it is, and a number that goes with it.
     pub(super) const fn packed(self) -> u64 {
-        let (kind, number) = match self {
-            Self::Apart => (0, 0),
-            Self::Connecting => (1, 0),
-            Self::Connected => (2, 0),
-            Self::Refused(Refused::Errno(code)) => (3, code as u32),
-            Self::Refused(Refused::Stranger(user)) => (4, user),
-            Self::Refused(Refused::Name) => (5, 0),
-            Self::Gone(Gone::Errno(code)) => (6, code as u32),
-            Self::Gone(Gone::Malformed) => (7, 0),
-            Self::Gone(Gone::Unable) => (8, 0),
-            Self::Gone(Gone::Memory(code)) => (9, code as u32),
-            Self::Gone(Gone::Size) => (10, 0),
-        };
-        (kind << 32) | number as u64
+        (self.kind as u64) << 32 | self.number as u64
     }
 
     /// From [`packed`](Self::packed).
-    pub(super) const fn of(word: u64) -> Self {
-        let number = word as u32;
-        match word >> 32 {
-            1 => Self::Connecting,
-            2 => Self::Connected,
-            3 => Self::Refused(Refused::Errno(number as i32)),
-            4 => Self::Refused(Refused::Stranger(number)),
-            5 => Self::Refused(Refused::Name),
-            6 => Self::Gone(Gone::Errno(number as i32)),
-            7 => Self::Gone(Gone::Malformed),
-            8 => Self::Gone(Gone::Unable),
-            9 => Self::Gone(Gone::Memory(number as i32)),
-            10 => Self::Gone(Gone::Size),
-            _ => Self::Apart,
+    pub(super) fn of(word: u64) -> Self {
+        Self::new(KINDS.get((word >> 32) as usize).copied().unwrap_or(Kind::Apart), word as u32)
+    }
+}
+
+impl From<Malformed> for Standing {
+    fn from(_: Malformed) -> Self {
+        Self::new(Kind::Malformed, 0)
+    }
+}
+
+impl From<Refused> for Standing {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Errno(code) => Self::new(Kind::Errno, code.cast_unsigned()),
+            Refused::Stranger(user) => Self::new(Kind::Stranger, user),
+            Refused::Name => Self::new(Kind::Name, 0),
         }
     }
 }
 
-impl std::fmt::Display for Standing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let error = |code: i32| std::io::Error::from_raw_os_error(code);
-        match *self {
-            Self::Apart => f.write_str("not asked for"),
-            Self::Connecting => f.write_str("being connected to"),
-            Self::Connected => f.write_str("connected"),
-            Self::Refused(Refused::Errno(code)) => write!(f, "nobody to talk to: {}", error(code)),
-            Self::Refused(Refused::Stranger(user)) => write!(f, "its socket is another user's, {user}"),
-            Self::Refused(Refused::Name) => f.write_str("PERFETTO_PRODUCER_SOCK_NAME is no socket's name"),
-            Self::Gone(Gone::Errno(code)) => write!(f, "gone: {}", error(code)),
-            Self::Gone(Gone::Malformed) => f.write_str("what it said made no sense"),
-            Self::Gone(Gone::Unable) => f.write_str("it lacks what is needed"),
-            Self::Gone(Gone::Memory(code)) => write!(f, "no memory to share: {}", error(code)),
-            Self::Gone(Gone::Size) => f.write_str("ATRACE_SHMEM_KB is no number from 64 to 32768"),
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(TEXTS.at(self.kind as usize))?;
+        match self.kind {
+            Kind::Stranger => self.number.fmt(f),
+            Kind::Errno | Kind::Ended | Kind::Memory => {
+                std::io::Error::from_raw_os_error(self.number.cast_signed()).fmt(f)
+            }
+            _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_what_it_was_before_it_was_packed_and_has_a_text() {
+        for (place, kind) in KINDS.into_iter().enumerate() {
+            let standing = Standing::new(kind, 13);
+            assert_eq!((kind as usize, Standing::of(standing.packed())), (place, standing));
+            let numbered = match kind {
+                Kind::Stranger => "13",
+                Kind::Errno | Kind::Ended | Kind::Memory => "Permission denied (os error 13)",
+                _ => "",
+            };
+            let text = TEXTS.at(place);
+            assert_eq!(
+                (text.ends_with(' '), standing.to_string()),
+                (!numbered.is_empty(), format!("{text}{numbered}"))
+            );
+        }
+        assert_eq!(Standing::of(u64::MAX), Standing::new(Kind::Apart, u32::MAX));
     }
 }

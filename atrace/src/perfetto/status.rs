@@ -24,7 +24,7 @@ pub struct Status {
 /// ```
 pub fn status() -> Status {
     let (standing, sessions) = producer::standing();
-    let is_apart = standing == Standing::Apart;
+    let is_apart = standing == Standing::APART;
     let tags = if is_apart { AtraceTag::empty() } else { producer::tags() };
     Status { standing, sessions, tags, lost: producer::lost() }
 }
@@ -32,7 +32,7 @@ pub fn status() -> Status {
 impl Status {
     /// Whether the service is there.
     pub fn is_connected(&self) -> bool {
-        self.standing == Standing::Connected
+        self.standing == Standing::CONNECTED
     }
 
     /// How many sessions want events of this process.
@@ -54,7 +54,7 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.standing {
-            Standing::Connected => {
+            Standing::CONNECTED => {
                 write!(f, "Perfetto's service: connected, {} sessions", self.sessions)?;
                 match self.tags {
                     AtraceTag::ValidMask => f.write_str(" (all categories)")?,

@@ -1,21 +1,26 @@
 //! Names in a row, as one text: for each name of an array the program would have an address to fill in when it is loaded.
 
-/// Names with a space between, and where each ends.
+/// Names with one byte between, and where each ends.
 #[derive(Debug)]
 pub(super) struct Words<const N: usize> {
     row: &'static str,
-    ends: [u8; N],
+    ends: [u16; N],
 }
 
 impl<const N: usize> Words<N> {
-    /// The `N` names of a row, of at most 255 bytes.
+    /// The `N` names of a row, names with a space between.
     pub(super) const fn new(row: &'static str) -> Self {
+        Self::apart(row, b' ')
+    }
+
+    /// The `N` names of a row, with this byte between.
+    pub(super) const fn apart(row: &'static str, between: u8) -> Self {
         let (bytes, mut ends) = (row.as_bytes(), [0; N]);
         let (mut word, mut at) = (0, 0);
-        assert!(bytes.len() <= u8::MAX as usize);
+        assert!(bytes.len() <= u16::MAX as usize);
         while at <= bytes.len() {
-            if at == bytes.len() || bytes[at] == b' ' {
-                ends[word] = at as u8;
+            if at == bytes.len() || bytes[at] == between {
+                ends[word] = at as u16;
                 word += 1;
             }
             at += 1;

@@ -26,7 +26,7 @@ pub(crate) fn present() -> &'static Sink {
 pub fn sink() -> SinkInfo {
     let info = chosen().info();
     let (standing, _) = producer::standing();
-    if info.kind != SinkKind::None || matches!(standing, Standing::Apart) {
+    if info.kind != SinkKind::None || standing == Standing::APART {
         return info;
     }
     let detail = format!("Perfetto's service: {standing}; by ATrace: {}", info.detail);

@@ -3,7 +3,7 @@
 use atrace_sys::perfetto::memory::Arena;
 
 use super::connection::{COMMIT, Link, REQUEST_MAX};
-use crate::perfetto::standing::Gone;
+use crate::perfetto::standing::Standing;
 
 /// As many chunks are named in one frame: each with at most 15 bytes.
 const MOVED_MAX: usize = 240;
@@ -12,7 +12,7 @@ const _: () = assert!(15 * MOVED_MAX + 64 < REQUEST_MAX);
 impl Link {
     /// Names completed chunks to the service; tells whether there were any. Then the number of a flush, if it is one.
     #[inline(never)]
-    pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Gone> {
+    pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
         let moved = self.arena.map_or(Vec::new(), Arena::take_handed);
         for part in moved.chunks(MOVED_MAX) {
             self.invoke(COMMIT, false, |commit| part.iter().for_each(|place| place.write(commit)))?;

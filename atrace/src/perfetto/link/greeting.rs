@@ -13,7 +13,7 @@ use atrace_sys::process;
 
 use super::connection::{ARENA, COMMANDS, COMMIT, INITIALIZE, Link, METHODS, NEEDED, REGISTER, SYNC};
 use crate::perfetto::category;
-use crate::perfetto::standing::{Gone, Standing};
+use crate::perfetto::standing::Standing;
 
 /// How many pages the shared memory has: 1 MiB, where the environment does not say how many KiB. What is never written costs
 /// nothing.
@@ -27,28 +27,28 @@ fn pages(kib: Option<&OsStr>) -> Option<u32> {
 }
 
 impl Link {
-    pub(super) fn introduce(&mut self) -> Result<(), Gone> {
+    pub(super) fn introduce(&mut self) -> Result<(), Standing> {
         self.say(|bytes, request| wire::bind(bytes, request, "ProducerPort"))?;
         Ok(())
     }
 
-    pub(super) fn handle(&mut self, request: u64, body: Body<'_>, say: fn(Standing)) -> Result<(), Gone> {
+    pub(super) fn handle(&mut self, request: u64, body: Body<'_>, say: fn(Standing)) -> Result<(), Standing> {
         match body {
             Body::Bound(bound) if self.terms.methods[COMMIT].method == 0 => {
-                for (name, method) in wire::methods(bound).ok_or(Gone::Unable)? {
+                for (name, method) in wire::methods(bound).ok_or(Standing::UNABLE)? {
                     let place = METHODS.place(name);
                     if let Some(place) = place.and_then(|place| self.terms.methods.get_mut(place)) {
                         *place = method;
                     }
                 }
                 if self.terms.methods[..NEEDED].iter().any(|method| method.method == 0) {
-                    return Err(Gone::Unable);
+                    return Err(Standing::UNABLE);
                 }
                 self.initialize()
             }
             Body::Reply { is_success, reply, .. } if request == self.terms.initialize => {
                 if !is_success {
-                    return Err(Gone::Unable);
+                    return Err(Standing::UNABLE);
                 }
                 let is_ours = Reader::first(reply, 1).is_some_and(|value| value.number() != 0);
                 if !is_ours && let Some(arena) = self.arena.take() {
@@ -62,16 +62,16 @@ impl Link {
             Body::Reply { .. } if request == self.terms.sync && !self.terms.is_settled => {
                 // Sessions that were there have been told of by now.
                 self.terms.is_settled = true;
-                say(Standing::Connected);
+                say(Standing::CONNECTED);
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    fn initialize(&mut self) -> Result<(), Gone> {
-        let pages = pages(process::variable("ATRACE_SHMEM_KB").as_deref()).ok_or(Gone::Size)?;
-        let (arena, file) = Arena::make(pages).map_err(Gone::memory)?;
+    fn initialize(&mut self) -> Result<(), Standing> {
+        let pages = pages(process::variable("ATRACE_SHMEM_KB").as_deref()).ok_or(Standing::SIZE)?;
+        let (arena, file) = Arena::make(pages).map_err(Standing::memory)?;
         self.use_arena(arena);
         self.terms.initialize = process::with_argv0(|name| {
             let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
@@ -91,7 +91,7 @@ impl Link {
         ARENA.store(std::ptr::from_ref(arena).cast_mut(), Ordering::Release);
     }
 
-    fn register(&mut self) -> Result<(), Gone> {
+    fn register(&mut self) -> Result<(), Standing> {
         self.terms.commands = self.invoke(COMMANDS, true, |_| ())?;
         self.invoke(REGISTER, true, |arguments| {
             arguments.message(1, |source| {

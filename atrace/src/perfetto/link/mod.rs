@@ -20,7 +20,7 @@ use atrace_sys::perfetto::wire::{FRAME_MAX, PREFIX};
 
 pub(super) use self::connection::leave_memory;
 use self::connection::{Link, Phase};
-use super::standing::{Gone, Standing};
+use super::standing::Standing;
 use super::writer::{self, POOL};
 
 /// The shortest and the longest time between two looks at what threads have completed, in milliseconds.
@@ -45,18 +45,18 @@ pub(super) fn run(shared: &'static Shared, say: fn(Standing), changed: fn()) {
                 link.socket = Some(socket);
                 let gone = link.serve(&mut inbox, say);
                 link.close_all();
-                say(Standing::Gone(gone));
+                say(gone);
             }
-            Err(refused) => say(Standing::Refused(refused)),
+            Err(refused) => say(refused.into()),
         }
-        std::thread::sleep(Duration::from_millis(back_off));
+        atrace_sys::thread::pause(Duration::from_millis(back_off));
         back_off = LAST_BACK_OFF.min(2 * back_off);
     }
 }
 
 impl Link {
     /// Does what the service says until it is gone.
-    fn serve(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Gone {
+    fn serve(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Standing {
         // The counter's speed is known by the time that a session comes.
         self.anchor();
         match self.introduce().and_then(|()| self.attend(inbox, say)) {
@@ -65,7 +65,7 @@ impl Link {
         }
     }
 
-    fn attend(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Result<std::convert::Infallible, Gone> {
+    fn attend(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Result<std::convert::Infallible, Standing> {
         let mut period = SHORTEST;
         // So many bytes of the inbox were received, and are not whole yet.
         let mut len = 0;
@@ -85,7 +85,7 @@ impl Link {
     }
 
     /// What is to be done now and then; tells whether there was something.
-    fn tick(&mut self) -> Result<bool, Gone> {
+    fn tick(&mut self) -> Result<bool, Standing> {
         // Who was told may have been about to sleep, and missed it.
         if self.tell_again > 0 {
             self.tell_again -= 1;

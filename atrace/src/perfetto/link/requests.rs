@@ -4,7 +4,7 @@ use atrace_sys::perfetto::proto::Writer;
 use atrace_sys::perfetto::wire;
 
 use super::connection::Link;
-use crate::perfetto::standing::{Gone, Standing};
+use crate::perfetto::standing::Standing;
 
 /// How a send fails whose peer is gone.
 const EPIPE: i32 = 32;
@@ -17,7 +17,7 @@ impl Link {
         method: usize,
         wants_reply: bool,
         mut arguments: impl FnMut(&mut Writer<'_>),
-    ) -> Result<u64, Gone> {
+    ) -> Result<u64, Standing> {
         self.invoke_by(method, wants_reply, &mut arguments)
     }
 
@@ -27,7 +27,7 @@ impl Link {
         method: usize,
         wants_reply: bool,
         arguments: &mut dyn FnMut(&mut Writer<'_>),
-    ) -> Result<u64, Gone> {
+    ) -> Result<u64, Standing> {
         let Some(found) = self.terms.methods.get(method).copied().filter(|found| found.method != 0) else {
             return Ok(0);
         };
@@ -38,7 +38,7 @@ impl Link {
     pub(super) fn say(
         &mut self,
         mut write: impl FnMut(&mut [u8], u64) -> Option<&[u8]>,
-    ) -> Result<u64, Gone> {
+    ) -> Result<u64, Standing> {
         self.terms.request += 1;
         for _ in 0..2 {
             let room = self.outbox.get_mut(self.unsent..).unwrap_or_default();
@@ -48,12 +48,12 @@ impl Link {
             }
             self.send(None)?; // Then there is room for the longest.
         }
-        Err(Gone::Unable)
+        Err(Standing::UNABLE)
     }
 
     /// Invokes a method whose arguments are these numbers, by their fields; nobody waits for the reply.
     #[inline(never)]
-    pub(super) fn notify(&mut self, method: usize, numbers: &[(u32, u64)]) -> Result<(), Gone> {
+    pub(super) fn notify(&mut self, method: usize, numbers: &[(u32, u64)]) -> Result<(), Standing> {
         self.invoke(method, false, |arguments| {
             for (field, number) in numbers {
                 arguments.number(*field, *number);
@@ -64,10 +64,10 @@ impl Link {
 
     /// Sends the requests, the first of them with a descriptor.
     #[inline(never)]
-    pub(super) fn send(&mut self, descriptor: Option<i32>) -> Result<(), Gone> {
+    pub(super) fn send(&mut self, descriptor: Option<i32>) -> Result<(), Standing> {
         let requests = self.outbox.get(..std::mem::take(&mut self.unsent)).unwrap_or_default();
         let is_sent = self.socket.as_ref().is_some_and(|socket| socket.send(requests, descriptor));
-        if is_sent { Ok(()) } else { Err(Gone::Errno(EPIPE)) }
+        if is_sent { Ok(()) } else { Err(Standing::ended(EPIPE)) }
     }
 
     /// Receives what there is behind the `len` bytes that were received before, and does what is whole of it.
@@ -76,7 +76,7 @@ impl Link {
         inbox: &mut [u8],
         len: &mut usize,
         say: fn(Standing),
-    ) -> Result<(), Gone> {
+    ) -> Result<(), Standing> {
         let Some((socket, room)) = self.socket.as_ref().zip(inbox.get_mut(*len..)) else { return Ok(()) };
         match socket.receive(room) {
             Ok(Some((received, descriptor))) => {
@@ -84,7 +84,7 @@ impl Link {
                 self.received = descriptor.or(self.received.take());
             }
             Ok(None) => return Ok(()),
-            Err(code) => return Err(Gone::Errno(code)),
+            Err(code) => return Err(Standing::ended(code)),
         }
         let mut rest = inbox.get(..*len).unwrap_or_default();
         while let Some((frame, len)) = wire::split(rest)? {

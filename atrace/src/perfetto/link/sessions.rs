@@ -14,7 +14,7 @@ use super::connection::{
     ARENA, Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, Terms, UNREGISTER_WRITER,
 };
 use crate::perfetto::category;
-use crate::perfetto::standing::Gone;
+use crate::perfetto::standing::Standing;
 use crate::perfetto::writer::{POOL, Writer};
 
 /// As many writers more than there are threads are made known to the service.
@@ -23,14 +23,14 @@ const AHEAD: usize = 64;
 const DRAIN_MS: u32 = 50;
 
 impl Link {
-    pub(super) fn obey(&mut self, command: Command<'_>) -> Result<(), Gone> {
+    pub(super) fn obey(&mut self, command: Command<'_>) -> Result<(), Standing> {
         match command {
             Command::SetupTracing { page_size } if self.arena.is_none() => {
-                let file = self.received.take().ok_or(Gone::Unable)?;
+                let file = self.received.take().ok_or(Standing::UNABLE)?;
                 if page_size != abi::PAGE as u64 {
-                    return Err(Gone::Memory(0));
+                    return Err(Standing::PAGES);
                 }
-                let arena = Arena::of_service(file.as_fd()).map_err(Gone::memory)?;
+                let arena = Arena::of_service(file.as_fd()).map_err(Standing::memory)?;
                 self.use_arena(arena);
                 Ok(())
             }
@@ -47,7 +47,7 @@ impl Link {
         }
     }
 
-    fn start(&mut self, instance: u64, config: &[u8]) -> Result<(), Gone> {
+    fn start(&mut self, instance: u64, config: &[u8]) -> Result<(), Standing> {
         self.drain();
         self.commit(None)?;
         self.unregister()?;
@@ -66,7 +66,7 @@ impl Link {
         self.notify(STARTED, &[(1, instance)])
     }
 
-    fn stop(&mut self, instance: u64) -> Result<(), Gone> {
+    fn stop(&mut self, instance: u64) -> Result<(), Standing> {
         if self.close(Some(instance)) {
             self.drain_for_long();
             self.commit(None)?;
@@ -135,7 +135,7 @@ impl Link {
             if self.drain() {
                 return true;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            atrace_sys::thread::pause(Duration::from_millis(1));
         }
         false
     }
@@ -148,7 +148,7 @@ impl Link {
     /// Makes writers known to the service before threads use them: what unknown ones wrote is lost when the process
     /// is killed.
     #[inline(never)]
-    pub(super) fn make_known(&mut self) -> Result<(), Gone> {
+    pub(super) fn make_known(&mut self) -> Result<(), Standing> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
         while let Some(number) = self.first(Phase::Open, wanted - AHEAD / 2) {
             let Session { buffer, known, .. } = self.sessions[number];
@@ -164,7 +164,7 @@ impl Link {
     /// Has the service forget the writers of sessions that have ended. Of one with a thread in the middle of an event it
     /// then takes what that thread had written before.
     #[inline(never)]
-    pub(super) fn unregister(&mut self) -> Result<(), Gone> {
+    pub(super) fn unregister(&mut self) -> Result<(), Standing> {
         while let Some(number) = self.first(Phase::Drained, THREADS) {
             self.sessions[number].phase = Phase::Free;
             for thread in 0..self.sessions[number].known {
