@@ -601,6 +601,9 @@ mod cases {
         };
         let said = ask(&["doctor", &program.id().to_string()]);
         assert!(said.contains("as the process said last: Perfetto's service: "), "{said}");
+        // No pattern is on, and none is needed.
+        assert!(said.contains("of a category that a session wants, is in its trace"), "{said}");
+        assert!(!said.contains("WRONG"), "{said}");
         let said = ask(&["status"]);
         assert!(said.contains("Perfetto's service: none at /nonexistent: nobody to talk to"), "{said}");
         let line = |said: &str| {
@@ -618,6 +621,8 @@ mod cases {
         until("the process says that it is over", || {
             line(&ask(&["status"])).is_some_and(|own| !own.contains("1 sessions"))
         });
+        let said = ask(&["doctor", &program.id().to_string()]);
+        assert!(said.contains("would not arrive: no session of Perfetto's service wants it"), "{said}");
         let events = place.trace("out").events();
         assert!(events.len() > 10 && events.iter().all(|event| event.pid == u64::from(program.id())));
         assert!(!socket.exists());

@@ -113,6 +113,9 @@ impl Patient {
             Some(published) => self.sink(published, &mut report),
             None => self.unknown_sink(&mut report),
         };
+        if published.as_ref().is_some_and(|published| self.by_service(published, &mut report)) {
+            return report;
+        }
         self.properties(&mut report);
         if let Some(published) = &published {
             self.follows(published, &mut report);

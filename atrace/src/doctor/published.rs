@@ -31,6 +31,13 @@ impl Published {
         }
     }
 
+    /// How many sessions of Perfetto's service it is in, as its standing there says.
+    pub(super) fn sessions(&self) -> u64 {
+        let text = self.get("perfetto").and_then(|standing| standing.split_once(": connected, "));
+        let number = text.and_then(|(_, rest)| rest.split_once(" sessions"));
+        number.and_then(|(number, _)| number.parse().ok()).unwrap_or(0)
+    }
+
     /// The number of the marker's descriptor, and the device and inode of its file.
     pub(super) fn marker(&self) -> Option<(u32, (u64, u64))> {
         let mut parts = self.get("marker")?.split(':');

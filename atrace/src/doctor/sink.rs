@@ -11,6 +11,9 @@ use super::{Patient, event};
 use crate::shown::shown;
 use crate::tracefs;
 
+/// How the reason begins for which a program writes nothing by ATrace that is to write by Perfetto alone.
+const PERFETTO_ALONE: &str = "ATRACE_BACKEND=perfetto";
+
 impl Patient {
     /// Looks at where the events go.
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
@@ -82,11 +85,34 @@ impl Patient {
         Some(Written::Buffer(buffer))
     }
 
+    /// Judges who is in a session of Perfetto's service, or goes no other way: then properties keep no event from arriving. Returns
+    /// whether that is so.
+    pub(super) fn by_service(&self, published: &Published, report: &mut Report) -> bool {
+        let is_alone = published.get("reason").is_some_and(|reason| reason.starts_with(PERFETTO_ALONE));
+        if published.sessions() > 0 {
+            report.good(
+                Topic::Event,
+                "an event written now, of a category that a session wants, is in its trace",
+            );
+        } else if is_alone && self.is_new {
+            report.note(Topic::Event, "whether a session wants its events shows when it runs");
+        } else if is_alone {
+            report.bad(
+                Topic::Event,
+                "an event written now would not arrive: no session of Perfetto's service wants it",
+                "atrace record -a PATTERN",
+            );
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// Why events go nowhere.
     fn nowhere(&self, reason: &str, report: &mut Report) {
         let again = "start the program again";
         let backend = self.facts.backend.as_deref().unwrap_or_default();
-        if reason.starts_with("ATRACE_BACKEND=perfetto") {
+        if reason.starts_with(PERFETTO_ALONE) {
             report.note(Topic::Backend, reason.to_owned());
         } else if reason.starts_with("ATRACE_BACKEND") {
             report.bad(
