@@ -295,6 +295,28 @@ mod cases {
         }
     }
 
+    /// Who may not look into tracefs is told that nobody has looked.
+    #[test]
+    fn categories_that_cant_be_seen_are_said() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        fs::set_permissions(here.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+        let begun = System { sources: KERNEL.to_vec(), ..System::default() }.serve(&here);
+        fs::set_permissions(here.path("consumers"), fs::Permissions::from_mode(0o666)).unwrap();
+        let mut command = record(&here, &name, &["-t", "1ms", "-c", "no_such_group,idle"]);
+        let ran = end(command.env_remove("ATRACE_PROPERTIES").uid(USER).gid(USER));
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(
+            ran.stderr.matches("whether this kernel has events of no_such_group can't be seen").count(),
+            1
+        );
+        let (events, _) = of_kernel(&begun.recv().unwrap()).unwrap();
+        assert_eq!(events, ["no_such_group/*", "power/cpu_idle", "ftrace/print"]);
+    }
+
     #[test]
     fn a_user_who_may_not_record_is_told() {
         let name = case!({});

@@ -270,15 +270,43 @@ fn fault_of(reply: &[u8]) -> String {
 
 /// A pattern as the regular expression that the service compares whole names with.
 fn regex(pattern: &str) -> String {
-    let mut regex = String::new();
-    for c in pattern.chars() {
-        match c {
-            '*' => regex.push_str(".*"),
-            c if "^$\\.+?()[]{}|".contains(c) => regex.extend(['\\', c]),
-            c => regex.push(c),
+    let (mut regex, mut rest) = (String::new(), pattern);
+    while let Some(c) = rest.chars().next() {
+        let mut len = c.len_utf8();
+        match (c, end_of_set(rest)) {
+            ('*', _) => regex.push_str(".*"),
+            ('?', _) => regex.push('.'),
+            ('[', Some(end)) => {
+                let inner = rest.get(1..end).unwrap_or_default();
+                let (start, inner) =
+                    inner.strip_prefix(['!', '^']).map_or(("[", inner), |inner| ("[^", inner));
+                regex.push_str(start);
+                // The first character is one, also where it would be the end.
+                regex.push_str(if inner.starts_with(']') { "\\" } else { "" });
+                regex.push_str(&inner.replace('\\', "\\\\"));
+                regex.push(']');
+                len = end + 1;
+            }
+            (c, _) if "^$\\.+()[]{}|".contains(c) => regex.extend(['\\', c]),
+            (c, _) => regex.push(c),
         }
+        rest = rest.get(len..).unwrap_or_default();
     }
     regex
+}
+
+/// Where the set of characters ends that begins here, if one does: `[a-z]`, `[!]]`, `[[:digit:]]`.
+fn end_of_set(set: &str) -> Option<usize> {
+    let mut at = 1 + usize::from(set.strip_prefix('[')?.starts_with(['!', '^']));
+    at += usize::from(set.get(at..)?.starts_with(']'));
+    loop {
+        at += set.get(at..)?.find(['[', ']'])?;
+        let rest = set.get(at..)?;
+        if rest.starts_with(']') {
+            return Some(at);
+        }
+        at += if rest.starts_with("[:") { rest.find(":]")? + 2 } else { 1 };
+    }
 }
 
 #[cfg(test)]
@@ -287,7 +315,20 @@ mod tests {
 
     #[test]
     fn a_pattern_is_a_regular_expression() {
-        assert_eq!(regex("*/my_app.x[1]"), ".*/my_app\\.x\\[1\\]");
-        assert_eq!(regex("plain"), "plain");
+        for (pattern, expected) in [
+            ("plain", "plain"),
+            ("*/my_app.x", r".*/my_app\.x"),
+            ("(a|b)+{2}^$\\", r"\(a\|b\)\+\{2\}\^\$\\"),
+            ("a?é?", "a.é."),
+            ("x[1]y", "x[1]y"),
+            ("[!a-z][^b]", "[^a-z][^b]"),
+            ("[]a][!]a]", r"[\]a][^\]a]"),
+            ("[[:digit:]x][[]", "[[:digit:]x][[]"),
+            (r"[\]", r"[\\]"),
+            ("no[set", r"no\[set"),
+            ("no[[:set", r"no\[\[:set"),
+        ] {
+            assert_eq!(regex(pattern), expected, "{pattern}");
+        }
     }
 }

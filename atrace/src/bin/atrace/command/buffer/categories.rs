@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::command::terminal::{Failure, Result};
+use crate::command::terminal::{Failure, Result, say};
 
 /// A name and the events it stands for; a kernel has some of them.
 const CATEGORIES: [(&str, &str); 9] = [
@@ -36,7 +36,10 @@ pub(crate) fn events_unseen(names: &[String]) -> Result<Vec<String>> {
     for name in names {
         match ours(name) {
             Some(events) => found.extend(events.split(' ').map(str::to_owned)),
-            None if is_name(name) => found.push(name.clone()),
+            None if is_name(name) => {
+                say(format_args!("whether this kernel has events of {name} can't be seen by this user"));
+                found.push(name.clone());
+            }
             None => return Err(no_category(name)),
         }
     }
