@@ -79,6 +79,15 @@ fn config(args: &Args) -> Config {
     }
 }
 
+/// What a test takes, what a quick run, or what a full one.
+fn by_length<T>(args: &Args, [test, quick, full]: [T; 3]) -> T {
+    match args {
+        Args { test: true, .. } => test,
+        Args { quick: true, .. } => quick,
+        _ => full,
+    }
+}
+
 /// Keeps the books of the shared memory.
 struct Room {
     reading: Reading,
@@ -344,11 +353,11 @@ pub(crate) fn read_beside() -> io::Result<()> {
 fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments::alloc::PerOp> {
     const COUNTED: u64 = 500;
     let size = Size::of(event);
+    let n = COUNTED.min(room.most(event.messages, size));
     let count = |_| {
         room.begin(COUNTED + 1);
-        let counted =
-            per_op(COUNTED.min(room.most(event.messages, size)), in_rust::<{ SHARED.bits() }>(event));
-        room.wrote((COUNTED.min(room.most(event.messages, size)) + 1) * event.messages, size);
+        let counted = per_op(n, in_rust::<{ SHARED.bits() }>(event));
+        room.wrote((n + 1) * event.messages, size);
         counted
     };
     (0..3).filter_map(count).min_by_key(|counted| counted.total.allocs)
@@ -418,13 +427,7 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     if !args.selects(&ids[0].0.to_string()) {
         return Ok(Vec::new());
     }
-    let (rounds, pauses) = if args.test {
-        (1, 2)
-    } else if args.quick {
-        (8, 60)
-    } else {
-        (12, 120)
-    };
+    let (rounds, pauses) = by_length(args, [(1, 2), (8, 60), (12, 120)]);
     let name = text(10);
     let mut times = [const { Vec::new() }; 2];
     let mut left_out = 0;
@@ -486,14 +489,8 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
 /// events of them.
 fn count_system_calls(session: &Session, room: &Room, rows: &mut [Row]) {
     let Some(row) = rows.iter_mut().find(|row| row.id == id(begin()).to_string()) else { return };
-    let seconds = if session.args().test {
-        0.01
-    } else if session.args().quick {
-        0.5
-    } else {
-        2.0
-    };
-    match system_calls(room, Duration::from_secs_f64(seconds)) {
+    let time = by_length(session.args(), [10, 500, 2000]);
+    match system_calls(room, Duration::from_millis(time)) {
         Ok(calls) => _ = row.counts.insert(SYSTEM_CALLS.0.to_owned(), calls),
         Err(e) => println!("system calls are not counted: {e}"),
     }

@@ -437,21 +437,18 @@ fn originals(results: &Results) -> Table {
         let name = format!("SequentialSemaphoreAsMutex, {ACQUIRES} acquires, {handler}");
         line(name, results.row(&semaphore_id(handler), "none"), ACQUIRES, "s/op", 1e9);
     }
-    for capacity in CAPACITIES {
-        let name = format!("ChannelSink, {ELEMENTS} elements, capacity {}", capacity_name(capacity));
-        line(name, results.row(&pipeline_id(capacity, 0), "none"), 1, "ms/op", 1e6);
-    }
-    for capacity in CAPACITIES {
-        let name = format!("ChannelSinkNoAllocations, {UNITS} units, capacity {}", capacity_name(capacity));
-        line(name, results.row(&units_id(capacity), "none"), 1, "ms/op", 1e6);
-    }
-    for handler in [Boxed::NAME, Inline::NAME] {
-        let name = format!("ChannelSink, {ELEMENTS} elements, {}", own_name(handler));
-        line(name, results.row(&own_pipeline_id(handler, 0), "none"), 1, "ms/op", 1e6);
-    }
-    for handler in [Boxed::NAME, Inline::NAME] {
-        let name = format!("ChannelSinkNoAllocations, {UNITS} units, {}", own_name(handler));
-        line(name, results.row(&own_units_id(handler), "none"), 1, "ms/op", 1e6);
+    let capacities =
+        CAPACITIES.map(|of| (format!("capacity {}", capacity_name(of)), pipeline_id(of, 0), units_id(of)));
+    let own = [Boxed::NAME, Inline::NAME].map(|of| (own_name(of), own_pipeline_id(of, 0), own_units_id(of)));
+    for channels in [&capacities[..], &own] {
+        for (channel, pipeline, _) in channels {
+            let name = format!("ChannelSink, {ELEMENTS} elements, {channel}");
+            line(name, results.row(pipeline, "none"), 1, "ms/op", 1e6);
+        }
+        for (channel, _, units) in channels {
+            let name = format!("ChannelSinkNoAllocations, {UNITS} units, {channel}");
+            line(name, results.row(units, "none"), 1, "ms/op", 1e6);
+        }
     }
     let more = HANDLERS.iter().filter_map(|(what, id)| {
         let Interval { median, low, high, .. } = boxed_above(results, *id)?;
@@ -504,12 +501,10 @@ fn score(row: &Row, times: u64, divisor: f64) -> Cell {
 fn rate(row: &Row) -> Cell {
     row.bytes.map_or(Cell::Empty, |bytes| {
         let rate = bytes / row.median * 1e3;
-        let places = if rate == 0.0 {
-            0
-        } else if rate < 1.0 {
-            3
-        } else {
-            1
+        let places = match rate {
+            0.0 => 0,
+            ..1.0 => 3,
+            _ => 1,
         };
         Cell::number(Some(rate), places)
     })
