@@ -23,16 +23,11 @@ pub fn exit_code(rows: &[Row]) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::{Sink, Versus};
-    use crate::stats::Interval;
-
-    fn row(id: &str, median: f64, half: f64) -> Row {
-        Row::new(id, Interval::around(median, half), Sink::Tracefs)
-    }
+    use crate::row::Versus;
 
     #[test]
     fn a_run_fails_only_when_nothing_is_known() {
-        let (good, bad) = (row("a", 100.0, 1.0), row("b", 100.0, 50.0));
+        let (good, bad) = (Row::around("a", 100.0, 1.0), Row::around("b", 100.0, 50.0));
         // `ExitCode` can't be compared.
         let code = |rows: &[Row]| format!("{:?}", exit_code(rows));
         let (ok, failed) = (format!("{:?}", ExitCode::SUCCESS), format!("{:?}", ExitCode::FAILURE));

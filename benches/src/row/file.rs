@@ -94,18 +94,13 @@ pub fn read(path: &Path) -> io::Result<Vec<Row>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::{Sink, Versus};
-    use crate::stats::Interval;
-
-    fn row(id: &str, median: f64, half: f64) -> Row {
-        Row::new(id, Interval::around(median, half), Sink::Tracefs)
-    }
+    use crate::row::Versus;
 
     #[test]
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let nested = dir.path().join("a/b");
-        let mut rows = vec![row("rust/x", 627.25, 1.5), row("cc/x", 1.0, 0.5)];
+        let mut rows = vec![Row::around("rust/x", 627.25, 1.5), Row::around("cc/x", 1.0, 0.5)];
         rows[0].allocs = Some(1.5);
         rows[0].vs_process.insert("cc/x".into(), Versus { ratio: 3.0, low: 2.5, high: 4.0, sure: true });
         let path = write_to(&nested, "main", &rows).unwrap();

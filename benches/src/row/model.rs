@@ -213,6 +213,11 @@ impl Row {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn around(id: &str, median: f64, half: f64) -> Self {
+        Self::new(id, Interval::around(median, half), Sink::Tracefs)
+    }
+
     /// Returns the median with its interval.
     #[must_use]
     pub fn interval(&self) -> Interval {
@@ -282,13 +287,9 @@ fn tidy_map<S: Serializer>(map: &BTreeMap<String, f64>, serializer: S) -> Result
 mod tests {
     use super::*;
 
-    fn row(id: &str, median: f64, half: f64) -> Row {
-        Row::new(id, Interval::around(median, half), Sink::Tracefs)
-    }
-
     #[test]
     fn the_file_has_the_form_of_the_design() {
-        let mut row = row("rust/tracing_off_begin/10", 0.88, 0.01);
+        let mut row = Row::around("rust/tracing_off_begin/10", 0.88, 0.01);
         row.low = 0.870_000_000_01;
         row.high = 0.9;
         (row.allocs, row.bytes) = (Some(0.0), Some(2_400_512.0));
@@ -302,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_workloads_row_has_more() {
-        let mut row = row("rust/x/on", 1000.0, 1.0);
+        let mut row = Row::around("rust/x/on", 1000.0, 1.0);
         let raw_writes = Some(Versus { ratio: 1.05, low: 1.0, high: 1.1, sure: false });
         let ns = Interval { median: 800.0, low: 790.0, high: 810.000_001, sure: true };
         let above = Above { allocs: Some(0.0), raw_writes, ..Above::from(ns) };
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(rounds.at, [1.0, 2.0, 10.0, 20.0, 50.0, 100.0, 150.0, 180.0, 190.0, 198.0, 200.0]);
         assert_eq!(Rounds::of(&[3.5]).unwrap().at, [3.5; 11]);
         assert_eq!((Rounds::of(&[]), Rounds::of(&[f64::NAN])), (None, None));
-        let row = row("a", 1.0, 0.0).with_rounds(&[1.000_000_1, 2.0]);
+        let row = Row::around("a", 1.0, 0.0).with_rounds(&[1.000_000_1, 2.0]);
         let text = serde_json::to_string(&row).unwrap();
         assert!(text.ends_with(r#""rounds":{"n":2,"at":[1,1,1,1,1,1,2,2,2,2,2]}}"#), "{text}");
     }
