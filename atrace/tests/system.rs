@@ -39,6 +39,8 @@ mod cases {
         trace: Vec<u8>,
         /// It goes as soon as it has begun.
         goes: bool,
+        /// It ends a recording as soon as it has begun, as with a full disk.
+        ends: bool,
     }
 
     impl System {
@@ -84,7 +86,7 @@ mod cases {
                                 if self.goes && name == "QueryCapabilities" {
                                     return;
                                 }
-                                if name == "DisableTracing" {
+                                if name == "DisableTracing" || self.ends && name == "QueryCapabilities" {
                                     send(wire::reply_to(&mut bytes, enabled, false, nothing));
                                 }
                             }
@@ -214,6 +216,22 @@ mod cases {
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
         assert!(ran.stderr.contains("saved out"), "{ran:?}");
         assert!(ran.stderr.contains("the service ended the recording"), "{ran:?}");
+        assert_eq!(fs::read(here.path("out")).unwrap(), trace);
+    }
+
+    /// A full disk: the service ends the recording, and goes on.
+    #[test]
+    fn what_a_service_wrote_before_it_ended_the_recording_is_saved() {
+        let name = case!({});
+        let here = Here::new();
+        let trace = trace(&[&|packet| _ = packet.number(10, 1)]);
+        System { trace: trace.clone(), ends: true, ..System::default() }.serve(&here);
+        let ran = end(&mut record(&here, &name, &[]));
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("saved out"), "{ran:?}");
+        assert!(
+            ran.stderr.contains("the service ended the recording: it does not say why; the disk may be full")
+        );
         assert_eq!(fs::read(here.path("out")).unwrap(), trace);
     }
 

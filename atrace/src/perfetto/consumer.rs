@@ -181,7 +181,7 @@ impl Consumer {
         // Answered after the one before was obeyed; a session that was refused is answered before.
         let (enabled, asked) = (self.enabled, self.invoke("QueryCapabilities", None, |_| ())?);
         let refused = self.receive(|request, body| match body {
-            Body::Reply { reply, .. } if request == enabled => Some(Some(fault_of(reply))),
+            Body::Reply { reply, .. } if request == enabled => Some(Some(end_of(reply))),
             Body::Reply { .. } if request == asked => Some(None),
             _ => None,
         })?;
@@ -194,11 +194,10 @@ impl Consumer {
         let enabled = self.enabled;
         if self.ended.is_none() && self.socket.wait(Some(Duration::ZERO)) {
             let ended = self.receive(|request, body| match body {
-                Body::Reply { reply, .. } if request == enabled => Some(fault_of(reply)),
+                Body::Reply { reply, .. } if request == enabled => Some(end_of(reply)),
                 _ => None,
             });
-            let ended = ended.unwrap_or_else(|e| e.to_string());
-            self.ended = Some(if ended.is_empty() { "it is over".to_owned() } else { ended });
+            self.ended = Some(ended.unwrap_or_else(|e| e.to_string()));
         }
         self.ended.as_deref()
     }
@@ -266,6 +265,12 @@ impl Wanted {
 /// What a service says was wrong with a session that has ended; nothing where all was well.
 fn fault_of(reply: &[u8]) -> String {
     String::from_utf8_lossy(Reader::first(reply, 3).map_or(&[], Value::bytes)).into_owned()
+}
+
+/// The same of one that ended though nobody here ended it: where the file can't be written, the service says nothing.
+fn end_of(reply: &[u8]) -> String {
+    let fault = fault_of(reply);
+    if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }
 }
 
 /// A pattern as the regular expression that the service compares whole names with.

@@ -91,7 +91,7 @@ pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()>
 }
 
 fn ended(why: impl Display) -> Failure {
-    Failure::new(format!("the service ended the recording: {why}: what came after that is lost"))
+    Failure::new(format!("the service ended the recording: {why}; what came after that is lost"))
 }
 
 /// The patterns of programs that trace by ATrace, as no producer is called so, and the stores that they are switched on in.
