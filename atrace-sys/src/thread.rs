@@ -18,9 +18,9 @@ use crate::system;
 /// When the system has no more threads.
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // A thread has the descriptors of its maker.
-    let has_left = LEFT.get();
+    let has_left = has_left_descriptors();
     let run = move || {
-        LEFT.set(has_left);
+        OWN.with(|own| own.has_left_descriptors.set(has_left));
         if let Err(thrown) = catch_unwind(AssertUnwindSafe(body)) {
             std::mem::forget(thrown); // It may panic as it is dropped.
         }
@@ -40,7 +40,7 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
 pub fn leave_descriptors() -> bool {
     let left = may_call_close_range() && system::leave_descriptors();
     if left {
-        LEFT.set(true);
+        OWN.with(|own| own.has_left_descriptors.set(true));
     }
     left
 }
@@ -67,13 +67,28 @@ fn may_call_close_range() -> bool {
     !cfg!(target_os = "android") || level().is_some_and(|level| level >= ANDROID_13)
 }
 
+/// What each thread knows of itself. It is all in one: on Android each thread-local has a key of the C library, and code.
+#[derive(Debug)]
+pub(crate) struct Own {
+    has_left_descriptors: Cell<bool>,
+    /// Its place among those of Perfetto's way and 1; 0: none.
+    #[cfg(not(no_tracing))]
+    pub(crate) place: Cell<u32>,
+}
+
 thread_local! {
-    static LEFT: Cell<bool> = const { Cell::new(false) };
+    pub(crate) static OWN: Own = const {
+        Own {
+            has_left_descriptors: Cell::new(false),
+            #[cfg(not(no_tracing))]
+            place: Cell::new(0),
+        }
+    };
 }
 
 /// Tells whether the calling thread has [left](leave_descriptors) the descriptors of the process.
 pub(crate) fn has_left_descriptors() -> bool {
-    LEFT.get()
+    OWN.with(|own| own.has_left_descriptors.get())
 }
 
 /// Waits so long; not after a signal's handler has run meanwhile.

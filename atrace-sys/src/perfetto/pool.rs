@@ -5,7 +5,7 @@
 //! mapping is large and costs what is touched of it. How threads and the socket's thread keep out of each other's way
 //! is told in [`presence`](super::presence).
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
 use std::marker::PhantomData;
@@ -16,6 +16,7 @@ use super::presence::{Epoch, Found, Presence};
 use crate::OnceRef;
 use crate::fork::Turn;
 use crate::system::{Mapped, Plain};
+use crate::thread::OWN;
 
 /// How many sessions of the service there can be at once.
 pub const SERVICES: usize = 8;
@@ -160,9 +161,10 @@ unsafe impl<W: Zeroes> Plain for Layout<W> {}
 #[derive(Debug)]
 pub struct Pool<W: Zeroes + 'static>(OnceRef<Layout<W>>);
 
-thread_local! {
-    /// The place of this thread and 1; 0: none.
-    static PLACE: Cell<u32> = const { Cell::new(0) };
+/// The place of this thread; none has one as high as what is returned where it has none.
+#[inline(always)]
+fn own_place() -> usize {
+    OWN.with(|own| own.place.get() as usize).wrapping_sub(1)
 }
 
 impl<W: Zeroes + 'static> Pool<W> {
@@ -182,12 +184,12 @@ impl<W: Zeroes + 'static> Pool<W> {
         self.layout().map(|layout| &layout.shared)
     }
 
-    /// Makes the mapping; `at_end` is called by a thread that ends and had a place.
+    /// Makes the mapping; `at_end` is called with its place by a thread that ends and had one.
     ///
     /// # Errors
     ///
     /// Returns what failed where there is no memory, or no key for threads that end.
-    pub fn make(&self, at_end: &'static fn()) -> io::Result<&'static Shared> {
+    pub fn make(&self, at_end: &'static fn(usize)) -> io::Result<&'static Shared> {
         crate::fence::prepare();
         if let Some(shared) = self.shared() {
             return Ok(shared);
@@ -210,25 +212,25 @@ impl<W: Zeroes + 'static> Pool<W> {
     #[inline(always)]
     pub fn enter(&self) -> Option<Inside<W>> {
         let layout = self.layout()?;
-        let mut place = (PLACE.get() as usize).wrapping_sub(1);
-        let is_inside =
-            layout.threads.get(place).is_some_and(|thread| thread.presence.enter() == Found::Entered);
-        if !is_inside {
-            place = enter_first(&layout.shared, &layout.threads)?;
-        }
-        Some(Inside { layout, place, presence: &layout.threads.get(place)?.presence, _not_send: PhantomData })
+        let place = own_place();
+        let (place, presence) = match layout.threads.get(place) {
+            Some(Thread { presence, .. }) if presence.enter() == Found::Entered => (place, presence),
+            _ => enter_first(&layout.shared, &layout.threads)?,
+        };
+        Some(Inside { layout, place, presence, _not_send: PhantomData })
     }
 
-    /// The calling thread ends: calls `each` with each session and this thread's writer there, then gives its place
+    /// The calling thread, which has this place, ends: calls `each` with each session and this thread's writer there, then gives its place
     /// back.
-    pub fn end_thread(&self, each: fn(&'static Session, &mut W)) {
+    pub fn end_thread(&self, place: usize, each: fn(&'static Session, &mut W)) {
         let Some(layout) = self.layout() else { return };
-        let place = PLACE.replace(0) as usize;
-        let Some(thread) = layout.threads.get(place.wrapping_sub(1)) else { return };
+        // Of what it knows of itself there may be nothing any more.
+        OWN.with(|own| own.place.set(0));
+        let Some(thread) = layout.threads.get(place) else { return };
         if thread.presence.enter() != Found::Entered {
             return; // A child's, or in the middle of an event that can't go on.
         }
-        Self::end(layout, place - 1, each);
+        Self::end(layout, place, each);
     }
 
     /// Gives a place back, inside which its thread is, or was when it ended.
@@ -286,9 +288,8 @@ impl<W: Zeroes + 'static> Pool<W> {
 /// Goes inside with this thread's place, or takes one; returns which.
 #[cold]
 #[inline(never)]
-fn enter_first(shared: &Shared, threads: &[Thread; THREADS]) -> Option<usize> {
-    let place = PLACE.get() as usize;
-    let mine = threads.get(place.wrapping_sub(1));
+fn enter_first<'a>(shared: &Shared, threads: &'a [Thread; THREADS]) -> Option<(usize, &'a Presence)> {
+    let mine = threads.get(own_place());
     if mine.is_some_and(|thread| thread.presence.is_inside()) {
         shared.lost.fetch_add(1, Ordering::Relaxed);
         return None;
@@ -302,9 +303,10 @@ fn enter_first(shared: &Shared, threads: &[Thread; THREADS]) -> Option<usize> {
         let number = crate::system::thread_number().unwrap_or_default();
         threads[place].unnoticed.store(number, Ordering::Release);
     }
-    PLACE.set(place as u32 + 1);
+    OWN.with(|own| own.place.set(place as u32 + 1));
     shared.threads.fetch_max(place as u32 + 1, Ordering::AcqRel);
-    (threads[place].presence.enter() == Found::Entered).then_some(place)
+    let presence = &threads[place].presence;
+    (presence.enter() == Found::Entered).then_some((place, presence))
 }
 
 impl<W: Zeroes + 'static> Default for Pool<W> {
@@ -365,15 +367,15 @@ mod ending {
 
     /// The key and 1; 0: none.
     static KEY: AtomicU32 = AtomicU32::new(0);
-    static AT_END: OnceRef<fn()> = OnceRef::new();
+    static AT_END: OnceRef<fn(usize)> = OnceRef::new();
 
-    extern "C" fn run(_place: *mut c_void) {
+    extern "C" fn run(place: *mut c_void) {
         if let Some(at_end) = AT_END.get() {
-            at_end();
+            at_end(place.addr().wrapping_sub(1));
         }
     }
 
-    pub(super) fn prepare(at_end: &'static fn()) -> io::Result<()> {
+    pub(super) fn prepare(at_end: &'static fn(usize)) -> io::Result<()> {
         let _ = AT_END.set(at_end); // Once.
         if KEY.load(Ordering::Acquire) != 0 {
             return Ok(());
@@ -417,8 +419,8 @@ mod tests {
 
     static POOL: Pool<Counter> = Pool::new();
 
-    fn at_end() {
-        POOL.end_thread(|_, counter| counter.0 += 1000);
+    fn at_end(place: usize) {
+        POOL.end_thread(place, |_, counter| counter.0 += 1000);
     }
 
     /// One test, as the pool is one.
@@ -426,7 +428,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps 18 MiB")]
     fn threads_have_places_of_their_own_and_give_them_back() {
         assert!(POOL.enter().is_none());
-        let shared = POOL.make(&(at_end as fn())).unwrap();
+        let shared = POOL.make(&(at_end as fn(usize))).unwrap();
         let epoch = &shared.sessions[3].epoch;
         for round in 1..=3 {
             epoch.open();

@@ -140,14 +140,14 @@ pub(super) fn prepare() -> Option<&'static Shared> {
         process::with_argv0(|_| ()); // Now, while files may be opened.
         at_fork();
     }
-    let shared = POOL.make(&(end_thread as fn())).ok()?;
+    let shared = POOL.make(&(end_thread as fn(usize))).ok()?;
     first::have_two_ways();
     Some(shared)
 }
 
 /// A thread that has written ends.
-fn end_thread() {
-    POOL.end_thread(writer::finish);
+fn end_thread(place: usize) {
+    POOL.end_thread(place, writer::finish);
 }
 
 /// Has a forked child leave what is its parent's.
