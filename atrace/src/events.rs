@@ -408,7 +408,7 @@ impl TrackSlice {
     pub fn __begin(enabled: Enabled, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) -> Self {
         let Some(tags) = enabled.__for_perfetto() else { return Self::none() };
         let begun = way::sessions_begun();
-        let row = (Row::Named(cookie.into()), track_name);
+        let row = (Row::named(cookie.into()), track_name);
         let (kind, bits) = (Type::Begin, tags.bits());
         let is_written = producer::rich_on_track(kind, bits, row, (Some(site), None), args, u32::MAX);
         if is_written { Self { by: Some(generation()), tags, begun } } else { Self::none() }
@@ -421,7 +421,7 @@ impl TrackSlice {
             return self.end(track_name, cookie);
         }
         if self.by.is_some_and(|by| by == generation()) {
-            let (tags, row) = (self.tags & AtraceTag::ValidMask, (Row::Named(cookie.into()), track_name));
+            let (tags, row) = (self.tags & AtraceTag::ValidMask, (Row::named(cookie.into()), track_name));
             producer::rich_on_track(Type::End, tags.bits(), row, (None, None), args, self.begun);
         }
     }

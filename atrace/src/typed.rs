@@ -61,10 +61,10 @@ fn emit_any(
     let is_written = match way {
         Way::Perfetto => {
             let (kind, row) = match kind {
-                Kind::TrackBegin(cookie) => (Type::Begin, Row::Named(cookie)),
-                Kind::TrackInstant => (Type::Instant, Row::Instants),
-                Kind::Instant => (Type::Instant, Row::Instants),
-                _ => (Type::Begin, Row::Instants),
+                Kind::TrackBegin(cookie) => (Type::Begin, Row::named(cookie)),
+                Kind::TrackInstant => (Type::Instant, Row::INSTANTS),
+                Kind::Instant => (Type::Instant, Row::INSTANTS),
+                _ => (Type::Begin, Row::INSTANTS),
             };
             write_packet(
                 (tag & AtraceTag::ValidMask).bits(),

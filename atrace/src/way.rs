@@ -265,7 +265,7 @@ impl Way {
             Self::Perfetto => {
                 let tags = valid(tag);
                 let amount = Some(Amount::Real(value));
-                producer::on_track(Type::Counter, tags, (Row::Counter, name), None, amount, u32::MAX);
+                producer::on_track(Type::Counter, tags, (Row::COUNTER, name), None, amount, u32::MAX);
             }
         }
     }
@@ -290,18 +290,20 @@ fn write_packet_by(
 fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) -> bool {
     let tags = valid(tag);
     let (text, row) = (name.unwrap_or_default(), track.unwrap_or_default());
-    let on = |kind, row, name, amount| producer::on_track(kind, tags, row, name, amount, u32::MAX);
-    match kind {
-        Kind::Begin => producer::short_called(Type::Begin, tags, text),
-        Kind::Instant => producer::short_called(Type::Instant, tags, text),
-        Kind::End => end_by_perfetto(tags),
-        Kind::AsyncBegin(cookie) => on(Type::Begin, (Row::Async(cookie), text), name, None),
-        Kind::AsyncEnd(cookie) => on(Type::End, (Row::Async(cookie), text), None, None),
-        Kind::TrackBegin(cookie) => on(Type::Begin, (Row::Named(cookie), row), name, None),
-        Kind::TrackEnd(cookie) => on(Type::End, (Row::Named(cookie), row), None, None),
-        Kind::TrackInstant => on(Type::Instant, (Row::Instants, row), name, None),
-        Kind::Int(value) | Kind::Int64(value) => producer::counter(tags, text, hash::of_name(text), value),
-    }
+    let (kind, row) = match kind {
+        Kind::Begin => return producer::short_called(Type::Begin, tags, text),
+        Kind::Instant => return producer::short_called(Type::Instant, tags, text),
+        Kind::End => return end_by_perfetto(tags),
+        Kind::Int(value) | Kind::Int64(value) => {
+            return producer::counter(tags, text, hash::of_name(text), value);
+        }
+        Kind::AsyncBegin(cookie) => (Type::Begin, (Row::of_async(cookie), text)),
+        Kind::AsyncEnd(cookie) => (Type::End, (Row::of_async(cookie), text)),
+        Kind::TrackBegin(cookie) => (Type::Begin, (Row::named(cookie), row)),
+        Kind::TrackEnd(cookie) => (Type::End, (Row::named(cookie), row)),
+        Kind::TrackInstant => (Type::Instant, (Row::INSTANTS, row)),
+    };
+    producer::on_track(kind, tags, row, name.filter(|_| kind != Type::End), None, u32::MAX)
 }
 
 /// Writes the end of a slice of the calling thread, as its begin was written to the sink.
@@ -333,6 +335,6 @@ pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
     if tags.is_empty() {
         choice::present().write_str(Kind::TrackEnd(cookie), Some(track), None);
     } else {
-        producer::on_track(Type::End, valid(tags), (Row::Named(cookie), track), None, None, begun);
+        producer::on_track(Type::End, valid(tags), (Row::named(cookie), track), None, None, begun);
     }
 }

@@ -378,16 +378,9 @@ pub(crate) fn end_with(tags: u64, args: &[u8]) -> bool {
     write(tags, u32::MAX, None, &mut Event { long, track: None })
 }
 
-/// What tells tracks apart that have the same name.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Row {
-    /// An async slice's, with its cookie.
-    Async(i64),
-    /// A slice's on a named track, with its cookie.
-    Named(i64),
-    Instants,
-    Counter,
-}
+/// What tells tracks apart that have the same name: a slice's cookie, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row(u64);
 
 /// Writes an event on a track of its own, described before it; it began before `begun` sessions had.
 #[inline]
@@ -440,31 +433,38 @@ pub(crate) fn rich_on_track(
 }
 
 impl Row {
+    pub(crate) const INSTANTS: Self = Self(2);
+    pub(crate) const COUNTER: Self = Self(3);
+
+    /// An async slice's.
+    pub(crate) const fn of_async(cookie: i64) -> Self {
+        Self((cookie as u32 as u64) << 2)
+    }
+
+    /// A slice's on a named track.
+    pub(crate) const fn named(cookie: i64) -> Self {
+        Self((cookie as u32 as u64) << 2 | 1)
+    }
+
     /// The track with this name.
     #[inline(always)]
     fn described(self, name: &[u8]) -> Described<'_> {
         let parent = process_track();
-        let is_counter = matches!(self, Self::Counter);
+        let is_counter = self == Self::COUNTER;
         Described { track: self.number(parent, hash(name)), parent, name, is_counter }
     }
 
     /// The number of the track with a name of this hash, below the process'.
     #[inline(always)]
     fn number(self, parent: u64, hash: u64) -> u64 {
-        let of = match self {
-            Self::Async(cookie) => u64::from(cookie as u32) << 2,
-            Self::Named(cookie) => u64::from(cookie as u32) << 2 | 1,
-            Self::Instants => 2,
-            Self::Counter => 3,
-        };
-        packet::track(packet::seeded(parent ^ of.wrapping_mul(0xd6e8_feb8_6659_fd93), hash))
+        packet::track(packet::seeded(parent ^ self.0.wrapping_mul(0xd6e8_feb8_6659_fd93), hash))
     }
 }
 
 /// Sets a counter, whose name has this [`hash`].
 #[inline(always)]
 pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
-    let number = Row::Counter.number(process_track(), hash);
+    let number = Row::COUNTER.number(process_track(), hash);
     let Some(mut inside) = POOL.enter() else { return false };
     if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
         && writer.counter(place.epoch, tags, now, number, value)
@@ -478,7 +478,7 @@ pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
 #[inline(never)]
 fn slow_counter(tags: u64, name: &str, value: i64) -> bool {
     let long = Long { amount: Some(Amount::Whole(value)), ..Long::new(Type::Counter, tags) };
-    write(tags, u32::MAX, Some((Row::Counter, name)), &mut Event { long, track: None })
+    write(tags, u32::MAX, Some((Row::COUNTER, name)), &mut Event { long, track: None })
 }
 
 /// The number of a flow that this process knows by `id`: another one's in each process.

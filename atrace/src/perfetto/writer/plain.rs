@@ -123,10 +123,11 @@ impl Writer {
     /// Writes any event, at once where nothing stands against it; false where it is lost, or not the session's.
     #[inline(never)]
     pub(in crate::perfetto) fn event(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
+        let (epoch, long) = (place.epoch, &event.long);
         let is_written = match &event.track {
-            Some(track) => self.on_track(place.epoch, &event.long, track, now),
-            None if event.long.kind == Type::End => self.end_with(place.epoch, &event.long, now),
-            None => match &event.long {
+            Some(track) => self.may_begin_on(epoch, long, track) && self.long(long, now, 0),
+            None => match long {
+                Long { kind: Type::End, .. } => self.may_end(epoch) && self.long(long, now, -1),
                 // Where there are several sessions, most are such events.
                 &Long {
                     kind,
@@ -137,34 +138,26 @@ impl Writer {
                     site: None,
                     flow: 0,
                     args: [],
-                } if name.len() <= SHORT => self.short(place.epoch, kind, tags, now, name),
-                long => self.rich(place.epoch, long, now),
+                } if name.len() <= SHORT => self.short(epoch, kind, tags, now, name),
+                _ => {
+                    let is_plain = self.is_plain(epoch, long.tags) && self.is_told(long.site.as_ref());
+                    is_plain && self.long(long, now, opens(long.kind))
+                }
             },
         };
         is_written || self.any(place, event, now)
     }
 
-    /// [`short`](Self::short) with more than a name; of a callsite that has a number, if of any.
+    /// Writes an event that nothing stands against, where there is room for it.
     #[inline(always)]
-    fn rich(&mut self, epoch: u32, event: &Long<'_>, now: u64) -> bool {
+    fn long(&mut self, event: &Long<'_>, now: u64, opened: i32) -> bool {
         let since = self.since(now);
-        self.is_plain(epoch, event.tags)
-            && self.is_told(event.site.as_ref())
-            && packet::long(&mut self.chunk, since, event)
-            && self.wrote(since, opens(event.kind))
+        packet::long(&mut self.chunk, since, event) && self.wrote(since, opened)
     }
 
-    /// [`end`](Self::end) with arguments.
+    /// Whether nothing stands against an event on a track of its own; the track is described.
     #[inline(always)]
-    fn end_with(&mut self, epoch: u32, event: &Long<'_>, now: u64) -> bool {
-        let since = self.since(now);
-        self.may_end(epoch) && packet::long(&mut self.chunk, since, event) && self.wrote(since, -1)
-    }
-
-    /// Writes an event on a track of its own, which is described first, where nothing stands against it.
-    #[inline(always)]
-    fn on_track(&mut self, epoch: u32, event: &Long<'_>, track: &Described<'_>, now: u64) -> bool {
-        let since = self.since(now);
+    fn may_begin_on(&mut self, epoch: u32, event: &Long<'_>, track: &Described<'_>) -> bool {
         let is_named = event.tags as u32 & !self.categories == 0;
         self.epoch == epoch
             && self.debts.is_none()
@@ -172,8 +165,6 @@ impl Writer {
             && self.is_told(event.site.as_ref())
             && self.chunk.room() >= event.room() + track.room()
             && (self.knows(track) || packet::describe(&mut self.chunk, track))
-            && packet::long(&mut self.chunk, since, event)
-            && self.wrote(since, 0)
     }
 
     /// How long after the last packet this is: times never go back.
