@@ -40,14 +40,14 @@ fn in_child(how: fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> bool {
 #[test]
 fn nothing_of_the_parents_is_a_childs() {
     // First, while this process has not asked for what a child finds wiped.
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     a_child_has_a_value_of_its_own_where_the_kernel_only_says_that_it_wipes();
     a_child_has_a_value_of_its_own_even_if_the_parents_is_locked(&[fork, bare_clone]);
     a_child_takes_the_turn_of_its_parent();
 }
 
 /// As under qemu's user mode, which answers 0 to any advice.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn a_child_has_a_value_of_its_own_where_the_kernel_only_says_that_it_wipes() {
     let heeds_no_advice = || {
         let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
