@@ -83,7 +83,6 @@ impl Call {
     pub(crate) const CLOSE_RANGE: Self = Self(436);
     #[cfg(all(target_os = "android", not(miri)))]
     pub(crate) const GETPID: Self = Self(libc::SYS_getpid);
-    pub(crate) const FTRUNCATE: Self = Self(libc::SYS_ftruncate);
     pub(crate) const MEMBARRIER: Self = Self(libc::SYS_membarrier);
     pub(crate) const MEMFD_CREATE: Self = Self(libc::SYS_memfd_create);
     pub(crate) const OPENAT: Self = Self(libc::SYS_openat);

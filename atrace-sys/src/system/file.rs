@@ -54,7 +54,8 @@ pub(crate) fn memory_file(name: &CStr) -> io::Result<File> {
 pub(crate) fn sealed_file(name: &CStr, size: usize) -> io::Result<File> {
     let file = memory_file(name)?;
     // Of std's `set_len` the errors alone are a third of a kilobyte.
-    Call::FTRUNCATE.call([file.as_raw_fd() as isize, size as isize])?;
+    // SAFETY: numbers.
+    check(unsafe { libc::ftruncate(file.as_raw_fd(), size as libc::off_t) })?;
     seal(&file)?;
     Ok(file)
 }
