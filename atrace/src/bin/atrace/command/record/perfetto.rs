@@ -63,13 +63,11 @@ pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()>
     let caller = Caller::behind_sudo()?;
     let output = output(args, caller.as_ref())?;
     let file = output.file()?;
-    let mut note = match Note::write(&path(args), caller.as_ref()) {
-        Err(e) if !patterns.is_empty() => return Err(e),
-        note => note.ok(),
-    };
+    let is_noted = SWITCHES && !patterns.is_empty();
+    let mut note = is_noted.then(|| Note::write(&path(args), caller.as_ref())).transpose()?;
     let signals = Signals::catch()?;
     consumer.start(&wanted, &file).map_err(failed(asked))?;
-    if let Some(note) = note.as_mut().filter(|_| SWITCHES && !patterns.is_empty()) {
+    if let Some(note) = &mut note {
         note.switch_on(&patterns, &stores)?;
     }
     let waited = wait(args.time, &signals, || match consumer.ended() {
