@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(not(no_tracing))]
+use std::time::Duration;
 
 use crate::system;
 
@@ -91,10 +93,14 @@ pub(crate) fn has_left_descriptors() -> bool {
     OWN.with(|own| own.has_left_descriptors.get())
 }
 
-/// Waits so long; not after a signal's handler has run meanwhile.
+/// Waits so long, whatever signals come meanwhile.
 #[cfg(not(no_tracing))]
-pub fn pause(time: std::time::Duration) {
-    let _ = system::file::poll(&mut [], Some(time));
+pub fn pause(time: Duration) {
+    use crate::perfetto::clock::asked;
+    let end = asked() + time.as_nanos() as u64;
+    while let Some(left @ 1..) = end.checked_sub(asked()) {
+        let _ = system::file::poll(&mut [], Some(Duration::from_nanos(left)));
+    }
 }
 
 /// The system's number of the calling thread, where it is known.
@@ -118,4 +124,49 @@ pub fn with_name<R>(then: impl FnOnce(&[u8]) -> R) -> R {
     let mut name = [0_u8; 16];
     system::thread_name(&mut name);
     then(name.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::time::Instant;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "sends signals")]
+    fn a_pause_is_no_shorter_for_signals() {
+        static HANDLED: AtomicU32 = AtomicU32::new(0);
+        extern "C" fn handle(_: libc::c_int) {
+            HANDLED.fetch_add(1, Ordering::Relaxed);
+        }
+        let pause_of = Duration::from_millis(50);
+        let is_over = AtomicBool::new(false);
+        // SAFETY: a handler that may run anywhere, for a signal that no other test here uses; the thread lives until the scope
+        // ends.
+        let took = unsafe {
+            assert_ne!(
+                libc::signal(libc::SIGWINCH, handle as *const () as libc::sighandler_t),
+                libc::SIG_ERR
+            );
+            let own = libc::pthread_self();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        libc::pthread_kill(own, libc::SIGWINCH);
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+                let start = Instant::now();
+                while HANDLED.load(Ordering::Relaxed) == 0 {
+                    std::hint::spin_loop();
+                }
+                let spun = start.elapsed();
+                pause(pause_of);
+                let took = start.elapsed() - spun;
+                is_over.store(true, Ordering::Relaxed);
+                took
+            })
+        };
+        assert!(took >= pause_of, "{took:?} after {} signals", HANDLED.load(Ordering::Relaxed));
+    }
 }
