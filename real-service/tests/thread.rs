@@ -96,11 +96,11 @@ fn it_makes_the_listed_calls_alone() {
         for wanted in [2, 1] {
             while perfetto::status().sessions() != wanted {
                 atrace_instant(AtraceTag::App, "meanwhile");
-                std::thread::sleep(Duration::from_millis(1));
+                atrace_sys::thread::pause(Duration::from_millis(1));
             }
         }
         // Time for two anchors.
-        std::thread::sleep(Duration::from_millis(2_100));
+        atrace_sys::thread::pause(Duration::from_millis(2_100));
         atrace_instant(AtraceTag::App, "after");
         // SAFETY: ends the process.
         unsafe { libc::_exit(0) };
