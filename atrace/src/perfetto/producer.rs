@@ -221,7 +221,8 @@ fn sole(inside: &mut Inside<Writer>, tags: u64, begun: u32) -> Option<Sole<'_>> 
 }
 
 /// Writes an event for each session that wants these tags, and began before `begun` sessions had, whatever stands against it;
-/// tells whether it was written for one. What is written often tries to be written at once before.
+/// tells whether it was written for one. What is written often tries to be written at once before, by code of its own: but in
+/// a program that is built to be small.
 ///
 /// One of a row is on a track of its own, which is described.
 #[inline(never)]
@@ -272,7 +273,7 @@ const fn cut(text: &str) -> &[u8] {
 /// Writes the begin of a slice of the calling thread, or an instant on its track.
 #[inline(always)]
 pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
-    if name.len() > packet::SHORT {
+    if cfg!(small) || name.len() > packet::SHORT {
         return short_called(kind, tags, name);
     }
     let Some(mut inside) = POOL.enter() else { return false };
@@ -289,6 +290,10 @@ pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
 #[inline(never)]
 pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
     let name = cut(name);
+    if cfg!(small) {
+        let long = Long { name: Some(name), ..Long::new(kind, tags) };
+        return write(tags, u32::MAX, None, &mut Event { long, track: None });
+    }
     let Some(mut inside) = POOL.enter() else { return false };
     let mut sole = sole(&mut inside, tags, u32::MAX);
     if let Some(Sole { writer, place, now }) = &mut sole
@@ -308,6 +313,9 @@ pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
 /// [`short`] with the name of a callsite.
 #[inline(always)]
 pub(crate) fn named(kind: Type, tags: u64, site: &Site<'_>) -> bool {
+    if cfg!(small) {
+        return rich(kind, tags, (Some(*site), None), 0, &[]);
+    }
     let Some(mut inside) = POOL.enter() else { return false };
     if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
         && writer.named(place.epoch, kind, tags, now, site.number)
@@ -328,6 +336,9 @@ pub(crate) fn known(
     flow: u64,
     args: &[u8],
 ) -> bool {
+    if cfg!(small) {
+        return rich(kind, tags, (Some(*site), name), flow, args);
+    }
     let Some(mut inside) = POOL.enter() else { return false };
     if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX) {
         // One that is too long has no room.
@@ -361,6 +372,9 @@ const NAME_MAX: usize = 1024;
 /// Writes the end of a slice of the calling thread.
 #[inline(always)]
 pub(crate) fn end(tags: u64) -> bool {
+    if cfg!(small) {
+        return end_with(tags, &[]);
+    }
     let Some(mut inside) = POOL.enter() else { return false };
     if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
         && writer.end(place.epoch, now)
@@ -392,7 +406,9 @@ pub(crate) fn on_track(
     amount: Option<Amount>,
     begun: u32,
 ) -> bool {
-    if let (Type::Begin, Some(name)) = (kind, name) {
+    if !cfg!(small)
+        && let (Type::Begin, Some(name)) = (kind, name)
+    {
         return begin_on_track(tags, row, name);
     }
     let tags_named = if kind == Type::End { 0 } else { tags };
@@ -464,6 +480,9 @@ impl Row {
 /// Sets a counter, whose name has this [`hash`].
 #[inline(always)]
 pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
+    if cfg!(small) {
+        return slow_counter(tags, name, value);
+    }
     let number = Row::COUNTER.number(process_track(), hash);
     let Some(mut inside) = POOL.enter() else { return false };
     if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)

@@ -288,7 +288,7 @@ impl Writer {
 
     /// Tells all that readers must know.
     fn tell_state(&mut self, now: u64) {
-        let told = state::tell(&mut self.chunk, now, self.told != self.epoch, self.has_lost);
+        let told = state::tell(&mut self.chunk, process_track(), now, self.told != self.epoch, self.has_lost);
         debug_assert!(told, "a chunk of either size is larger");
         self.last = now;
         self.categories = 0;

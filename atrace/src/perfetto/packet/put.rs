@@ -80,7 +80,7 @@ impl Put {
     #[inline(always)]
     pub(super) unsafe fn any_text(&mut self, text: &[u8]) {
         // SAFETY: the caller has room.
-        unsafe { if text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
+        unsafe { if !cfg!(small) && text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
     }
 
     /// The same in a call, where an event costs more anyway.

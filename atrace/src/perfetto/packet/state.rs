@@ -15,7 +15,6 @@ use atrace_sys::{process, thread};
 use super::put::Put;
 use super::spread;
 use crate::perfetto::category;
-use crate::perfetto::writer::process_track;
 
 /// The room that all of it has, but the categories.
 pub(in crate::perfetto) const ROOM: usize = 320;
@@ -29,15 +28,22 @@ const NEEDS_STATE: u8 = 2;
 const BOOTTIME: u8 = 6;
 const OWN_CLOCK: u8 = 64;
 
-/// Tells the calling thread's state, from `now` on. False where there is no room.
+/// Tells the calling thread's state, from `now` on; `process` is the number of the process' track. False where there is no
+/// room.
 ///
 /// It `is_first` in its session, or something `is_lost` before it: the shared memory was full.
 #[inline(never)]
-pub(in crate::perfetto) fn tell(chunk: &mut Chunk, now: u64, is_first: bool, is_lost: bool) -> bool {
+pub(in crate::perfetto) fn tell(
+    chunk: &mut Chunk,
+    process: u64,
+    now: u64,
+    is_first: bool,
+    is_lost: bool,
+) -> bool {
     if chunk.room() < ROOM {
         return false;
     }
-    let (process, tid) = (process_track(), thread::number().unwrap_or_default());
+    let tid = thread::number().unwrap_or_default();
     let (own, pid) = (spread(process ^ u64::from(tid)), number(process::raw_id()));
     let (process, now) = (spread(process), time(now));
     // SAFETY: at most 75 bytes, 59 with a thread's name of 15, 127 with a process'.
@@ -170,6 +176,7 @@ fn number(id: u32) -> [u8; 5] {
 mod tests {
     use super::*;
     use crate::perfetto::packet::tests::packets;
+    use crate::perfetto::packet::track;
     use atrace_sys::perfetto::abi::Layout;
     use atrace_sys::perfetto::memory::Arena;
     use atrace_sys::perfetto::proto::{Reader, Value};
@@ -191,7 +198,7 @@ mod tests {
         {
             let mut chunk = arena.open(Layout::Small, 1, 0, 1).unwrap();
             let (start, room) = (chunk.at(), chunk.room());
-            assert!(tell(&mut chunk, now, is_first, is_lost));
+            assert!(tell(&mut chunk, track(7), now, is_first, is_lost));
             assert!(room - chunk.room() <= ROOM);
             let found = packets(start, chunk.at());
             let [state, thread, process] = &found[..] else { panic!("{found:?}") };
@@ -212,7 +219,8 @@ mod tests {
             let tid = u64::from(thread::number().unwrap());
             let pid = u64::from(std::process::id());
             assert_eq!(number(state, &[59, 11, 11]), number(thread, &[60, 1]));
-            assert_eq!(number(thread, &[60, 5]), number(process, &[60, 1]));
+            assert_eq!(number(thread, &[60, 5]), Some(track(7)));
+            assert_eq!(number(process, &[60, 1]), Some(track(7)));
             assert_eq!([1, 2].map(|of| number(thread, &[60, 4, of])), [Some(pid), Some(tid)]);
             assert_eq!(number(thread, &[60, 9]), Some(1));
             assert_eq!(number(process, &[60, 3, 1]), Some(pid));

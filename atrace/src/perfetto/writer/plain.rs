@@ -138,7 +138,7 @@ impl Writer {
                     site: None,
                     flow: 0,
                     args: [],
-                } if name.len() <= SHORT => self.short(epoch, kind, tags, now, name),
+                } if !cfg!(small) && name.len() <= SHORT => self.short(epoch, kind, tags, now, name),
                 _ => {
                     let is_plain = self.is_plain(epoch, long.tags) && self.is_told(long.site.as_ref());
                     is_plain && self.long(long, now, opens(long.kind))
