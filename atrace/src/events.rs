@@ -317,7 +317,8 @@ impl Slice {
             .map_or(Self::none(), |glance| Self::by(emit_with(glance, tag, Kind::Begin, None, name), tag))
     }
 
-    /// Tells whether the begin was written.
+    /// Tells whether the begin was written. By Perfetto's way also where it was [lost](crate::perfetto::Status::lost), as its
+    /// memory was full: its end is then lost, too.
     #[inline(always)]
     pub fn is_written(&self) -> bool {
         self.began.is_some()

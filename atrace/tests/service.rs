@@ -317,6 +317,60 @@ mod cases {
         assert!(ran.stderr.contains(told), "{ran:?}");
     }
 
+    /// A guard ends what was lost, too: a thread that has lost hundreds of slices has all of its later ones, in their places.
+    #[test]
+    fn slices_after_a_loss_are_those_that_the_program_made() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            let lost = || perfetto::status().lost();
+            let _outer = begin_scoped_event(TAG, "outer");
+            for kind in 0..3 {
+                let before = lost();
+                while lost() < before + 1000 {
+                    match kind {
+                        0 => Slice::begin(TAG, "flood").end(),
+                        1 => drop(begin_scoped_event(TAG, "flood")),
+                        _ => {
+                            atrace_begin(TAG, "flood");
+                            atrace_end(TAG);
+                        }
+                    }
+                }
+                // What is there is read, and a chunk is looked for again.
+                std::thread::sleep(Duration::from_millis(200));
+                let before = lost();
+                for _ in 0..10 {
+                    let _later = begin_scoped_event(TAG, "later");
+                    let nested = Slice::begin(TAG, "nested");
+                    atrace_begin(TAG, "unguarded");
+                    atrace_end(TAG);
+                    nested.end();
+                }
+                assert_eq!(lost(), before);
+            }
+        });
+        let place = Place::new();
+        let ran = end(&mut place.run(&name, &[]));
+        assert!(ran.status.success(), "{ran:?}");
+        let (mut open, mut seen) = (Vec::new(), Vec::new());
+        for event in place.trace("out").events() {
+            match event.kind {
+                1 => open.push(String::from_utf8(event.name.unwrap()).unwrap()),
+                _ => {
+                    let name = open.pop().unwrap();
+                    if name != "flood" {
+                        seen.push((name, open.join(" ")));
+                    }
+                }
+            }
+        }
+        let three = [("unguarded", "outer later nested"), ("nested", "outer later"), ("later", "outer")];
+        let mut expected = three.repeat(30);
+        expected.push(("outer", ""));
+        let seen: Vec<_> = seen.iter().map(|(name, within)| (&name[..], &within[..])).collect();
+        assert_eq!((seen, open), (expected, Vec::new()));
+    }
+
     /// In a mount namespace with a disk of so many KB.
     fn on_a_disk(place: &Place, case: &str, kb: u32, options: &str) -> Ran {
         fs::create_dir(place.path("disk")).unwrap();

@@ -113,7 +113,8 @@ impl Writer {
         self.epoch = 0;
     }
 
-    /// Writes any event, whatever stands against it; false where it is lost, or not the session's.
+    /// Writes any event, whatever stands against it; false where it is lost, or not the session's. But true of each begin of
+    /// the thread's in the session: who begins only then ends what was lost as well, as the [debts](Debts) expect.
     #[inline(never)]
     pub(super) fn any(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
         if !Epoch::is_open(place.epoch) {
@@ -135,7 +136,7 @@ impl Writer {
         if !is_written {
             self.lose();
         }
-        is_written
+        is_written || is_begin
     }
 
     /// An event is lost.

@@ -120,7 +120,7 @@ impl Writer {
         self.may_end(epoch) && packet::end(&mut self.chunk, since) && self.wrote(since, -1)
     }
 
-    /// Writes any event, at once where nothing stands against it; false where it is lost, or not the session's.
+    /// Writes any event, at once where nothing stands against it; what it returns is [`any`](Self::any)'s.
     #[inline(never)]
     pub(in crate::perfetto) fn event(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
         let (epoch, long) = (place.epoch, &event.long);
