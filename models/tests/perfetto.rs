@@ -164,9 +164,12 @@ impl Page {
     }
 
     fn consume(&self) -> Vec<u32> {
-        let mut chunks = Vec::new();
-        self.handed.take(14, |chunk| self.next.get(chunk as usize), |chunk| chunks.push(chunk));
-        chunks.reverse();
+        let mut next = self.handed.take(14, |chunk| self.next.get(chunk as usize));
+        let chunks = std::iter::from_fn(|| {
+            let chunk = next.checked_sub(1)?;
+            next = self.next[chunk as usize].load(Ordering::Relaxed);
+            Some(chunk)
+        });
         let read = |chunk: u32| {
             assert!(abi::begin_reading(&self.header, chunk), "a chunk was handed over that is not complete");
             // SAFETY: as above.
@@ -174,7 +177,7 @@ impl Page {
             abi::free(&self.header, chunk);
             value
         };
-        chunks.into_iter().map(read).collect()
+        chunks.map(read).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The last chunk that was handed over; zero: none. The others hang on it, each by a word of its own.
+/// The last chunk that was handed over, above zero: its index and one. The others hang on it, each by a word of its own.
 #[derive(Debug, Default)]
 pub struct Handed(pub(crate) AtomicU32);
 
@@ -20,20 +20,17 @@ impl Handed {
         }
     }
 
-    /// Takes all that was handed over, the last first. At most so many as there are chunks: a service that frees what
-    /// it was not given would have a chunk come twice.
-    pub fn take<'a>(
-        &self,
-        chunks: u32,
-        next: impl Fn(u32) -> Option<&'a AtomicU32>,
-        mut each: impl FnMut(u32),
-    ) {
-        let mut last = self.0.swap(0, Ordering::Acquire);
+    /// Takes all that was handed over, and hangs it the other way round: returns the first as `push` has it, and each chunk's
+    /// word then has the one after it. At most so many as there are chunks: a service that frees what it was not given would
+    /// have a chunk come twice.
+    pub fn take<'a>(&self, chunks: u32, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> u32 {
+        let (mut last, mut first) = (self.0.swap(0, Ordering::Acquire), 0);
         for _ in 0..chunks {
-            let Some(index) = last.checked_sub(1) else { return };
-            let Some(word) = next(index) else { return };
-            last = word.load(Ordering::Relaxed);
-            each(index);
+            let Some(word) = last.checked_sub(1).and_then(&next) else { break };
+            let before = word.load(Ordering::Relaxed);
+            word.store(first, Ordering::Relaxed);
+            (first, last) = (last, before);
         }
+        first
     }
 }

@@ -137,7 +137,7 @@ impl Arena {
     /// [`retire`](Self::retire)s it, and has it used again: no thread has a chunk of it, or is in the middle of an event that
     /// could take one.
     pub fn give_back(&'static self) {
-        drop(self.take_handed());
+        let _ = self.take_handed();
         self.retire();
         self.hints.iter().for_each(|hint| hint.store(0, Ordering::Relaxed));
         self.keep();
@@ -195,16 +195,10 @@ impl Arena {
     }
 
     /// Takes what was handed over: chunks in the order that each thread completed them, and their buffers.
-    pub fn take_handed(&self) -> Vec<Moved> {
-        let mut taken = Vec::new();
+    pub fn take_handed(&'static self) -> Completed {
         let chunks = self.pages * CHUNKS_MAX;
-        let next = |index| Some(&self.beside(index)?.next);
-        self.handed.take(chunks, next, |index| {
-            let buffer = self.beside(index).map_or(0, |beside| beside.buffer.load(Ordering::Relaxed));
-            taken.push(Moved { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer });
-        });
-        taken.reverse();
-        taken
+        let first = self.handed.take(chunks, |index| Some(&self.beside(index)?.next));
+        Completed { arena: self, first, left: chunks }
     }
 
     /// Reads a complete chunk, as the service does, and frees it: calls `each` with its writer's number and each of its
@@ -271,6 +265,37 @@ impl Arena {
     /// How many pages there are.
     pub const fn pages(&self) -> u32 {
         self.pages
+    }
+}
+
+/// Chunks that were handed over, from the first on. To take them again, clone it before: a chunk that the service has freed
+/// belongs to others.
+#[derive(Clone, Debug)]
+#[must_use = "what is not named to the service is lost"]
+pub struct Completed {
+    arena: &'static Arena,
+    first: u32,
+    /// At most so many follow.
+    left: u32,
+}
+
+impl Completed {
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.first == 0 || self.left == 0
+    }
+}
+
+impl Iterator for Completed {
+    type Item = Moved;
+
+    fn next(&mut self) -> Option<Moved> {
+        let index = self.first.checked_sub(1).filter(|_| self.left > 0)?;
+        let Beside { next, buffer } = self.arena.beside(index)?;
+        self.first = next.load(Ordering::Relaxed);
+        self.left -= 1;
+        let buffer = buffer.load(Ordering::Relaxed);
+        Some(Moved { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer })
     }
 }
 
@@ -378,5 +403,31 @@ impl Chunk {
 impl Default for Chunk {
     fn default() -> Self {
         Self::none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a service does that frees what it was not given.
+    #[test]
+    fn chunks_that_come_twice_are_an_end() {
+        let arena = Arena::reserve(1).unwrap();
+        let mut none = arena.take_handed();
+        assert_eq!((none.is_empty(), none.next()), (true, None));
+        let push = |index: u32| arena.handed.push(index, &arena.beside(index).unwrap().next);
+        [3, 1, 2].into_iter().for_each(push);
+        let all = arena.take_handed();
+        assert_eq!(all.clone().map(|place| place.chunk).collect::<Vec<_>>(), [3, 1, 2]);
+        assert_eq!((all.is_empty(), arena.take_handed().is_empty()), (false, true));
+        [3, 1, 3, 2, 1].into_iter().for_each(push);
+        assert!((1..=CHUNKS_MAX as usize).contains(&arena.take_handed().count()));
+        // Handed over again while it is named.
+        [3, 1, 2].into_iter().for_each(push);
+        let mut all = arena.take_handed();
+        assert_eq!(all.next().map(|place| place.chunk), Some(3));
+        [1, 2, 1].into_iter().for_each(push);
+        assert!(all.count() <= CHUNKS_MAX as usize);
     }
 }

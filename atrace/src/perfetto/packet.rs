@@ -573,9 +573,7 @@ mod tests {
                 }
                 chunk.complete();
                 let mut handed = Vec::new();
-                handed.extend(
-                    arena.take_handed().into_iter().map(|place| (place.page, place.chunk, place.buffer)),
-                );
+                handed.extend(arena.take_handed().map(|place| (place.page, place.chunk, place.buffer)));
                 assert_eq!(handed, [(0, 0, 1)]);
                 arena.retire();
             }
@@ -784,7 +782,7 @@ mod tests {
                 let [rich, long] = both.map(|write| {
                     if chunk.room() < 3 * text.len() {
                         chunk.complete();
-                        arena.take_handed().iter().for_each(|place| arena.read(place, |_, _| ()));
+                        arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
                         chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
                     }
                     let (start, room) = (chunk.at(), chunk.room());

@@ -13,13 +13,18 @@ impl Link {
     /// Names completed chunks to the service; tells whether there were any. Then the number of a flush, if it is one.
     #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
-        let moved = self.arena.map_or(Vec::new(), Arena::take_handed);
-        for part in moved.chunks(MOVED_MAX) {
-            self.invoke(COMMIT, false, |commit| part.iter().for_each(|place| place.write(commit)))?;
+        let mut completed = self.arena.map(Arena::take_handed).filter(|completed| !completed.is_empty());
+        let is_any = completed.is_some();
+        while let Some(part) = completed.take() {
+            self.invoke(COMMIT, false, |commit| {
+                let mut rest = part.clone();
+                rest.by_ref().take(MOVED_MAX).for_each(|place| place.write(commit));
+                completed = Some(rest).filter(|rest| !rest.is_empty());
+            })?;
         }
         if let Some(flush) = flush {
             self.notify(COMMIT, &[(3, flush)])?;
         }
-        Ok(!moved.is_empty())
+        Ok(is_any)
     }
 }
