@@ -13,7 +13,7 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use atrace::TrackSlice;
 use atrace_sys::OnceRef;
 
-use crate::callsites::Callsite;
+use crate::callsites::{Callsite, Known};
 use crate::parts;
 use crate::slots::{Free, Life, Link, NONE_FREE, high, low, pair};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -216,12 +216,13 @@ impl Kept {
         if let Some(mut texts) = patiently(|| slot.texts.try_write()) {
             let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
             let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
-            let target = callsite.metadata().map_or("", |metadata| metadata.target());
+            let Some(metadata) = callsite.metadata() else { return };
+            let track = texts.track_or(metadata.target());
             if slice.__is_perfettos() {
                 let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-                slice.__end_with(texts.track_or(target), self.cookie(), recorded);
+                slice.__end_with(track, Known(metadata).site(), recorded, self.cookie());
             } else {
-                slice.end(texts.track_or(target), self.cookie());
+                slice.end(track, self.cookie());
             }
         }
     }

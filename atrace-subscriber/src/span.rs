@@ -129,6 +129,9 @@ impl Span {
     pub(crate) fn end_recorded(self, slice: Slice, from: u32) {
         let texts = self.in_slot().and_then(Kept::texts);
         let args = texts.as_deref().and_then(|texts| texts.args.get(from as usize..));
-        slice.__end_with(args.unwrap_or_default());
+        match (self.metadata(), args) {
+            (Some(metadata), Some(args)) => slice.__end_with(Known(metadata).site(), args),
+            _ => slice.end(),
+        }
     }
 }

@@ -332,11 +332,11 @@ impl Slice {
         }
     }
 
-    /// [`end`](Self::end), with encoded arguments where it went Perfetto's way.
+    /// [`end`](Self::end), with encoded arguments of its callsite where it went Perfetto's way.
     #[doc(hidden)]
-    pub fn __end_with(self, args: &[u8]) {
+    pub fn __end_with(self, site: Site<'_>, args: &[u8]) {
         match self.began.and_then(Began::ends) {
-            Some(Ends::ByPerfetto { tags }) => _ = producer::end_with(tags, args),
+            Some(Ends::ByPerfetto { tags }) => _ = producer::end_with(tags, Some(site), args),
             _ => self.end(),
         }
     }
@@ -415,15 +415,15 @@ impl TrackSlice {
         if is_written { Self { by: Some(generation()), tags, begun } } else { Self::none() }
     }
 
-    /// [`end`](Self::end), with encoded arguments where it went Perfetto's way.
+    /// [`end`](Self::end), with encoded arguments of its callsite where it went Perfetto's way.
     #[doc(hidden)]
-    pub fn __end_with(self, track_name: &str, cookie: i32, args: &[u8]) {
+    pub fn __end_with(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) {
         if self.tags.is_empty() {
             return self.end(track_name, cookie);
         }
         if self.by.is_some_and(|by| by == generation()) {
             let (tags, row) = (self.tags & AtraceTag::ValidMask, (Row::named(cookie.into()), track_name));
-            producer::rich_on_track(Type::End, tags.bits(), row, (None, None), args, self.begun);
+            producer::rich_on_track(Type::End, tags.bits(), row, (Some(site), None), args, self.begun);
         }
     }
 

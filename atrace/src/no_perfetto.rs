@@ -202,7 +202,7 @@ pub(crate) mod producer {
         false
     }
 
-    pub(crate) fn end_with(_: u64, _: &[u8]) -> bool {
+    pub(crate) fn end_with(_: u64, _: Option<Site<'_>>, _: &[u8]) -> bool {
         false
     }
 

@@ -251,7 +251,8 @@ pub(super) struct Long<'a> {
     pub(super) track: Option<u64>,
     pub(super) name: Option<&'a [u8]>,
     pub(super) amount: Option<Amount>,
-    /// The callsite, which was told where it has a number. Without a name, the event has its name.
+    /// The callsite, which was told where it has a number. Without a name, the event has its name; but an end, of which its
+    /// arguments alone are.
     pub(super) site: Option<Site<'a>>,
     /// A flow that it is part of; 0: of none.
     pub(super) flow: u64,
@@ -309,7 +310,7 @@ pub(super) fn long(chunk: &mut Chunk, since: u64, event: &Long<'_>) -> bool {
             put.any_text(name);
             put.close(text);
         }
-        if let Some(site) = &event.site {
+        if let Some(site) = event.site.as_ref().filter(|_| event.kind != Type::End) {
             put.site(site, event.name.is_none());
         }
         if event.flow != 0 {

@@ -373,7 +373,7 @@ const NAME_MAX: usize = 1024;
 #[inline(always)]
 pub(crate) fn end(tags: u64) -> bool {
     if cfg!(small) {
-        return end_with(tags, &[]);
+        return end_with(tags, None, &[]);
     }
     let Some(mut inside) = POOL.enter() else { return false };
     if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
@@ -382,13 +382,13 @@ pub(crate) fn end(tags: u64) -> bool {
         return true;
     }
     drop(inside);
-    end_with(tags, &[])
+    end_with(tags, None, &[])
 }
 
-/// [`end`] with encoded arguments, which are lost where there is no room for them.
+/// [`end`] with encoded arguments of a callsite, which are lost where there is no room for them.
 #[inline(never)]
-pub(crate) fn end_with(tags: u64, args: &[u8]) -> bool {
-    let long = Long { args, ..Long::new(Type::End, 0) };
+pub(crate) fn end_with(tags: u64, site: Option<Site<'_>>, args: &[u8]) -> bool {
+    let long = Long { site, args, ..Long::new(Type::End, 0) };
     write(tags, u32::MAX, None, &mut Event { long, track: None })
 }
 

@@ -125,10 +125,11 @@ impl Writer {
         }
         let is_on_thread = event.track.is_none();
         if is_on_thread && event.long.kind == Type::End {
-            return self.end_slowly(place, now);
+            return self.end_slowly(place, event, now);
         }
         let is_begin = is_on_thread && event.long.kind == Type::Begin;
-        let is_written = (!is_begin || self.debts.may_begin()) && self.put(place, event, now);
+        let is_written =
+            (!is_begin || self.debts.may_begin()) && self.pay(place, 0, now) && self.put(place, event, now);
         if is_begin {
             self.debts.begun(is_written);
             self.depth += u32::from(is_written);
@@ -162,7 +163,7 @@ impl Writer {
         self.told_sites.clear();
     }
 
-    fn end_slowly(&mut self, place: &Place, now: u64) -> bool {
+    fn end_slowly(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
         if !self.debts.is_end_due() {
             self.lose(); // As its begin was.
             return false;
@@ -172,32 +173,38 @@ impl Writer {
         }
         self.depth -= 1;
         self.debts.owe();
-        self.pay(place, now)
+        let has_args = !event.long.args.is_empty();
+        self.pay(place, has_args.into(), now) && (!has_args || self.put(place, event, now) && self.paid())
     }
 
-    /// Writes the ends that are owed; false where not all have room.
-    fn pay(&mut self, place: &Place, now: u64) -> bool {
-        while self.debts.owed() > 0 {
+    /// Writes the ends that are owed but so many; false where not all have room.
+    fn pay(&mut self, place: &Place, but: u32, now: u64) -> bool {
+        while self.debts.owed() > but {
             if !self.has_room(place, packet::END_ROOM, now) {
                 return false;
             }
             let since = self.since(now);
-            if !(packet::end(&mut self.chunk, since) && self.wrote(since, 0)) {
+            if !(packet::end(&mut self.chunk, since) && self.wrote(since, 0) && self.paid()) {
                 return false;
             }
-            self.debts.paid();
         }
         true
     }
 
-    /// Writes an event that is no end of the thread's track, after what is owed.
+    /// An end that was owed is written. True.
+    fn paid(&mut self) -> bool {
+        self.debts.paid();
+        true
+    }
+
+    /// Writes an event, before which nothing is owed.
     fn put(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
         let track = event.track.map_or(0, |track| track.name.len() + LONG_ROOM / 2);
         let site = event.long.site.filter(|site| site.has_number());
         // What is told already may have to be told again, in a new chunk.
         let told = site.map_or(0, |site| packet::site_room(&site) + packet::LEVELS.len());
         let needed = event.long.room() + track.min(TEXT_MAX) + told + state::categories_room(event.long.tags);
-        if !self.pay(place, now) || !self.has_room(place, needed, now) {
+        if !self.has_room(place, needed, now) {
             return false;
         }
         self.name_categories(event.long.tags);

@@ -127,7 +127,9 @@ impl Writer {
         let is_written = match &event.track {
             Some(track) => self.may_begin_on(epoch, long, track) && self.long(long, now, 0),
             None => match long {
-                Long { kind: Type::End, .. } => self.may_end(epoch) && self.long(long, now, -1),
+                Long { kind: Type::End, .. } => {
+                    self.may_end(epoch) && self.is_told(long.site.as_ref()) && self.long(long, now, -1)
+                }
                 // Where there are several sessions, most are such events.
                 &Long {
                     kind,
