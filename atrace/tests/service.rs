@@ -353,7 +353,7 @@ mod cases {
         let ran = end(&mut place.run(&name, &[]));
         assert!(ran.status.success(), "{ran:?}");
         let (mut open, mut seen) = (Vec::new(), Vec::new());
-        for event in place.trace("out").events() {
+        for event in Trace::open(&place.path("out")).events() {
             match event.kind {
                 1 => open.push(String::from_utf8(event.name.unwrap()).unwrap()),
                 _ => {
