@@ -231,6 +231,19 @@ mod cases {
         finds(&report, Topic::State, "says nothing of itself");
     }
 
+    /// As on Android: what it was started with is all that is known, and no pattern would help it.
+    #[test]
+    fn who_writes_by_perfetto_alone_and_says_nothing() {
+        let name = case!({ patient() });
+        let place = Place::file();
+        let mut command = place.command(&name);
+        command.env("ATRACE_STATE", "none").env("ATRACE_BACKEND", "perfetto");
+        let report = examine(Waiting::start(&mut command, "").pid());
+        assert!(!report.findings().iter().any(|it| it.topic == Topic::Pattern), "{report}");
+        let event = report.findings().iter().find(|it| it.topic == Topic::Event).expect("a note");
+        assert!(event.text.contains("whether one wants its events can't be seen"), "{report}");
+    }
+
     /// Which of its functions a library has not, and where it was found.
     #[test]
     fn a_library_that_lacks_functions() {

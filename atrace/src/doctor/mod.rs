@@ -113,7 +113,7 @@ impl Patient {
             Some(published) => self.sink(published, &mut report),
             None => self.unknown_sink(&mut report),
         };
-        if published.as_ref().is_some_and(|published| self.by_service(published, &mut report)) {
+        if self.by_service(published.as_ref(), &mut report) {
             return report;
         }
         self.properties(&mut report);

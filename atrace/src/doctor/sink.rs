@@ -87,7 +87,17 @@ impl Patient {
 
     /// Judges who is in a session of Perfetto's service, or goes no other way: then properties keep no event from arriving. Returns
     /// whether that is so.
-    pub(super) fn by_service(&self, published: &Published, report: &mut Report) -> bool {
+    pub(super) fn by_service(&self, published: Option<&Published>, report: &mut Report) -> bool {
+        let Some(published) = published else {
+            let is_alone = self.facts.backend.as_deref() == Some(b"perfetto");
+            if is_alone {
+                report.note(
+                    Topic::Event,
+                    "it writes for sessions of Perfetto's service alone; whether one wants its events can't be seen",
+                );
+            }
+            return is_alone;
+        };
         let is_alone = published.get("reason").is_some_and(|reason| reason.starts_with(PERFETTO_ALONE));
         if published.sessions() > 0 {
             report.good(
