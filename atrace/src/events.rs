@@ -358,7 +358,7 @@ fn end_slice(began: Began) {
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {
     by: Option<Generation>,
-    /// The tags, where it went Perfetto's way, and how many sessions had begun then.
+    /// The tags, where it went Perfetto's way, and how many sessions had begun by then.
     tags: AtraceTag,
     begun: u32,
 }
@@ -379,9 +379,8 @@ impl TrackSlice {
         cookie: i32,
     ) -> Self {
         let Some(glance) = gate::glance(tag) else { return Self::none() };
-        let begun = way::sessions_begun();
         let way = emit_with(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), name);
-        Self::by(way, tag, begun)
+        Self::by(way, tag)
     }
 
     /// [`begin_with`](Self::begin_with) of a name that is there, with less code.
@@ -389,18 +388,18 @@ impl TrackSlice {
     #[inline(never)]
     pub fn __begin_named(tag: AtraceTag, track_name: &str, name: &str, cookie: i32) -> Self {
         let Some(glance) = gate::glance(tag) else { return Self::none() };
-        let begun = way::sessions_begun();
         let kind = Kind::TrackBegin(cookie.into());
         let write = |way: &Way| way.write_str(tag, kind, Some(track_name), Some(name));
-        Self::by(way::enabled(glance, tag).filter(write), tag, begun)
+        Self::by(way::enabled(glance, tag).filter(write), tag)
     }
 
-    /// One that went this way, before which so many sessions had begun.
+    /// One that went this way. Sessions are counted once its begin is written: one that began meanwhile may see an end without
+    /// a begin, but never a begin without its end.
     #[inline]
-    fn by(way: Option<Way>, tag: AtraceTag, begun: u32) -> Self {
+    fn by(way: Option<Way>, tag: AtraceTag) -> Self {
         way.map_or(Self::none(), |way| {
             let tags = if way.is_perfetto() { tag } else { AtraceTag::Never };
-            Self { by: Some(generation()), tags, begun }
+            Self { by: Some(generation()), tags, begun: way::sessions_begun() }
         })
     }
 
@@ -408,11 +407,10 @@ impl TrackSlice {
     #[doc(hidden)]
     pub fn __begin(enabled: Enabled, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) -> Self {
         let Some(tags) = enabled.__for_perfetto() else { return Self::none() };
-        let begun = way::sessions_begun();
         let row = (Row::named(cookie.into()), track_name);
         let (kind, bits) = (Type::Begin, tags.bits());
         let is_written = producer::rich_on_track(kind, bits, row, (Some(site), None), args, u32::MAX);
-        if is_written { Self { by: Some(generation()), tags, begun } } else { Self::none() }
+        Self::by(is_written.then_some(Way::Perfetto), tags)
     }
 
     /// [`end`](Self::end), with encoded arguments of its callsite where it went Perfetto's way.

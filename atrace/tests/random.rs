@@ -1,0 +1,516 @@
+//! Random programs against a model: what is in a trace is what the program did, but what it was told is lost.
+//!
+//! The memory is small and the events come in floods, so that many are lost, and there is room again. Which are lost the
+//! program knows by [`Status::lost`](atrace::perfetto::Status::lost) before and after each: all others must be there, in
+//! their order, with their arguments, in the service's trace; and all of them in recordings of itself, which begin and end
+//! in the middle.
+
+#![cfg(not(no_tracing))]
+
+mod common;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../real-service/src/trace.rs"]
+mod trace;
+
+#[allow(unsafe_code, reason = "processes fork as C programs do")]
+mod cases {
+    use std::collections::HashMap;
+    use std::fs::{self, File};
+    use std::os::unix::net::UnixListener;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use atrace::perfetto::service::{Keep, Report, Service};
+    use atrace::perfetto::{self, Recording};
+    use atrace::*;
+
+    use crate::common::{Place, case, run, until};
+    use crate::trace::{Event, Trace, processed};
+
+    const TAGS: [AtraceTag; 3] =
+        [AtraceTag::App, AtraceTag::View, AtraceTag::App.union(AtraceTag::WindowManager)];
+    /// As deep are threads started by threads.
+    const LEVELS: usize = 3;
+
+    static NAMES: [Name; LEVELS] = [Name::new("L0 a name"), Name::new("L1 a name"), Name::new("L2 a name")];
+
+    fn lost() -> u64 {
+        perfetto::status().lost()
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (self.0 ^ self.0 >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+            ((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 33) % limit
+        }
+    }
+
+    /// What a trace should have: of each level of threads the lines of its events. What follows `@` stands for a track.
+    #[derive(Default)]
+    struct Expected {
+        lines: [Vec<String>; LEVELS],
+        /// How many slices of the thread are open.
+        depth: [u32; LEVELS],
+    }
+
+    /// A slice of the thread that is open.
+    enum Open {
+        Unguarded(AtraceTag),
+        Guarded(Slice),
+        Scoped(ScopedEvent),
+    }
+
+    struct OnTrack {
+        slice: TrackSlice,
+        cookie: i32,
+        /// The recording in the middle of which it began.
+        recording: u32,
+    }
+
+    struct Program {
+        random: Random,
+        directory: PathBuf,
+        /// Of the service's trace, and of the recording's.
+        service: Expected,
+        recording: Option<(Recording, Expected)>,
+        recordings: u32,
+        tracks: Vec<OnTrack>,
+        serial: u32,
+    }
+
+    impl Program {
+        fn name(&mut self, level: usize) -> String {
+            self.serial += 1;
+            let len = match self.random.below(40) {
+                0 => 900,
+                1..=3 => 200,
+                _ => self.random.below(30),
+            };
+            format!("L{level} {} {}", self.serial, "n".repeat(len as usize))
+        }
+
+        /// Does something of which there is one event; tells whether it was lost.
+        fn event(&mut self, level: usize, line: &str, body: impl FnOnce()) -> bool {
+            let before = lost();
+            body();
+            let lost = lost() - before;
+            assert!(lost <= 1, "{lost} lost of {line:?}");
+            if lost == 0 {
+                self.service.lines[level].push(line.to_owned());
+            }
+            if let Some((_, expected)) = &mut self.recording {
+                expected.lines[level].push(line.to_owned());
+            }
+            lost > 0
+        }
+
+        fn begin(&mut self, level: usize) -> (Open, bool) {
+            let (name, tag) = (self.name(level), TAGS[self.random.below(3) as usize]);
+            let kind = self.random.below(8);
+            let args = [Arg::Uint("serial", self.serial.into()), Arg::Str("text", "value")];
+            let shown = match kind {
+                0 | 1 => format!("1 {name} serial={} text=value ", self.serial),
+                2 => format!("1 L{level} a name "),
+                _ => format!("1 {name} "),
+            };
+            if kind == 5 {
+                // Before it is the event that its name's closure writes.
+                let inner = self.name(level);
+                self.event(level, &format!("3 {inner} "), || atrace_instant(tag, &inner));
+            }
+            let mut open = None;
+            let is_lost = self.event(level, &shown, || {
+                open = Some(match kind {
+                    0 => {
+                        atrace_begin_args(tag, &*name, &args);
+                        Open::Unguarded(tag)
+                    }
+                    1 => Open::Scoped(begin_scoped_event_args(tag, &*name, &args)),
+                    2 => Open::Scoped(begin_scoped_event_args(tag, &NAMES[level], &[])),
+                    3 => Open::Guarded(Slice::begin(tag, &name)),
+                    4 => Open::Guarded(Slice::begin_with(tag, |writer| writer.push_str(&name))),
+                    5 => Open::Scoped(begin_scoped_event(tag, &name)),
+                    6 => {
+                        atrace_begin_fmt(tag, format_args!("{name}"));
+                        Open::Unguarded(tag)
+                    }
+                    _ => {
+                        atrace_begin(tag, &name);
+                        Open::Unguarded(tag)
+                    }
+                });
+            });
+            if let Some((_, expected)) = &mut self.recording {
+                expected.depth[level] += 1;
+            }
+            (open.unwrap(), is_lost)
+        }
+
+        fn end(&mut self, level: usize, (open, was_lost): (Open, bool)) {
+            let before = lost();
+            match open {
+                Open::Unguarded(tag) => atrace_end(tag),
+                Open::Guarded(slice) => slice.end(),
+                Open::Scoped(event) => drop(event),
+            }
+            assert_eq!(lost() - before, u64::from(was_lost), "an end is lost as its begin was");
+            if !was_lost {
+                self.service.lines[level].push("2 ".to_owned());
+            }
+            if let Some((_, Expected { lines, depth })) = &mut self.recording
+                && depth[level] > 0
+            {
+                lines[level].push("2 ".to_owned());
+                depth[level] -= 1;
+            }
+        }
+
+        fn begin_on_track(&mut self, level: usize) {
+            let (name, tag) = (self.name(level), TAGS[self.random.below(3) as usize]);
+            let cookie = self.serial.cast_signed();
+            let (mut slice, mut text) = (TrackSlice::none(), name.clone());
+            self.event(level, &format!("1 {name} @{cookie}"), || {
+                slice = TrackSlice::begin_with(tag, "track", |writer| writer.push_str(&text), cookie);
+                text.clear();
+            });
+            self.tracks.push(OnTrack { slice, cookie, recording: self.recordings });
+        }
+
+        fn end_on_track(&mut self, level: usize) {
+            if self.tracks.is_empty() {
+                return;
+            }
+            let at = self.random.below(self.tracks.len() as u64) as usize;
+            let OnTrack { slice, cookie, recording } = self.tracks.swap_remove(at);
+            let (is_written, before, line) = (slice.is_written(), lost(), format!("2 @{cookie}"));
+            slice.end("track", cookie);
+            let lost = lost() - before;
+            assert!(lost <= u64::from(is_written));
+            if is_written && lost == 0 {
+                self.service.lines[level].push(line.clone());
+            }
+            if let Some((_, expected)) = &mut self.recording
+                && is_written
+                && recording == self.recordings
+            {
+                expected.lines[level].push(line);
+            }
+        }
+
+        /// Events that are whole by themselves.
+        fn other(&mut self, level: usize) {
+            let (name, tag) = (self.name(level), TAGS[self.random.below(3) as usize]);
+            let number = i64::from(self.serial) - 1000;
+            match self.random.below(8) {
+                0 => {
+                    _ = self.event(level, &format!("3 {name} @instants"), || {
+                        atrace_instant_for_track(tag, "instants", &name)
+                    })
+                }
+                1 => {
+                    let shown = format!("3 {name} number={number} ");
+                    self.event(level, &shown, || {
+                        atrace_instant_args(tag, &*name, &[Arg::Int("number", number)])
+                    });
+                }
+                2 | 3 => {
+                    let counter = format!("counter {}", self.random.below(12));
+                    self.event(level, &format!("4 {number} @{counter}"), || {
+                        atrace_int64(tag, &counter, number)
+                    });
+                }
+                4 => {
+                    let shown = format!("3 L{level} a name ");
+                    self.event(level, &shown, || atrace_instant_args(tag, &NAMES[level], &[]));
+                }
+                _ => _ = self.event(level, &format!("3 {name} "), || atrace_instant(tag, &name)),
+            }
+        }
+
+        /// While tracing is disabled nothing begins; what began ends.
+        fn disabled(&mut self, level: usize, open: &mut Vec<(Open, bool)>) {
+            atrace_set_tracing_enabled(false);
+            let before = lost();
+            let none = begin_scoped_event(AtraceTag::App, "disabled");
+            atrace_instant(AtraceTag::App, "disabled");
+            atrace_begin(AtraceTag::App, "disabled");
+            atrace_end(AtraceTag::App);
+            drop(none);
+            assert_eq!(lost(), before);
+            while open.last().is_some_and(|(open, _)| !matches!(open, Open::Unguarded(_))) {
+                let last = open.pop().unwrap();
+                self.end(level, last);
+            }
+            atrace_set_tracing_enabled(true);
+        }
+
+        /// What a child does is not in its parent's slices.
+        fn fork(&mut self, open: &mut Vec<(Open, bool)>) {
+            // SAFETY: the child traces, which it may, and ends.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    while let Some((open, _)) = open.pop() {
+                        match open {
+                            Open::Unguarded(tag) => atrace_end(tag),
+                            Open::Guarded(slice) => slice.end(),
+                            Open::Scoped(event) => drop(event),
+                        }
+                    }
+                    self.tracks
+                        .drain(..)
+                        .for_each(|OnTrack { slice, cookie, .. }| slice.end("track", cookie));
+                    atrace_instant(AtraceTag::App, "child");
+                    libc::_exit(0);
+                }
+                let mut status = 0;
+                libc::waitpid(child, &raw mut status, 0);
+                assert_eq!(status, 0);
+            }
+        }
+
+        fn switch_recording(&mut self) {
+            let path = |number: u32| self.directory.join(format!("recording {number}"));
+            match self.recording.take() {
+                None => {
+                    self.recordings += 1;
+                    let recording = perfetto::record_to(path(self.recordings)).unwrap();
+                    self.recording = Some((recording, Expected::default()));
+                }
+                Some((recording, expected)) => {
+                    recording.finish().unwrap();
+                    compare(&Trace::open(&path(self.recordings)).events(), &expected.lines);
+                }
+            }
+        }
+
+        fn step(&mut self, level: usize, open: &mut Vec<(Open, bool)>) {
+            let tag = AtraceTag::App;
+            match self.random.below(1000) {
+                0..300 => open.push(self.begin(level)),
+                300..600 => {
+                    if let Some(last) = open.pop() {
+                        self.end(level, last);
+                    }
+                }
+                600..650 => self.begin_on_track(level),
+                650..700 => self.end_on_track(level),
+                700..900 => self.other(level),
+                900..930 => (0..self.random.below(2000)).for_each(|_| self.other(level)),
+                930..940 => {
+                    // Deep, and up again.
+                    for _ in 0..self.random.below(200) {
+                        open.push(self.begin(level));
+                    }
+                    for _ in 0..self.random.below(300) {
+                        if let Some(last) = open.pop() {
+                            self.end(level, last);
+                        }
+                    }
+                }
+                940..970 => std::thread::sleep(Duration::from_micros(100 << self.random.below(8))),
+                970..980 => self.disabled(level, open),
+                980..985 => self.switch_recording(),
+                985..990 => {
+                    let panics = |_: &mut NameWriter<'_>| resume_unwind(Box::new(()));
+                    let begin = || drop(Slice::begin_with(tag, panics));
+                    assert!(catch_unwind(AssertUnwindSafe(begin)).is_err());
+                }
+                990..999 => self.in_a_thread(level + 1),
+                _ => self.fork(open),
+            }
+        }
+
+        fn in_a_thread(&mut self, level: usize) {
+            if level == LEVELS {
+                return;
+            }
+            let before = std::thread::scope(|scope| {
+                let body = || {
+                    if let Some((_, expected)) = &mut self.recording {
+                        expected.depth[level] = 0;
+                    }
+                    // Before another thread does, it takes the place of the thread of its level before it, and so its sequence.
+                    self.other(level);
+                    let mut open = Vec::new();
+                    for _ in 0..400 >> (2 * level) {
+                        self.step(level, &mut open);
+                    }
+                    while let Some(last) = open.pop() {
+                        self.end(level, last);
+                    }
+                    lost()
+                };
+                // Joined, which a scope does not: what a thread owes when it ends counts as lost.
+                scope.spawn(body).join().unwrap()
+            });
+            for _ in before..lost() {
+                assert_eq!(self.service.lines[level].pop().as_deref(), Some("2 "));
+            }
+        }
+    }
+
+    /// The lines of a sequence's events, and their tracks.
+    fn line(event: &Event) -> (String, Option<u64>) {
+        let name = match event.value {
+            Some(value) if event.kind == 4 => value.to_string(),
+            _ => event.name.as_ref().map_or(String::new(), |_| event.name()),
+        };
+        let mut line = format!("{} {name}", event.kind);
+        if !name.is_empty() {
+            line.push(' ');
+        }
+        event.args.iter().for_each(|(name, value)| line += &format!("{name}={value} "));
+        (line, event.track)
+    }
+
+    fn compare(events: &[Event], expected: &[Vec<String>; LEVELS]) {
+        let mut sequences: HashMap<u64, Vec<(String, Option<u64>)>> = HashMap::new();
+        events.iter().for_each(|event| sequences.entry(event.sequence).or_default().push(line(event)));
+        let (mut tracks, mut keys) = (HashMap::new(), HashMap::new());
+        for lines in sequences.into_values() {
+            let named = |line: &str| line.split_once(" L")?.1.get(..1)?.parse::<usize>().ok();
+            let level = lines.iter().find_map(|(line, _)| named(line));
+            // Of a few events, none may have a name.
+            let unnamed =
+                |lines: &&Vec<String>| !lines.is_empty() && lines.iter().all(|line| named(line).is_none());
+            let expected = level.map_or_else(|| expected.iter().find(unnamed), |level| expected.get(level));
+            let expected = expected.unwrap_or_else(|| panic!("whose? {lines:?}"));
+            let around = |at: usize| {
+                let range = at.saturating_sub(5)..at + 5;
+                let mut text = String::new();
+                for at in range {
+                    text += &format!("{at}: {:?}, expected {:?}\n", lines.get(at), expected.get(at));
+                }
+                text
+            };
+            for (at, (line, track)) in lines.iter().enumerate() {
+                let expected =
+                    expected.get(at).map_or(("nothing", None), |expected| match expected.split_once('@') {
+                        Some((line, key)) => (line, Some(key.to_owned())),
+                        None => (&**expected, None),
+                    });
+                assert_eq!(
+                    (&**line, track.is_some()),
+                    (expected.0, expected.1.is_some()),
+                    "\n{}",
+                    around(at)
+                );
+                if let (Some(track), Some(key)) = (*track, expected.1) {
+                    assert_eq!(keys.entry(track).or_insert(key.clone()), &key);
+                    assert_eq!(*tracks.entry(key).or_insert(track), track);
+                }
+            }
+            assert_eq!(lines.len(), expected.len(), "\n{}", around(lines.len()));
+        }
+        let found: usize = events.len();
+        assert_eq!(found, expected.iter().map(Vec::len).sum::<usize>(), "of some threads nothing came");
+    }
+
+    /// Runs the case, recorded into `trace` by a service with so many sessions.
+    fn recorded(place: &Place, case: &str, seed: u64, sessions: u32) -> Report {
+        let socket = place.path(&format!("socket {seed}"));
+        let file = File::create(place.path("trace")).unwrap();
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        let listener = UnixListener::bind(&socket).unwrap();
+        let service =
+            Service::start_sessions(listener, user, sessions, Keep::File { file, max: None }).unwrap();
+        let mut command = place.command(case);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("ATRACE_SHMEM_KB", "64");
+        command.env("SEED", seed.to_string()).env("DIRECTORY", place.path(""));
+        run(&mut command);
+        service.finish()
+    }
+
+    fn seed() -> u64 {
+        std::env::var("SEED").unwrap().parse().unwrap()
+    }
+
+    fn seeds() -> std::ops::Range<u64> {
+        match std::env::var("SEED") {
+            Ok(seed) => seed.parse().unwrap()..seed.parse::<u64>().unwrap() + 1,
+            Err(_) => 0..if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 300 } else { 2 },
+        }
+    }
+
+    /// What has its begin has its end.
+    #[test]
+    fn a_slice_whose_name_takes_long_ends_where_it_began() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("trace");
+            let mut recording = Some(perfetto::record_to(directory.path().join("before")).unwrap());
+            let switch = |name: &mut NameWriter<'_>| {
+                recording.take().unwrap().finish().unwrap();
+                recording = Some(perfetto::record_to(&path).unwrap());
+                name.push_str("name");
+            };
+            let slice = TrackSlice::begin_with(AtraceTag::App, "track", switch, 7);
+            slice.end("track", 7);
+            recording.unwrap().finish().unwrap();
+            let kinds: Vec<_> = Trace::open(&path).events().iter().map(|event| event.kind).collect();
+            assert_eq!(kinds, [1, 2]);
+        });
+        Place::file().run(&name);
+    }
+
+    #[test]
+    fn a_trace_has_what_the_program_did() {
+        let name = case!({
+            perfetto::connect();
+            until("it is connected", || atrace_is_tag_enabled(AtraceTag::App));
+            let directory = PathBuf::from(std::env::var_os("DIRECTORY").unwrap());
+            let mut program = Program {
+                random: Random(seed()),
+                directory: directory.clone(),
+                service: Expected::default(),
+                recording: None,
+                recordings: 0,
+                tracks: Vec::new(),
+                serial: 0,
+            };
+            for _ in 0..5 {
+                program.in_a_thread(0);
+            }
+            if program.recording.is_some() {
+                program.switch_recording();
+            }
+            for (level, lines) in program.service.lines.iter().enumerate() {
+                fs::write(directory.join(format!("expected {level}")), lines.join("\n")).unwrap();
+            }
+            fs::write(directory.join("pid"), std::process::id().to_string()).unwrap();
+            fs::write(directory.join("lost"), lost().to_string()).unwrap();
+        });
+        let mut all_lost = 0;
+        for seed in seeds() {
+            eprintln!("seed {seed}");
+            let (place, start) = (Place::file(), std::time::Instant::now());
+            let report = recorded(&place, &name, seed, 1);
+            let said = |name: &str| fs::read_to_string(place.path(name)).unwrap();
+            let lines = |level| said(&format!("expected {level}")).lines().map(str::to_owned).collect();
+            let (pid, lost): (u64, u64) = (said("pid").parse().unwrap(), said("lost").parse().unwrap());
+            let trace = Trace::open(&place.path("trace"));
+            let (events, others): (Vec<_>, Vec<_>) =
+                trace.events().into_iter().partition(|event| event.pid == pid);
+            assert!(others.iter().all(|event| event.kind == 3 && event.name() == "child"));
+            compare(&events, &std::array::from_fn(lines));
+            let slices =
+                events.iter().filter(|event| event.kind == 1 || event.kind == 3).count() + others.len();
+            let errors = "select name from stats where severity = 'error' and value > 0";
+            if let Some(answers) = processed(&place.path("trace"), &["select count(*) from slice", errors]) {
+                assert!(answers[0].contains(&format!("[[{slices}]]")), "{answers:?}, not {slices}");
+                assert!(answers[1].contains("\"rows\":[]"), "{answers:?}");
+            }
+            assert_eq!(trace.losses().found, 0);
+            assert_eq!(report.counts.losses > 0, lost > 0, "{lost}: {report:?}");
+            eprintln!("{} events, {lost} lost, {:?}", events.len(), start.elapsed());
+            all_lost += lost;
+        }
+        assert!(all_lost > 0, "the memory was never full");
+    }
+}
