@@ -317,6 +317,31 @@ mod cases {
         assert!(ran.stderr.contains(told), "{ran:?}");
     }
 
+    /// The thread has no chunk any more in which it could tell of the loss.
+    #[test]
+    fn what_a_program_lost_last_is_told() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            while perfetto::status().lost() < 10 {
+                match std::env::var("EVENTS").unwrap().as_str() {
+                    "instants" => atrace_instant(TAG, "without a pause"),
+                    "long" => atrace_instant(TAG, &"long".repeat(500)),
+                    _ => drop(begin_scoped_event(TAG, "without a pause")),
+                }
+            }
+            // SAFETY: no preconditions. Nothing is tidied up.
+            unsafe { libc::_exit(0) };
+        });
+        for events in ["instants", "long", "slices"] {
+            let place = Place::new();
+            let ran = end(place.run(&name, &[]).env("EVENTS", events).env("ATRACE_SHMEM_KB", "64"));
+            assert!(ran.status.success() && ran.stderr.contains("times some were lost"), "{ran:?}");
+            let trace = Trace::open(&place.path("out"));
+            assert!(!trace.events().is_empty());
+            assert_eq!(trace.losses(), Losses { told: 1, found: 0 });
+        }
+    }
+
     /// A guard ends what was lost, too: a thread that has lost hundreds of slices has all of its later ones, in their places.
     #[test]
     fn slices_after_a_loss_are_those_that_the_program_made() {
@@ -336,8 +361,12 @@ mod cases {
                         }
                     }
                 }
-                // What is there is read, and a chunk is looked for again.
-                std::thread::sleep(Duration::from_millis(200));
+                until("what is there is read, and a chunk is found again", || {
+                    std::thread::sleep(Duration::from_millis(5));
+                    let before = lost();
+                    drop(begin_scoped_event(TAG, "flood"));
+                    lost() == before
+                });
                 let before = lost();
                 for _ in 0..10 {
                     let _later = begin_scoped_event(TAG, "later");

@@ -406,6 +406,9 @@ pub(super) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \xea\x01\x09\x08\x04\x12\x05DEBUG\
     \xea\x01\x09\x08\x05\x12\x05TRACE";
 
+/// The packet that says that what follows is lost, with its length: previous_packet_dropped, the shared memory was full.
+pub(super) const LOST: &[u8] = b"\x04\xd0\x02\x81\x02";
+
 /// What stands above a track.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Described<'a> {

@@ -6,7 +6,8 @@
 //!
 //! Without a free chunk events are lost, for two milliseconds before one is looked for again. The thread then *owes* the
 //! ends of slices whose begins were written: they come first when there is room. A begin that was lost has its end lost
-//! as well, so slices nest as the program made them.
+//! as well, so slices nest as the program made them. The reader is told at the end of the last chunk, as perhaps no other
+//! follows; where that can't be, at the start of the next.
 
 mod plain;
 
@@ -62,6 +63,10 @@ pub(super) struct Writer {
     chunks_of_state: u32,
     /// Something was lost: state is needed, and the reader is to be told.
     has_lost: bool,
+    /// It was told that what comes before the next chunk is lost.
+    has_told: bool,
+    /// The chunk is full, and there was no other: it is completed by the first event that is lost.
+    is_last: bool,
     /// The session in which a thread of this place was the last to tell state.
     told: u32,
     /// How often the session had asked for state when it was told last.
@@ -108,7 +113,11 @@ impl Writer {
     /// Completes the chunk, whichever session it is of.
     #[inline(never)]
     pub(super) fn take_away(&mut self) {
-        lose(self.debts.forgive());
+        let owed = self.debts.forgive();
+        lose(owed);
+        if self.has_lost || owed > 0 {
+            self.chunk.write(packet::LOST);
+        }
         self.chunk.complete();
         self.epoch = 0;
     }
@@ -142,7 +151,11 @@ impl Writer {
 
     /// An event is lost.
     fn lose(&mut self) {
-        self.has_lost = true;
+        if std::mem::take(&mut self.is_last) {
+            self.has_told = self.chunk.write(packet::LOST);
+            self.chunk.complete();
+        }
+        self.has_lost |= !self.has_told;
         lose(1);
     }
 
@@ -155,7 +168,7 @@ impl Writer {
         self.depth = 0;
         self.debts = Debts::default();
         self.chunks_of_state = CHUNKS_A_STATE;
-        self.has_lost = false;
+        (self.has_lost, self.has_told, self.is_last) = (false, false, false);
         self.clears = 0;
         self.opened = 0;
         self.retry = 0;
@@ -268,21 +281,23 @@ impl Writer {
         if needed > Layout::Small.chunk_size() - state::ROOM {
             layout = Layout::Whole;
         }
-        self.chunk.complete();
         let buffer = place.session.buffer.load(Ordering::Relaxed);
         let number = writer_number(place.number, place.thread);
         let opened = place.session.arena().and_then(|arena| arena.open(layout, number, self.chunks, buffer));
         let Some(chunk) = opened else {
+            self.is_last = self.chunk.is_some();
             self.retry = now + BACK_OFF_NS;
             return false;
         };
+        self.chunk.complete();
         self.chunk = chunk;
+        self.is_last = false;
         self.chunks = self.chunks.wrapping_add(1);
         self.chunks_of_state += 1;
         self.opened = now;
         self.retry = 0;
         let clears = place.session.clears.load(Ordering::Relaxed);
-        if self.has_lost || self.chunks_of_state >= CHUNKS_A_STATE || self.clears != clears {
+        if self.has_lost || self.has_told || self.chunks_of_state >= CHUNKS_A_STATE || self.clears != clears {
             self.tell_state(now);
             self.clears = clears;
         }
@@ -303,7 +318,7 @@ impl Writer {
         self.counters = [0; REMEMBERED];
         self.told_sites.clear();
         self.chunks_of_state = 0;
-        self.has_lost = false;
+        (self.has_lost, self.has_told) = (false, false);
         self.told = self.epoch;
     }
 }
