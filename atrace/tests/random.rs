@@ -438,6 +438,49 @@ mod cases {
         }
     }
 
+    /// A name that is too long is cut; while there is room nothing is lost.
+    #[test]
+    fn names_of_any_length_are_there() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("trace");
+            let tag = AtraceTag::App;
+            for len in [1000, 3000, 4000, 5000, 6144, 1 << 20] {
+                let recording = perfetto::record_to(&path).unwrap();
+                let name = "n".repeat(len);
+                atrace_begin(tag, &name);
+                atrace_end(tag);
+                atrace_async_begin(tag, &name, 7);
+                atrace_async_end(tag, &name, 7);
+                TrackSlice::begin_with(tag, &name, |writer| writer.push_str(&name), 7).end(&name, 7);
+                atrace_instant_for_track(tag, &name, &name);
+                atrace_int64(tag, &name, 7);
+                let all = [Arg::Str("one", &name), Arg::Str("two", &name)];
+                atrace_async_for_track_begin_args(tag, &name, &*name, 8, &all);
+                atrace_async_for_track_end(tag, &name, 8);
+                recording.finish().unwrap();
+                let mut tracks = HashMap::new();
+                let mut kinds = Vec::new();
+                for event in Trace::open(&path).events() {
+                    kinds.push(event.kind);
+                    match event.kind {
+                        1 => *tracks.entry(event.track).or_insert(0) += 1,
+                        2 => *tracks.get_mut(&event.track).unwrap() -= 1,
+                        _ => {}
+                    }
+                    assert!(event.name.is_none_or(|name| name.len() >= len.min(1000)));
+                }
+                assert_eq!(
+                    (kinds, perfetto::status().lost()),
+                    (vec![1, 2, 1, 2, 1, 2, 3, 4, 1, 2], 0),
+                    "{len}"
+                );
+                assert!(tracks.into_values().all(|open| open == 0));
+            }
+        });
+        Place::file().run(&name);
+    }
+
     /// What has its begin has its end.
     #[test]
     fn a_slice_whose_name_takes_long_ends_where_it_began() {

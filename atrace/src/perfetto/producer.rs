@@ -228,7 +228,7 @@ fn sole(inside: &mut Inside<Writer>, tags: u64, begun: u32) -> Option<Sole<'_>> 
 #[inline(never)]
 fn write<'a>(tags: u64, begun: u32, row: Option<(Row, &'a str)>, event: &mut Event<'a>) -> bool {
     if let Some((row, name)) = row {
-        let track = row.described(cut(name));
+        let track = row.described(name);
         // The end's track was described with its begin.
         event.long.track = Some(track.track);
         event.track = Some(track);
@@ -366,7 +366,7 @@ pub(crate) fn rich(
     write(tags, u32::MAX, None, &mut Event { long, track: None })
 }
 
-/// The longest name of an event that has more than that.
+/// The longest name of a track, and of an event that has more than that.
 const NAME_MAX: usize = 1024;
 
 /// Writes the end of a slice of the calling thread.
@@ -419,7 +419,7 @@ pub(crate) fn on_track(
 /// [`on_track`] of a begin, most of which have short names.
 #[inline(never)]
 fn begin_on_track(tags: u64, row: (Row, &str), name: &str) -> bool {
-    let track = row.0.described(cut(row.1));
+    let track = row.0.described(row.1);
     let name = cut(name);
     let Some(mut inside) = POOL.enter() else { return false };
     if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
@@ -443,7 +443,6 @@ pub(crate) fn rich_on_track(
 ) -> bool {
     let tags_named = if kind == Type::End { 0 } else { tags };
     let name = name.map(|name| text::cut(name, NAME_MAX).as_bytes());
-    let row = (row.0, text::cut(row.1, NAME_MAX));
     let long = Long { name, site, args, ..Long::new(kind, tags_named) };
     write(tags, begun, Some(row), &mut Event { long, track: None })
 }
@@ -464,7 +463,9 @@ impl Row {
 
     /// The track with this name.
     #[inline(always)]
-    fn described(self, name: &[u8]) -> Described<'_> {
+    fn described(self, name: &str) -> Described<'_> {
+        // The same for each event of it, and beside a name as long as can be.
+        let name = text::cut(name, NAME_MAX).as_bytes();
         let parent = process_track();
         let is_counter = self == Self::COUNTER;
         Described { track: self.number(parent, hash(name)), parent, name, is_counter }
