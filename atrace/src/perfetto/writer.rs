@@ -311,9 +311,11 @@ impl Writer {
 
     /// Tells all that readers must know.
     fn tell_state(&mut self, now: u64) {
-        let told = state::tell(&mut self.chunk, process_track(), now, self.told != self.epoch, self.has_lost);
+        // The clock may go back a little when it is anchored again: an end would come before its begin.
+        self.last = self.last.max(now);
+        let is_first = self.told != self.epoch;
+        let told = state::tell(&mut self.chunk, process_track(), self.last, is_first, self.has_lost);
         debug_assert!(told, "a chunk of either size is larger");
-        self.last = now;
         self.categories = 0;
         self.counters = [0; REMEMBERED];
         self.told_sites.clear();
@@ -332,5 +334,47 @@ pub(super) fn finish(session: &Session, writer: &mut Writer) {
 fn lose(events: u32) {
     if events > 0 {
         LOST.fetch_add(events.into(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atrace_sys::perfetto::memory::Arena;
+    use atrace_sys::perfetto::pool::Shared;
+    use atrace_sys::perfetto::proto::{Reader, Value};
+
+    use super::*;
+
+    /// Also where the clock does, as it is anchored again.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn times_of_a_thread_never_go_back() {
+        #[expect(unsafe_code, reason = "both are made of a mapping's zeroes elsewhere")]
+        // SAFETY: numbers, and a place that is empty; and see `Zeroes`.
+        let (shared, mut writer): (Box<Shared>, Box<Writer>) =
+            unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
+        let shared = Box::leak(shared);
+        let (arena, _) = Arena::make(2).unwrap();
+        shared.open(0, arena, 1, 1);
+        let session = &shared.sessions[0];
+        let place = Place { session, epoch: session.epoch.now(), number: 0, thread: 0 };
+        let (mut last, mut time, mut states) = (0, 0, 0);
+        for number in 0..20_000 {
+            let long = Long { name: Some(b"name"), ..Long::new(Type::Instant, 1) };
+            assert!(writer.event(&place, &Event { long, track: None }, 1_000_000_000 - number));
+            for chunk in arena.take_handed() {
+                arena.read(&chunk, |_, packet| {
+                    let of = |field| Reader::first(packet, field).map_or(0, Value::number);
+                    let is_state = of(58) != 0;
+                    states += u32::from(is_state);
+                    time = if is_state { of(8) } else { time + of(8) };
+                    assert!(time >= last, "{time} after {last}");
+                    last = time;
+                });
+            }
+        }
+        assert!(states > 2);
+        writer.take_away();
+        arena.retire();
     }
 }
