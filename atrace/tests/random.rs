@@ -446,10 +446,10 @@ mod cases {
         std::env::var("SEED").unwrap().parse().unwrap()
     }
 
-    fn seeds() -> std::ops::Range<u64> {
+    fn seeds(short: u64) -> std::ops::Range<u64> {
         match std::env::var("SEED") {
             Ok(seed) => seed.parse().unwrap()..seed.parse::<u64>().unwrap() + 1,
-            Err(_) => 0..if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 300 } else { 2 },
+            Err(_) => 0..if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 300 } else { short },
         }
     }
 
@@ -556,7 +556,7 @@ mod cases {
     fn a_trace_has_what_the_program_did() {
         let name = case!({ program() });
         let mut all_lost = 0;
-        for seed in seeds() {
+        for seed in seeds(2) {
             eprintln!("seed {seed}");
             let (place, start) = (Place::file(), std::time::Instant::now());
             let report = recorded(&place, &name, seed, 1);
@@ -569,7 +569,11 @@ mod cases {
             let slices =
                 events.iter().filter(|event| event.kind == 1 || event.kind == 3).count() + others.len();
             let errors = "select name from stats where severity = 'error' and value > 0";
-            if let Some(answers) = processed(&place.path("trace"), &["select count(*) from slice", errors]) {
+            let queries = ["select count(*) from slice", errors];
+            // Seconds for each.
+            let answers =
+                seed.is_multiple_of(10).then(|| processed(&place.path("trace"), &queries)).flatten();
+            if let Some(answers) = answers {
                 assert!(answers[0].contains(&format!("[[{slices}]]")), "{answers:?}, not {slices}");
                 assert!(answers[1].contains("\"rows\":[]"), "{answers:?}");
             }
@@ -620,7 +624,7 @@ mod cases {
     #[test]
     fn each_of_several_sessions_has_slices_as_the_program_made_them() {
         let name = case!({ program() });
-        for seed in seeds() {
+        for seed in seeds(1) {
             let sessions = 2 + seed as u32 % 7;
             eprintln!("seed {seed}, {sessions} sessions");
             let place = Place::file();
