@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use atrace::control::{Control, Switched};
 use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags, atrace_is_tag_enabled};
-use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, State, What, Who, promises};
+use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, What, Who, promises};
 use atrace_benches::harness::output::Output;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
@@ -63,6 +63,9 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
             for event in &EVENTS {
                 println!("{}: benchmark", Id::event(Who::Rust, state, event));
             }
+        }
+        for event in EVENTS.iter().chain(&LITERALS) {
+            println!("{}: benchmark", perfetto::id(event));
         }
         return Ok(ExitCode::SUCCESS);
     }

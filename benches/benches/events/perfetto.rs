@@ -196,7 +196,7 @@ fn begin() -> &'static Event {
     &EVENTS[0]
 }
 
-fn id(event: &Event) -> Id {
+pub(crate) fn id(event: &Event) -> Id {
     Id {
         who: Who::Perfetto,
         what: What::Event(State::On, Event::named(event.name).expect("it is of the catalogue")),
