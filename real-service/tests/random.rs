@@ -3,12 +3,10 @@
 //!
 //! The program notes at each event which spans it is in, and of which of them the begin was written, as far as it can know.
 //! In the trace these are open at that event; where the program is in no span, none is.
+#![cfg(not(no_tracing))]
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;
-#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
-#[path = "../../real-service/src/trace.rs"]
-mod trace;
 
 mod cases {
     use std::collections::HashMap;
@@ -19,6 +17,7 @@ mod cases {
 
     use atrace::perfetto;
     use atrace::perfetto::service::{Keep, Service};
+    use atrace_real_service::{Event, Trace};
     use atrace_subscriber::{AsyncSpans, AtraceLayer, AtraceSubscriber};
     use tracing::field::Empty;
     use tracing::span::EnteredSpan;
@@ -26,7 +25,6 @@ mod cases {
     use tracing_subscriber::prelude::*;
 
     use crate::common::{Place, case, run, until};
-    use crate::trace::{Event, Trace};
 
     fn lost() -> u64 {
         perfetto::status().lost()
