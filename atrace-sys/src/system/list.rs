@@ -2,16 +2,15 @@
 //!
 //! The list has a lock that `pthread_create` takes, and a detached thread at its end. A child that is forked meanwhile finds it
 //! held, and can start no thread any more. So there is a lock around it that `fork` waits for, and our threads are
-//! not detached: who starts the next one joins those that are gone.
+//! not detached: each joins at its end the one that was at its own before.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
-use super::{c, is_thread};
+use super::c;
 
 static IS_HELD: AtomicBool = AtomicBool::new(false);
-/// The threads that are at their end, and their numbers. Locked only while the other lock is held, so never at a fork.
-static LEAVING: Mutex<Vec<(libc::pthread_t, u32)>> = Mutex::new(Vec::new());
+/// The last thread that was at its end; 0: none. Changed only while the lock is held, so never at a fork.
+static LEFT: AtomicIsize = AtomicIsize::new(0);
 
 extern "C" fn hold() {
     while IS_HELD.swap(true, Ordering::Acquire) {
@@ -25,7 +24,7 @@ extern "C" fn release() {
 
 /// A child has none of its parent's threads.
 extern "C" fn forget() {
-    LEAVING.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    LEFT.store(0, Ordering::Relaxed);
     release();
 }
 
@@ -40,18 +39,6 @@ pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
         c::pthread_atfork(Some(hold), Some(release), Some(forget));
     }
     hold();
-    let mut leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut at = 0;
-    while let Some(&(thread, number)) = leaving.get(at) {
-        if is_thread(number) {
-            at += 1;
-        } else {
-            // SAFETY: a thread of ours that was not joined, and is gone.
-            unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
-            leaving.swap_remove(at);
-        }
-    }
-    drop(leaving);
     let code = start();
     release();
     code
@@ -60,7 +47,10 @@ pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
 /// The calling thread, which was made while [`starting`], is about to end.
 pub(super) fn leave() {
     hold();
-    let this = (c::pthread_self(), c::gettid().cast_unsigned());
-    LEAVING.lock().unwrap_or_else(PoisonError::into_inner).push(this);
+    let before = LEFT.swap(c::pthread_self() as isize, Ordering::Relaxed);
+    if before != 0 {
+        // SAFETY: a thread of ours that nobody else joins. It ends by itself: it is behind its `release`.
+        unsafe { libc::pthread_join(before as libc::pthread_t, std::ptr::null_mut()) };
+    }
     release();
 }
