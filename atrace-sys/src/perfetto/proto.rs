@@ -34,8 +34,9 @@ impl<'a> Writer<'a> {
         if is_cut { None } else { bytes.get(..len) }
     }
 
+    /// Fields that are encoded already.
     #[inline(never)]
-    fn raw(&mut self, more: &[u8]) {
+    pub fn raw(&mut self, more: &[u8]) {
         match self.bytes.get_mut(self.len..self.len + more.len()) {
             Some(room) if !self.is_cut => {
                 room.copy_from_slice(more);

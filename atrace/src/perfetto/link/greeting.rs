@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use atrace_sys::perfetto::abi;
 use atrace_sys::perfetto::memory::Arena;
-use atrace_sys::perfetto::proto::Reader;
+use atrace_sys::perfetto::proto::{Reader, Writer};
 use atrace_sys::perfetto::wire::{self, Body, Command};
 use atrace_sys::process;
 
@@ -26,9 +26,14 @@ fn pages(kib: Option<&OsStr>) -> Option<u32> {
     (64..=32 << 10).contains(&kib).then_some(kib * 1024 / abi::PAGE as u32)
 }
 
+/// As long are the arguments of a greeting's requests at most.
+const ARGUMENTS_MAX: usize = 512;
+
 impl Link {
     pub(super) fn introduce(&mut self) -> Result<(), Standing> {
-        self.say(|bytes, request| wire::bind(bytes, request, "ProducerPort"))?;
+        self.terms.request = 1;
+        let frame = wire::bind(&mut self.outbox, self.terms.request, "ProducerPort");
+        self.unsent = frame.ok_or(Standing::UNABLE)?.len();
         Ok(())
     }
 
@@ -76,12 +81,13 @@ impl Link {
         self.terms.initialize = process::with_argv0(|name| {
             let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
             let size = u64::from(pages) * abi::PAGE as u64;
-            self.invoke(INITIALIZE, true, |arguments| {
-                arguments.number(1, abi::PAGE as u64).number(2, size).bytes(3, &name[..name.len().min(255)]);
-                // smb_scraping_mode: enabled; producer_provided_shmem; sdk_version
-                arguments.number(4, 1).number(6, 1);
-                arguments.bytes(8, concat!("atrace ", env!("CARGO_PKG_VERSION")).as_bytes());
-            })
+            let mut arguments = [0; ARGUMENTS_MAX];
+            let mut writer = Writer::new(&mut arguments);
+            writer.number(1, abi::PAGE as u64).number(2, size).bytes(3, &name[..name.len().min(255)]);
+            // smb_scraping_mode: enabled; producer_provided_shmem; sdk_version
+            writer.number(4, 1).number(6, 1);
+            writer.bytes(8, concat!("atrace ", env!("CARGO_PKG_VERSION")).as_bytes());
+            self.invoke(INITIALIZE, true, writer.finish())
         })?;
         self.send(Some(file.as_raw_fd()))
     }
@@ -92,21 +98,22 @@ impl Link {
     }
 
     fn register(&mut self) -> Result<(), Standing> {
-        self.terms.commands = self.invoke(COMMANDS, true, |_| ())?;
-        self.invoke(REGISTER, true, |arguments| {
-            arguments.message(1, |source| {
-                // will_notify_on_stop, will_notify_on_start, handles_incremental_state_clear
-                source.bytes(1, b"track_event").number(2, 1).number(3, 1).number(4, 1);
-                source.message(6, |categories| {
-                    for bit in 0..category::COUNT {
-                        categories.message(1, |entry| {
-                            entry.bytes(1, category::name(bit).as_bytes());
-                        });
-                    }
-                });
+        self.terms.commands = self.invoke(COMMANDS, true, Some(&[]))?;
+        let mut arguments = [0; ARGUMENTS_MAX];
+        let mut writer = Writer::new(&mut arguments);
+        writer.message(1, |source| {
+            // will_notify_on_stop, will_notify_on_start, handles_incremental_state_clear
+            source.bytes(1, b"track_event").number(2, 1).number(3, 1).number(4, 1);
+            source.message(6, |categories| {
+                for bit in 0..category::COUNT {
+                    categories.message(1, |entry| {
+                        entry.bytes(1, category::name(bit).as_bytes());
+                    });
+                }
             });
-        })?;
-        self.terms.sync = self.invoke(SYNC, true, |_| ())?;
+        });
+        self.invoke(REGISTER, true, writer.finish())?;
+        self.terms.sync = self.invoke(SYNC, true, Some(&[]))?;
         Ok(())
     }
 }

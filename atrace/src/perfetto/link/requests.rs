@@ -3,62 +3,48 @@
 use atrace_sys::perfetto::proto::Writer;
 use atrace_sys::perfetto::wire;
 
-use super::connection::Link;
+use super::connection::{Link, REQUEST_MAX};
 use crate::perfetto::standing::Standing;
 
 /// How a send fails whose peer is gone.
 const EPIPE: i32 = 32;
+/// What a request has at most beside its arguments.
+pub(super) const AROUND: usize = 64;
 
 impl Link {
-    /// Invokes a method; returns the request's number. A method that the service does not have is not missed. Requests
-    /// are sent together: before the next wait, or where there is no room for more of them.
+    /// Invokes a method with these arguments (`None`: they had no room); returns the request's number. A method that the service does not have is not
+    /// missed. Requests are sent together: before the next wait, or where there is no room for more of them.
+    #[inline(never)]
     pub(super) fn invoke(
         &mut self,
         method: usize,
         wants_reply: bool,
-        mut arguments: impl FnMut(&mut Writer<'_>),
-    ) -> Result<u64, Standing> {
-        self.invoke_by(method, wants_reply, &mut arguments)
-    }
-
-    #[inline(never)]
-    fn invoke_by(
-        &mut self,
-        method: usize,
-        wants_reply: bool,
-        arguments: &mut dyn FnMut(&mut Writer<'_>),
+        arguments: Option<&[u8]>,
     ) -> Result<u64, Standing> {
         let Some(found) = self.terms.methods.get(method).copied().filter(|found| found.method != 0) else {
             return Ok(0);
         };
-        self.say(|bytes, request| wire::invoke(bytes, request, found, wants_reply, &mut *arguments))
-    }
-
-    /// Adds a request to what is to be sent.
-    pub(super) fn say(
-        &mut self,
-        mut write: impl FnMut(&mut [u8], u64) -> Option<&[u8]>,
-    ) -> Result<u64, Standing> {
-        self.terms.request += 1;
-        for _ in 0..2 {
-            let room = self.outbox.get_mut(self.unsent..).unwrap_or_default();
-            if let Some(frame) = write(room, self.terms.request) {
-                self.unsent += frame.len();
-                return Ok(self.terms.request);
-            }
-            self.send(None)?; // Then there is room for the longest.
+        let arguments = arguments.ok_or(Standing::UNABLE)?;
+        if REQUEST_MAX < self.unsent + AROUND + arguments.len() {
+            self.send(None)?;
         }
-        Err(Standing::UNABLE)
+        self.terms.request += 1;
+        let request = self.terms.request;
+        let room = self.outbox.get_mut(self.unsent..).unwrap_or_default();
+        let frame = wire::invoke(room, request, found, wants_reply, |to| to.raw(arguments));
+        self.unsent += frame.ok_or(Standing::UNABLE)?.len();
+        Ok(request)
     }
 
     /// Invokes a method whose arguments are these numbers, by their fields; nobody waits for the reply.
     #[inline(never)]
     pub(super) fn notify(&mut self, method: usize, numbers: &[(u32, u64)]) -> Result<(), Standing> {
-        self.invoke(method, false, |arguments| {
-            for (field, number) in numbers {
-                arguments.number(*field, *number);
-            }
-        })?;
+        let mut arguments = [0; 32];
+        let mut writer = Writer::new(&mut arguments);
+        for (field, number) in numbers {
+            writer.number(*field, *number);
+        }
+        self.invoke(method, false, writer.finish())?;
         Ok(())
     }
 
