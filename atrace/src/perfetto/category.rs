@@ -7,7 +7,7 @@ use atrace_sys::perfetto::proto::Reader;
 use super::words::Words;
 
 /// The names, in the order of the tags' bits.
-static NAMES: Words<{ COUNT as usize }> = Words::new(
+const NAMES: Words = Words::new(
     "always graphics input view webview wm am syncmanager audio video camera hal app res dalvik rs bionic power \
     packagemanager ss database network adb vibrator aidl nnapi rro thermal",
 );
@@ -30,21 +30,17 @@ pub(super) fn wanted(config: &[u8]) -> u64 {
     let lists = Reader::first(config, TRACK_EVENT_CONFIG).map_or(&[][..], |lists| lists.bytes());
     let by_default = Reader::first(lists, ENABLED).is_none();
     let is_wanted = |name: &str| {
-        // Of the entries that match, the one of the highest rank; the odd ones disable.
-        let mut highest = None;
-        for (field, entry) in Reader::new(lists) {
-            let (entry, name) = (entry.bytes(), name.as_bytes());
-            let is_pattern = || entry.strip_suffix(b"*").is_some_and(|prefix| name.starts_with(prefix));
-            let rank = match field {
-                ENABLED if entry == name => 4,
-                DISABLED if entry == name => 3,
-                ENABLED if is_pattern() => 2,
-                DISABLED if is_pattern() => 1,
-                _ => continue,
-            };
-            highest = highest.max(Some(rank));
+        // Of the entries that match, the one of the highest rank; the odd ones disable. 0: there is none.
+        let mut highest = 0;
+        for (field, entry) in Reader::new(lists).filter(|(field, _)| matches!(*field, DISABLED | ENABLED)) {
+            let prefix = entry.bytes().strip_suffix(b"*");
+            let is_match =
+                prefix.map_or(entry.bytes() == name.as_bytes(), |prefix| name.as_bytes().starts_with(prefix));
+            if is_match {
+                highest = highest.max(1 + u8::from(field == ENABLED) + 2 * u8::from(prefix.is_none()));
+            }
         }
-        highest.map_or(by_default, |rank| rank % 2 == 0)
+        if highest == 0 { by_default } else { highest % 2 == 0 }
     };
     (0..COUNT).map(|bit| u64::from(is_wanted(name(bit))) << bit).sum()
 }

@@ -45,7 +45,7 @@ const KINDS: [Kind; 11] = [
     Kind::Size,
 ];
 /// A text that ends in a space has the number behind it.
-static TEXTS: Words<11> = Words::apart(
+const TEXTS: Words = Words::apart(
     "not asked for\n\
     being connected to\n\
     connected\n\

@@ -12,7 +12,7 @@ use atrace_sys::perfetto::wire::Method;
 use crate::perfetto::words::Words;
 
 /// The methods of the service that are used; each of them is known by its place here.
-pub(super) static METHODS: Words<METHODS_COUNT> = Words::new(
+pub(super) const METHODS: Words = Words::new(
     "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
     NotifyDataSourceStarted NotifyDataSourceStopped Sync",
 );

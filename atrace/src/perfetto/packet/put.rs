@@ -18,7 +18,7 @@ pub(super) const LEVEL_NUMBER: u8 = 1;
 
 /// The levels' name, from 1 on.
 pub(super) fn level_name(level: u8) -> &'static str {
-    const NAMES: Words<5> = Words::new("ERROR WARN INFO DEBUG TRACE");
+    const NAMES: Words = Words::new("ERROR WARN INFO DEBUG TRACE");
     NAMES.at(usize::from(level).wrapping_sub(1))
 }
 
