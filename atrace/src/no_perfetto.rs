@@ -210,6 +210,10 @@ pub(crate) mod producer {
         false
     }
 
+    pub(crate) fn slow_counter(_: u64, _: &str, _: i64) -> bool {
+        false
+    }
+
     pub(crate) fn on_track(
         _: Type,
         _: u64,

@@ -295,7 +295,7 @@ fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&s
         Kind::Instant => return producer::short_called(Type::Instant, tags, text),
         Kind::End => return end_by_perfetto(tags),
         Kind::Int(value) | Kind::Int64(value) => {
-            return producer::counter(tags, text, hash::of_name(text), value);
+            return producer::slow_counter(tags, text, value);
         }
         Kind::AsyncBegin(cookie) => (Type::Begin, (Row::of_async(cookie), text)),
         Kind::AsyncEnd(cookie) => (Type::End, (Row::of_async(cookie), text)),

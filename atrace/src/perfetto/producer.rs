@@ -204,10 +204,10 @@ struct Sole<'a> {
     now: u64,
 }
 
-/// Returns it, if it began before `begun` sessions had; None also where several are open, or none. There is no loop around
-/// what is written for it: what does not change there would be computed before it, and kept on the stack.
+/// Returns it; None also where several are open, or none. There is no loop around what is written for it: what does not
+/// change there would be computed before it, and kept on the stack.
 #[inline(always)]
-fn sole(inside: &mut Inside<Writer>, tags: u64, begun: u32) -> Option<Sole<'_>> {
+fn sole(inside: &mut Inside<Writer>, tags: u64) -> Option<Sole<'_>> {
     let (shared, thread) = (inside.shared(), inside.thread());
     let open = shared.open.load(Ordering::Acquire);
     if !open.is_power_of_two() {
@@ -215,7 +215,7 @@ fn sole(inside: &mut Inside<Writer>, tags: u64, begun: u32) -> Option<Sole<'_>> 
     }
     let number = open.trailing_zeros() as usize;
     let session = shared.sessions.get(number)?;
-    let epoch = wanted(session, tags, begun)?;
+    let epoch = wanted(session, tags, u32::MAX)?;
     let now = clock::now();
     Some(Sole { writer: inside.writer(number), place: Place { session, epoch, number, thread }, now })
 }
@@ -234,15 +234,9 @@ fn write<'a>(tags: u64, begun: u32, row: Option<(Row, &'a str)>, event: &mut Eve
         event.track = Some(track);
     }
     let Some(mut inside) = POOL.enter() else { return false };
-    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, begun) {
-        return writer.event(&place, event, now);
-    }
     let (shared, thread) = (inside.shared(), inside.thread());
     let mut open = shared.open.load(Ordering::Acquire);
     let mut is_written = false;
-    if open == 0 {
-        return false;
-    }
     let now = clock::now();
     while open != 0 {
         let number = open.trailing_zeros() as usize;
@@ -277,7 +271,7 @@ pub(crate) fn short(kind: Type, tags: u64, name: &str) -> bool {
         return short_called(kind, tags, name);
     }
     let Some(mut inside) = POOL.enter() else { return false };
-    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags)
         && writer.short(place.epoch, kind, tags, now, name.as_bytes())
     {
         return true;
@@ -295,7 +289,7 @@ pub(crate) fn short_called(kind: Type, tags: u64, name: &str) -> bool {
         return write(tags, u32::MAX, None, &mut Event { long, track: None });
     }
     let Some(mut inside) = POOL.enter() else { return false };
-    let mut sole = sole(&mut inside, tags, u32::MAX);
+    let mut sole = sole(&mut inside, tags);
     if let Some(Sole { writer, place, now }) = &mut sole
         && writer.lengthy(place.epoch, kind, tags, *now, name)
     {
@@ -317,7 +311,7 @@ pub(crate) fn named(kind: Type, tags: u64, site: &Site<'_>) -> bool {
         return rich(kind, tags, (Some(*site), None), 0, &[]);
     }
     let Some(mut inside) = POOL.enter() else { return false };
-    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags)
         && writer.named(place.epoch, kind, tags, now, site.number)
     {
         return true;
@@ -340,7 +334,7 @@ pub(crate) fn known(
         return rich(kind, tags, (Some(*site), name), flow, args);
     }
     let Some(mut inside) = POOL.enter() else { return false };
-    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX) {
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags) {
         // One that is too long has no room.
         let name = name.map(str::as_bytes);
         let event = Rich { site: Some((site.number, site.level)), name, flow, args };
@@ -376,7 +370,7 @@ pub(crate) fn end(tags: u64) -> bool {
         return end_with(tags, None, &[]);
     }
     let Some(mut inside) = POOL.enter() else { return false };
-    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags)
         && writer.end(place.epoch, now)
     {
         return true;
@@ -422,7 +416,7 @@ fn begin_on_track(tags: u64, row: (Row, &str), name: &str) -> bool {
     let track = row.0.described(row.1);
     let name = cut(name);
     let Some(mut inside) = POOL.enter() else { return false };
-    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags)
         && writer.begin_on_track(place.epoch, tags, now, &track, name)
     {
         return true;
@@ -486,7 +480,7 @@ pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
     }
     let number = Row::COUNTER.number(process_track(), hash);
     let Some(mut inside) = POOL.enter() else { return false };
-    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags, u32::MAX)
+    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags)
         && writer.counter(place.epoch, tags, now, number, value)
     {
         return true;
@@ -495,8 +489,9 @@ pub(crate) fn counter(tags: u64, name: &str, hash: u64, value: i64) -> bool {
     slow_counter(tags, name, value)
 }
 
+/// [`counter`], with less code and more time.
 #[inline(never)]
-fn slow_counter(tags: u64, name: &str, value: i64) -> bool {
+pub(crate) fn slow_counter(tags: u64, name: &str, value: i64) -> bool {
     let long = Long { amount: Some(Amount::Whole(value)), ..Long::new(Type::Counter, tags) };
     write(tags, u32::MAX, Some((Row::COUNTER, name)), &mut Event { long, track: None })
 }
