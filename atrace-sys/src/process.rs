@@ -85,6 +85,7 @@ pub fn id() -> ProcessId {
 }
 
 /// Returns the id of the calling process as a number; asks the kernel.
+#[inline]
 pub fn raw_id() -> u32 {
     system::process_id()
 }

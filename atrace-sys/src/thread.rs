@@ -104,6 +104,7 @@ pub fn pause(time: Duration) {
 }
 
 /// The system's number of the calling thread, where it is known.
+#[inline]
 pub fn number() -> Option<u32> {
     system::thread_number()
 }

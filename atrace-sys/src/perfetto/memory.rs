@@ -106,6 +106,7 @@ impl Arena {
     }
 
     /// Has it used again by the next that needs one.
+    #[inline(never)]
     fn keep(&'static self) {
         // Where there are enough of them, it only keeps its addresses.
         let _ = SPARES.iter().any(|place| place.set(self).is_ok());

@@ -54,6 +54,7 @@ pub struct Session {
 
 impl Session {
     /// Where its chunks are.
+    #[inline]
     pub fn arena(&self) -> Option<&'static Arena> {
         self.arena.get()
     }

@@ -58,11 +58,13 @@ impl Presence {
     }
 
     /// The thread, inside, ends: the place is free.
+    #[inline]
     pub fn give_back(&self) {
         self.0.store(NOBODY, Ordering::Release);
     }
 
     /// Whether a thread is inside; if not, what it wrote is seen.
+    #[inline]
     pub fn is_inside(&self) -> bool {
         self.0.load(Ordering::Acquire) == INSIDE
     }

@@ -28,13 +28,14 @@ pub(crate) fn reopen(file: &File, flags: libc::c_int) -> io::Result<File> {
     open(&path_of(file)?, flags | libc::O_NOCTTY | libc::O_NONBLOCK)
 }
 
+#[inline(never)]
 pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> io::Result<File> {
     let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
     let name = c::address(name.to_bytes_with_nul());
     loop {
         // By number it is no cancellation point.
         match Call::OPENAT.call([directory as isize, name, flags as isize, 0o600]) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             opened => return owned(opened?),
         }
     }
