@@ -363,29 +363,17 @@ pub(super) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
         let whole = put.later();
         put.bytes([0x68, 2, 0x62]);
         let all = put.later();
-        let mut entry = |key: u8, number: &[u8], text: &str, line: Option<u32>| {
-            put.bytes([key]);
-            let entry = put.later();
-            put.bytes([0x08]);
-            put.text(number);
-            put.field(0x12, text.as_bytes());
-            if let Some(line) = line {
-                put.bytes([0x20]);
-                put.varint(line.into());
-            }
-            put.close(entry);
-        };
-        entry(0x12, &number, cut(site.name, SITE_NAME_MAX), None);
+        put.entry(0x12, &number, cut(site.name, SITE_NAME_MAX), None);
         if let Some(about) = site.about {
-            entry(0x0a, &number, cut(about.target(), SITE_TEXT_MAX), None);
+            put.entry(0x0a, &number, cut(about.target(), SITE_TEXT_MAX), None);
             if let Some((file, line)) = about.place() {
-                entry(0x22, &number, cut(file, SITE_TEXT_MAX), Some(line));
+                put.entry(0x22, &number, cut(file, SITE_TEXT_MAX), Some(line));
             }
             let mut at = 0;
             about.arguments(&mut |name| {
                 let key = key_number(site.number, at);
                 let number = [key as u8 | 0x80, (key >> 7) as u8 | 0x80, (key >> 14) as u8];
-                entry(0x1a, &number, cut(name, ARG_NAME_MAX), None);
+                put.entry(0x1a, &number, cut(name, ARG_NAME_MAX), None);
                 at += 1;
             });
         }

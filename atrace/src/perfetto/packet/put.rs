@@ -137,6 +137,25 @@ impl Put {
         }
     }
 
+    /// A text that is told once, as a field whose key has one byte: its number, which is encoded, and where it is from a file, the
+    /// line.
+    #[inline(never)]
+    pub(super) unsafe fn entry(&mut self, key: u8, number: &[u8], text: &str, line: Option<u32>) {
+        // SAFETY: the caller has room for the number and the text, and 13 bytes more.
+        unsafe {
+            self.bytes([key]);
+            let entry = self.later();
+            self.bytes([0x08]);
+            self.text(number);
+            self.field(0x12, text.as_bytes());
+            if let Some(line) = line {
+                self.bytes([0x20]);
+                self.varint(line.into());
+            }
+            self.close(entry);
+        }
+    }
+
     /// What an event has of its callsite, with its name or without.
     #[inline(always)]
     pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
