@@ -413,16 +413,16 @@ pub(crate) fn on_track(
 /// [`on_track`] of a begin, most of which have short names.
 #[inline(never)]
 fn begin_on_track(tags: u64, row: (Row, &str), name: &str) -> bool {
-    let track = row.0.described(row.1);
-    let name = cut(name);
+    let is_short = row.1.len() <= packet::SHORT && name.len() <= packet::SHORT;
     let Some(mut inside) = POOL.enter() else { return false };
-    if let Some(Sole { writer, place, now }) = sole(&mut inside, tags)
-        && writer.begin_on_track(place.epoch, tags, now, &track, name)
+    if is_short
+        && let Some(Sole { writer, place, now }) = sole(&mut inside, tags)
+        && writer.begin_on_track(place.epoch, tags, now, &row.0.described(row.1), name.as_bytes())
     {
         return true;
     }
     drop(inside);
-    let long = Long { name: Some(name), ..Long::new(Type::Begin, tags) };
+    let long = Long { name: Some(cut(name)), ..Long::new(Type::Begin, tags) };
     write(tags, u32::MAX, Some(row), &mut Event { long, track: None })
 }
 
