@@ -829,7 +829,10 @@ impl UserStore {
     fn start(&self, place: &Place, role: &str) -> Command {
         let program = place.0.path().join("program");
         if !program.exists() {
-            fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+            // By another process: who is forked here meanwhile would have it open for writing, and it could not be run.
+            let copied =
+                Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
+            assert!(copied.success());
             fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
             fs::set_permissions(place.0.path(), Permissions::from_mode(0o755)).unwrap();
         }

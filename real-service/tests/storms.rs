@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, perfetto};
 use atrace_real_service::{Config, Event, Losses, Service, Session, Setup, Trace, is_program, place, step};
@@ -267,6 +267,16 @@ fn sessions_come_and_go_under_writers() {
     let Some(setup) = Setup::start(TEST) else { return };
     let mut child = setup.program().spawn().unwrap();
     let small = |enabled| Config { buffer_kib: 4096, enabled, ..Config::default() };
+    // It has to find the service first.
+    let start = Instant::now();
+    loop {
+        let first = Session::start(&setup.service, &small(vec!["app"]));
+        std::thread::sleep(Duration::from_millis(50));
+        if !first.stop().events().is_empty() {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "the program writes for no session");
+    }
     let mut found = 0;
     for _ in 0..times(60, 5_000) {
         let app = Session::start(&setup.service, &small(vec!["app"]));
