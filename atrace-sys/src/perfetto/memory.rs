@@ -413,6 +413,7 @@ mod tests {
 
     /// As a service does that frees what it was not given.
     #[test]
+    #[cfg_attr(miri, ignore = "maps memory that is shared")]
     fn chunks_that_come_twice_are_an_end() {
         let arena = Arena::reserve(1).unwrap();
         let mut none = arena.take_handed();
