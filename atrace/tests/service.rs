@@ -675,7 +675,7 @@ mod cases {
             as_user(&mut record);
             record
         };
-        let child = record(&["-a", "*/program"]).spawn().unwrap();
+        let child = record(&["-a", "*/program", "-t", "2min"]).spawn().unwrap();
         let live = place.path(&format!(".out.{}", child.id()));
         until("there is something", || live.exists() && Trace::open(&live).events().len() > 10);
         let ask = |arguments: &[&str]| {
