@@ -16,13 +16,16 @@ impl Link {
     /// Names completed chunks to the service; tells whether there were any. Then the number of a flush, if it is one.
     #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
-        let Some(mut completed) = self.arena.map(Arena::take_handed) else { return Ok(false) };
-        let is_any = !completed.is_empty();
-        while !completed.is_empty() {
-            let mut moved = [0; MOVED_MAX * MOVED_LEN];
-            let mut writer = Writer::new(&mut moved);
-            completed.by_ref().take(MOVED_MAX).for_each(|place| place.write(&mut writer));
-            self.invoke(COMMIT, false, writer.finish())?;
+        let mut is_any = false;
+        // A flush is answered also where there is no memory yet.
+        if let Some(mut completed) = self.arena.map(Arena::take_handed) {
+            is_any = !completed.is_empty();
+            while !completed.is_empty() {
+                let mut moved = [0; MOVED_MAX * MOVED_LEN];
+                let mut writer = Writer::new(&mut moved);
+                completed.by_ref().take(MOVED_MAX).for_each(|place| place.write(&mut writer));
+                self.invoke(COMMIT, false, writer.finish())?;
+            }
         }
         if let Some(flush) = flush {
             self.notify(COMMIT, &[(3, flush)])?;
