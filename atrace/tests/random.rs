@@ -27,6 +27,7 @@ mod cases {
 
     use crate::common::{Place, case, run, until};
     use crate::trace::{Event, Trace, processed};
+    use fastrand::Rng;
 
     const TAGS: [AtraceTag; 3] =
         [AtraceTag::App, AtraceTag::View, AtraceTag::App.union(AtraceTag::WindowManager)];
@@ -37,16 +38,6 @@ mod cases {
 
     fn lost() -> u64 {
         perfetto::status().lost()
-    }
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (self.0 ^ self.0 >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-            ((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 33) % limit
-        }
     }
 
     /// What a trace should have: of each level of threads the lines of its events. What follows `@` stands for a track.
@@ -72,7 +63,7 @@ mod cases {
     }
 
     struct Program {
-        random: Random,
+        random: Rng,
         directory: PathBuf,
         /// How many the service has. All that could be in them is expected of more than one, as is not known which lost what.
         sessions: u64,
@@ -87,10 +78,10 @@ mod cases {
     impl Program {
         fn name(&mut self, level: usize) -> String {
             self.serial += 1;
-            let len = match self.random.below(40) {
+            let len = match self.random.u64(..40) {
                 0 => 900,
                 1..=3 => 200,
-                _ => self.random.below(30),
+                _ => self.random.u64(..30),
             };
             format!("L{level} {} {}", self.serial, "n".repeat(len as usize))
         }
@@ -111,8 +102,8 @@ mod cases {
         }
 
         fn begin(&mut self, level: usize) -> (Open, bool) {
-            let (name, tag) = (self.name(level), TAGS[self.random.below(3) as usize]);
-            let kind = self.random.below(8);
+            let (name, tag) = (self.name(level), TAGS[self.random.u64(..3) as usize]);
+            let kind = self.random.u64(..8);
             let args = [Arg::Uint("serial", self.serial.into()), Arg::Str("text", "value")];
             let shown = match kind {
                 0 | 1 => format!("1 {name} serial={} text=value ", self.serial),
@@ -174,7 +165,7 @@ mod cases {
         }
 
         fn begin_on_track(&mut self, level: usize) {
-            let (name, tag) = (self.name(level), TAGS[self.random.below(3) as usize]);
+            let (name, tag) = (self.name(level), TAGS[self.random.u64(..3) as usize]);
             let cookie = self.serial.cast_signed();
             let (mut slice, mut text) = (TrackSlice::none(), name.clone());
             self.event(level, &format!("1 {name} @{cookie}"), || {
@@ -188,7 +179,7 @@ mod cases {
             if self.tracks.is_empty() {
                 return;
             }
-            let at = self.random.below(self.tracks.len() as u64) as usize;
+            let at = self.random.u64(..self.tracks.len() as u64) as usize;
             let OnTrack { slice, cookie, recording } = self.tracks.swap_remove(at);
             let (is_written, before, line) = (slice.is_written(), lost(), format!("2 @{cookie}"));
             slice.end("track", cookie);
@@ -207,9 +198,9 @@ mod cases {
 
         /// Events that are whole by themselves.
         fn other(&mut self, level: usize) {
-            let (name, tag) = (self.name(level), TAGS[self.random.below(3) as usize]);
+            let (name, tag) = (self.name(level), TAGS[self.random.u64(..3) as usize]);
             let number = i64::from(self.serial) - 1000;
-            match self.random.below(8) {
+            match self.random.u64(..8) {
                 0 => {
                     _ = self.event(level, &format!("3 {name} @instants"), || {
                         atrace_instant_for_track(tag, "instants", &name)
@@ -222,7 +213,7 @@ mod cases {
                     });
                 }
                 2 | 3 => {
-                    let counter = format!("counter {}", self.random.below(12));
+                    let counter = format!("counter {}", self.random.u64(..12));
                     self.event(level, &format!("4 {number} @{counter}"), || {
                         atrace_int64(tag, &counter, number)
                     });
@@ -294,7 +285,7 @@ mod cases {
 
         fn step(&mut self, level: usize, open: &mut Vec<(Open, bool)>) {
             let tag = AtraceTag::App;
-            match self.random.below(1000) {
+            match self.random.u64(..1000) {
                 0..300 => open.push(self.begin(level)),
                 300..600 => {
                     if let Some(last) = open.pop() {
@@ -304,19 +295,19 @@ mod cases {
                 600..650 => self.begin_on_track(level),
                 650..700 => self.end_on_track(level),
                 700..900 => self.other(level),
-                900..930 => (0..self.random.below(2000)).for_each(|_| self.other(level)),
+                900..930 => (0..self.random.u64(..2000)).for_each(|_| self.other(level)),
                 930..940 => {
                     // Deep, and up again.
-                    for _ in 0..self.random.below(200) {
+                    for _ in 0..self.random.u64(..200) {
                         open.push(self.begin(level));
                     }
-                    for _ in 0..self.random.below(300) {
+                    for _ in 0..self.random.u64(..300) {
                         if let Some(last) = open.pop() {
                             self.end(level, last);
                         }
                     }
                 }
-                940..970 => std::thread::sleep(Duration::from_micros(100 << self.random.below(8))),
+                940..970 => std::thread::sleep(Duration::from_micros(100 << self.random.u64(..8))),
                 970..980 => self.disabled(level, open),
                 980..985 => self.switch_recording(),
                 985..990 => {
@@ -523,7 +514,7 @@ mod cases {
         until("it is connected", || atrace_is_tag_enabled(AtraceTag::App));
         let directory = PathBuf::from(std::env::var_os("DIRECTORY").unwrap());
         let mut program = Program {
-            random: Random(seed()),
+            random: Rng::with_seed(seed()),
             directory: directory.clone(),
             sessions: perfetto::status().sessions().into(),
             service: Expected::default(),

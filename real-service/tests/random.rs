@@ -25,19 +25,10 @@ mod cases {
     use tracing_subscriber::prelude::*;
 
     use crate::common::{Place, case, run, until};
+    use fastrand::Rng;
 
     fn lost() -> u64 {
         perfetto::status().lost()
-    }
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: usize) -> usize {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (self.0 ^ self.0 >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-            ((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 33) as usize % limit
-        }
     }
 
     /// A span that the thread is in.
@@ -56,7 +47,7 @@ mod cases {
     }
 
     struct Program {
-        random: Random,
+        random: Rng,
         spans: Vec<(usize, Span)>,
         /// Their async slices stand for them.
         are_hidden: bool,
@@ -68,7 +59,7 @@ mod cases {
         fn make(&mut self) {
             self.serial += 1;
             let serial = self.serial;
-            let span = match self.random.below(4) {
+            let span = match self.random.usize(..4) {
                 0 => info_span!("request", serial, later = Empty, atrace.track = "requests"),
                 1 => info_span!("other", serial, later = Empty),
                 _ => info_span!("span", serial, later = Empty),
@@ -81,7 +72,7 @@ mod cases {
             if self.spans.is_empty() {
                 self.make();
             }
-            self.random.below(self.spans.len())
+            self.random.usize(..self.spans.len())
         }
 
         fn enter(&mut self, inside: &mut Vec<In>) {
@@ -97,7 +88,7 @@ mod cases {
                 return;
             }
             let last = inside.len() - 1;
-            let at = if self.random.below(4) == 0 { self.random.below(inside.len()) } else { last };
+            let at = if self.random.usize(..4) == 0 { self.random.usize(..inside.len()) } else { last };
             // It is left where it was entered last.
             let serial = inside[at].serial;
             let at = inside.iter().rposition(|entered| entered.serial == serial).unwrap();
@@ -113,7 +104,7 @@ mod cases {
         fn record(&mut self) {
             let at = self.any();
             let (serial, span) = &self.spans[at];
-            span.record("later", serial * 1000 + self.random.below(1000));
+            span.record("later", serial * 1000 + self.random.usize(..1000));
         }
 
         fn event(&mut self, inside: &[In]) {
@@ -124,7 +115,7 @@ mod cases {
         }
 
         fn step(&mut self, inside: &mut Vec<In>, may_move: bool) {
-            match self.random.below(1000) {
+            match self.random.usize(..1000) {
                 0..100 => self.make(),
                 100..400 => self.enter(inside),
                 400..720 => self.leave(inside),
@@ -134,17 +125,17 @@ mod cases {
                     let at = self.any();
                     self.spans.swap_remove(at);
                 }
-                950..960 => (0..self.random.below(3000)).for_each(|_| self.event(inside)),
+                950..960 => (0..self.random.usize(..3000)).for_each(|_| self.event(inside)),
                 960..970 => {
                     // Deep, beyond what the thread's own memory holds.
-                    for _ in 0..self.random.below(100) {
+                    for _ in 0..self.random.usize(..100) {
                         self.enter(inside);
                     }
-                    for _ in 0..self.random.below(200) {
+                    for _ in 0..self.random.usize(..200) {
                         self.leave(inside);
                     }
                 }
-                970..990 => std::thread::sleep(Duration::from_micros(100 << self.random.below(8))),
+                970..990 => std::thread::sleep(Duration::from_micros(100 << self.random.usize(..8))),
                 _ if may_move => self.in_a_thread(50, false),
                 _ => {}
             }
@@ -242,7 +233,7 @@ mod cases {
                 tracing_subscriber::registry().with(layer).init();
             }
             let mut program = Program {
-                random: Random(seed as u64),
+                random: Rng::with_seed(seed as u64),
                 spans: Vec::new(),
                 are_hidden: mode == Some(AsyncSpans::Instead),
                 serial: 0,
