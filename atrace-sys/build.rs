@@ -16,6 +16,16 @@ fn main() {
         println!("cargo::metadata=no_tracing=yes");
     }
 
+    // System calls without the C library, and threads that it does not know: `src/system/bare.rs`.
+    println!("cargo::rustc-check-cfg=cfg(bare)");
+    let has_calls = matches!(variable("CARGO_CFG_TARGET_ARCH").as_str(), "x86_64" | "aarch64")
+        && variable("CARGO_CFG_TARGET_POINTER_WIDTH") == "64"
+        && matches!(variable("CARGO_CFG_TARGET_OS").as_str(), "linux" | "android");
+    // Miri knows the C library's functions alone.
+    if has_calls && std::env::var_os("CARGO_CFG_MIRI").is_none() {
+        println!("cargo::rustc-cfg=bare");
+    }
+
     println!("cargo::rustc-check-cfg=cfg(atrace_link_cutils)");
     if std::env::var_os("CARGO_CFG_ATRACE_LINK_CUTILS").is_some() {
         println!("cargo::rustc-link-lib=dylib=cutils");

@@ -8,7 +8,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' HUP INT TERM
 
-cargo build --quiet -p atrace --features cli --bin atrace --example service
+cargo build --quiet -p atrace-cli --bin atrace -p atrace --example service
 cargo build --quiet -p atrace-subscriber --example service_with_tracing
 
 # expect REQUEST RENDER FAILED DRAW QUEUED: what is in a trace where names are these, N for a number.

@@ -15,7 +15,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use atrace::control::Control;
-use atrace::tracefs::Instance;
+use atrace_cli::tracefs::Instance;
 use atrace_subscriber::AtraceSubscriber;
 use tracing::{Level, debug, error, info, info_span, instrument, span, trace, warn};
 

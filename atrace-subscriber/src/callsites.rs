@@ -1,12 +1,12 @@
-//! Every span's metadata, found again by a number.
+//! The table of callsites: finds a span's metadata by a number.
 //!
-//! A span whose fields need no storage needs none at all: its id says which callsite made it, and the
-//! callsite's metadata says its name. The table from number to metadata is filled by the first span of each
-//! callsite, is never emptied (callsites live forever), and is searched without a lock: a few loads that are
-//! the same each time.
+//! A span whose fields need no storage needs no storage at all: its id holds the number of its callsite, and the
+//! callsite's metadata has the name. The first span of each callsite adds the metadata to the table. Nothing is ever
+//! removed, because callsites live forever. A lookup takes no lock, only a few loads, the same each time.
 //!
-//! A bucket is taken by one compare-and-swap of the metadata's address, and a further part of the table, made
-//! beforehand, by one of its. So nobody ever waits for another thread, which in a forked child would not exist.
+//! The table is a lock-free hash table with linear probing that grows by parts. One compare-and-swap of the metadata's
+//! address takes a bucket, and one more publishes a part that was allocated before. So no thread ever waits for another,
+//! which would not exist in a forked child.
 
 use atrace::__typed::{About, Number, Site};
 use atrace_sys::OnceRef;

@@ -1,21 +1,26 @@
-//! The spans that a thread is in, and the slices that it has open.
+//! The span stack of each thread: the spans that the thread is in, and its open slices.
 //!
-//! An end closes the youngest slice of its thread, whoever began it. So there is one account a thread, for
-//! all subscribers of the process: it knows which begins were written, and writes exactly their ends.
+//! An end closes the youngest slice of its thread, whichever subscriber began it. So all subscribers of the process share
+//! one stack per thread. It records which begins were written, and writes exactly their ends.
 //!
-//! *Left early.* Where a span is left before younger ones, their slices end with it and begin again. To do so each
-//! time would cost N² messages of N spans left in the order of their entry. So a slice begins again [`AGAIN`] times;
-//! then the older one's end waits until the younger slices end, or as many ends wait as slices would begin again.
+//! *Spans left early.* When a span is left before younger ones, their slices end with it and begin again. If N spans are
+//! left in the order of their entry, this would cost N² messages. So a slice begins again at most [`AGAIN`] times. After
+//! that, the older slice's end waits until the younger slices end, or until as many ends wait as slices would begin again.
 //!
-//! *Signals.* A handler may run between any two instructions of this file, and leaves what it enters. It writes only
-//! entries at and above the length that it finds, so: an enter raises the length before it writes the entry, an exit
-//! takes the slice out of the entry before it lowers the length, and in between entries that are not their owner's
-//! any more hold no slice. An exit looks below its own entry only for slices that wait, and while a handler can run
-//! the last entry never is one. A part of the heap being made is nobody's: a handler's spans are then left out.
+//! *Signals.* A handler may run between any two instructions of this file, and leaves the spans that it enters. It writes
+//! only to entries at or above the current length. This gives three rules:
 //!
-//! *Where it lies.* In the thread's own memory, with nothing to drop: it works as well while the thread ends. Only
-//! beyond a depth that few stacks of spans have is it on the heap; those slices end, at the latest, when that goes.
-//! On Android, where all such memory goes when the thread ends, this is so of every slice.
+//! - An enter raises the length before it writes the entry.
+//! - An exit takes the slice out of the entry before it lowers the length. Between the two, an entry without an owner
+//!   holds no slice.
+//! - An exit searches below its own entry only for slices whose end is pending, and while a handler may run the last entry
+//!   is never pending.
+//!
+//! While a heap part is being allocated, a handler can't use it: the handler's spans are then left out.
+//!
+//! *Storage.* The stack is in a thread-local without a destructor, so it works even while the thread ends. Only entries
+//! beyond a depth that few programs reach are on the heap; their slices end, at the latest, when that memory is freed. On
+//! Android all thread-locals are freed when the thread ends, so this applies to every slice.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};

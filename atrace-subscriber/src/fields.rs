@@ -1,11 +1,11 @@
-//! Fields as text, in AOSP's form, written into a message or a text on the stack.
+//! Formats fields as text, in AOSP's form, into a message or a text on the stack.
 //!
-//! Each type of value has its own way there, so that only what has no other form goes through `Debug`. That runs code of
-//! the program, which may do anything:
+//! Each type of value has its own method; only values without one are formatted with `Debug`. That runs code of the
+//! program, which may do anything:
 //!
-//! - It may trace. It gets a message of its own, and nothing is locked or borrowed that it could meet.
-//! - It may trace itself without end. Below a few levels fields are left out.
-//! - It may panic. What it wrote so far stays, then comes `<panicked>`, and the program goes on.
+//! - It may trace. It gets a separate message, and nothing that it could need is locked or borrowed.
+//! - It may trace recursively without end. Below a few levels fields are left out.
+//! - It may panic. The text written so far stays, `<panicked>` follows, and the program continues.
 
 use std::cell::Cell;
 use std::fmt::{self, Write as _};

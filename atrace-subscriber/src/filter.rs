@@ -1,4 +1,4 @@
-//! The filter for stacks with other layers.
+//! The filter for a stack with other layers.
 
 use atrace::{AtraceTag, atrace_is_tag_enabled};
 use tracing_core::{Dispatch, Interest, LevelFilter, Metadata, Subscriber};

@@ -1,12 +1,12 @@
-//! What must be kept of a span while it lives: the text that its slices begin with, and the async slice it has open.
+//! The span store: the text that a span's slices begin with, and its open async slice, for as long as the span lives.
 //!
-//! - It is kept in slots that are used again and again. Slots come in chunks that double in size, and its buffers stay
-//!   with a slot: nothing is allocated once there are as many slots as spans are alive at a time.
-//! - One store serves the whole process: the slices of a thread nest whichever subscriber wrote them, and cookies must
-//!   differ throughout it.
-//! - Which slots are free and who holds one is [`slots`](crate::slots)'s.
-//! - Nobody waits for a thread that may not exist: in a forked child, none but one does. Of several threads that need a
-//!   chunk, each makes it and the first is right. If a slot stays locked, the fields are dropped.
+//! - The store consists of slots that are reused. Slots are allocated in chunks that double in size, and each slot keeps
+//!   its buffers. Nothing is allocated once there are as many slots as spans are alive at a time.
+//! - One store serves the whole process, because slices of a thread nest whichever subscriber wrote them, and cookies
+//!   must differ throughout the process.
+//! - [`slots`](crate::slots) tracks which slots are free and how many references a slot has.
+//! - No code waits for another thread: in a forked child there is none. If several threads need a chunk, each
+//!   allocates one and the first is used. If a slot stays locked, the fields are dropped.
 
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 

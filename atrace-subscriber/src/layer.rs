@@ -1,4 +1,4 @@
-//! The layer for stacks over a registry, and what every layer of this crate has alike.
+//! The layer for a stack over a registry, and the options that all layers of this crate share.
 
 use atrace::__typed::{only_atrace, only_perfetto};
 use atrace::AtraceTag;

@@ -1,4 +1,4 @@
-//! Tables that grow by parts, each as large as all before it, and so never move what they have.
+//! Index arithmetic for tables that grow by parts, each twice as large as the one before. So no entry ever moves.
 
 /// The part that index `at` lies in and its index there, of a table whose first part has `first`.
 pub(crate) const fn locate(at: usize, first: usize) -> (usize, usize) {

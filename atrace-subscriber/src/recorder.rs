@@ -1,4 +1,4 @@
-//! What becomes of spans and events, for every subscriber and layer of this crate.
+//! Turns spans and events into slices, instants and counters, for every subscriber and layer of this crate.
 
 use std::borrow::Cow;
 
@@ -109,7 +109,7 @@ impl Recorder {
                 if let Some(mode) = mode(&track) {
                     texts.track = track;
                     let track = texts.track_or(metadata.target());
-                    texts.async_slice = TrackSlice::__begin(enabled, track, known.site(), args, cookie);
+                    texts.async_slice = enabled.__begin_on_track(track, known.site(), args, cookie);
                     hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
                 }
             })

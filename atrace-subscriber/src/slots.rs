@@ -1,10 +1,11 @@
-//! Which slots are free, and who holds one: the words of a span's slot that change hands.
+//! Allocates the slots of spans and counts their references, without locks.
 //!
-//! Free slots form a stack. Its head carries a count of its changes, so that a compare-and-swap that comes late
-//! fails, whatever was taken and given back meanwhile. A slot's life carries the generation of the span in it, so
-//! that the id of a span that is gone is found to be stale. Nobody waits.
+//! Free slots form a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986). Its head carries
+//! a count of its changes against the ABA problem: a late compare-and-swap fails, whatever was popped and pushed meanwhile.
+//! A slot's life carries the generation of its span, so that the id of a closed span is found to be stale. No thread waits.
 //!
-//! Without statics, and shared through `sync`: `models/tests/slots.rs` has it run in every order of its threads.
+//! This file has no statics and shares data through `sync`, so that `crates/models/tests/slots.rs` can run it in every
+//! order of its threads.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

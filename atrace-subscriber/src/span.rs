@@ -1,4 +1,4 @@
-//! A span as this crate knows it, in one word.
+//! A span as this crate stores it, in one word.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! The subscriber that is alone, and AOSP's name for a layer.
+//! The subscriber for use without other layers, which is also a layer under AOSP's name.
 
 use std::num::NonZeroU64;
 

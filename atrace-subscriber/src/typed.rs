@@ -1,7 +1,8 @@
-//! Fields as typed arguments, for Perfetto's memory.
+//! Encodes fields as typed arguments, for Perfetto's memory.
 //!
-//! The same as text is `fields.rs`: its promises on values that trace, panic or go on without end hold here, too. All of an
-//! event is on the stack before anything of that memory is held, so an event within the formatting of another is whole.
+//! `fields.rs` formats the same fields as text. Its promises about values that trace, panic or recurse without end hold
+//! here, too. An event's arguments are all on the stack before shared memory is held, so an event within the formatting of
+//! another one stays whole.
 
 use std::fmt;
 

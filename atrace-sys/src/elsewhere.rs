@@ -128,8 +128,9 @@ pub(crate) fn library_of(_: *const c_void) -> &'static CStr {
 
 pub(crate) mod marker {
     use std::ffi::CStr;
+    use std::fmt;
 
-    use crate::marker::{Identity, Marker, MarkerError, MarkerKind};
+    use crate::marker::{Identity, Marker, MarkerKind};
 
     pub(crate) struct Opened {
         pub(crate) fd: i32,
@@ -137,12 +138,28 @@ pub(crate) mod marker {
         pub(crate) identity: Identity,
     }
 
-    pub(crate) fn open_checked(_: &CStr, _: Option<i32>) -> Result<Opened, MarkerError> {
-        crate::marker::error("this system has no trace_marker")
+    /// Why a file is no marker: there is none.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Fault;
+
+    impl Fault {
+        pub(crate) fn code(self) -> i32 {
+            0
+        }
     }
 
-    pub(crate) fn inherit_checked(_: i32, _: Identity, _: Option<i32>) -> Result<Opened, MarkerError> {
-        crate::marker::error("this system has no trace_marker")
+    impl fmt::Display for Fault {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(": this system has no trace_marker")
+        }
+    }
+
+    pub(crate) fn open_checked(_: &CStr, _: Option<i32>) -> Result<Opened, Fault> {
+        Err(Fault)
+    }
+
+    pub(crate) fn inherit_checked(_: i32, _: Identity, _: Option<i32>) -> Result<Opened, Fault> {
+        Err(Fault)
     }
 
     pub(crate) fn identity_of(_: i32) -> Option<(Identity, u32)> {

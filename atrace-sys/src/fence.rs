@@ -5,8 +5,10 @@
 //! filter may end who asks.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use std::time::Duration;
 
 use crate::system::c::Call;
+use crate::system::file;
 
 static IS_HELPED: AtomicBool = AtomicBool::new(false);
 
@@ -16,7 +18,7 @@ const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 /// What is stored before it is seen by who passes the [`heavy_fence`] later, or what they stored before is loaded
 /// after it.
 #[inline(always)]
-pub(crate) fn light_fence() {
+pub fn light_fence() {
     if IS_HELPED.load(Ordering::Relaxed) {
         compiler_fence(Ordering::SeqCst);
     } else {
@@ -25,15 +27,19 @@ pub(crate) fn light_fence() {
 }
 
 /// See [`light_fence`].
-pub(crate) fn heavy_fence() {
+pub fn heavy_fence() {
     fence(Ordering::SeqCst);
-    if IS_HELPED.load(Ordering::Relaxed) {
-        membarrier(PRIVATE_EXPEDITED);
+    if IS_HELPED.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {
+        // A filter of system calls came since then. From now on the other side's fence is a full one; what it stored without
+        // one is seen once it has left its processor's store buffer, which takes far less than this.
+        IS_HELPED.store(false, Ordering::SeqCst);
+        let _ = file::poll(&mut [], Some(Duration::from_millis(10)));
+        fence(Ordering::SeqCst);
     }
 }
 
 /// Asks the kernel for help: in each process, before its threads pass a fence that matters.
-pub(crate) fn prepare() {
+pub fn prepare() {
     IS_HELPED.store(may_ask() && membarrier(REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
 }
 

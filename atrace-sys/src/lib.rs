@@ -5,18 +5,21 @@
 //!
 //! - [`properties`]: read, set and watch system properties, bionic's or a store of our own on a host;
 //! - [`marker`]: find, open and write the kernel's marker;
+//! - `clock`: the system's time, and whether the processor's counter may be read;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
+//! - `memory`, `fence`: mappings, memory files, and an order of stores and loads that costs one side nothing;
 //! - `errand`: work that a privileged process has done with the rights of another user;
 //! - [`fork`]: which process this is, for what a fork must not inherit;
-//! - `perfetto`: the tracing service's socket, the memory shared with it, the clock;
+//! - [`panics`], [`text`]: what formats a value may panic, and texts that are copied and cut on the stack;
 //! - `probe`: what another process names, opened with care;
 //! - [`process`]: the process id, name and errno, as a tracer needs them;
 //! - [`state`]: what a process says of its tracing, for others to read;
+//! - `socket`: a connection to a service, which carries descriptors;
 //! - [`thread`]: a thread that its host does not notice;
 //! - [`AtomicRef`], [`OnceRef`]: a shared word in a place that can change, or is not known yet.
 //!
-//! On other systems nothing can be opened, and there is no `errand`, `perfetto` or `probe`.
+//! On other systems nothing can be opened, and there is no `clock`, `errand`, `fence`, `memory`, `probe` or `socket`.
 #![cfg_attr(no_tracing, expect(dead_code, reason = "nothing can be opened, so nothing uses it"))]
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
 
@@ -30,31 +33,37 @@ pub mod bindings {
     include!("bindings.rs");
 }
 mod c_text;
+#[cfg(not(no_tracing))]
+pub mod clock;
 pub mod cutils;
 #[cfg(not(no_tracing))]
 pub mod errand;
 #[cfg(not(no_tracing))]
-mod fence;
+pub mod fence;
 pub mod fork;
 pub mod marker;
-pub mod ndk;
 #[cfg(not(no_tracing))]
-pub mod perfetto;
+pub mod memory;
+pub mod ndk;
+pub mod panics;
 #[cfg(not(no_tracing))]
 pub mod probe;
 pub mod process;
 pub mod properties;
+#[cfg(not(no_tracing))]
+pub mod socket;
 pub mod state;
 #[cfg_attr(no_tracing, path = "elsewhere.rs")]
 mod system;
+pub mod text;
 pub mod thread;
 mod word;
 
 /// What threads share; in the models, loom's.
 mod sync {
-    #[cfg(not(no_tracing))]
-    pub(crate) use crate::fence::{heavy_fence, light_fence};
     pub(crate) use std::sync::atomic;
 }
 
-pub use word::{AtomicRef, OnceRef};
+#[cfg(not(no_tracing))]
+pub use system::Descriptor;
+pub use word::{AtomicRef, OnceRef, Place};

@@ -103,6 +103,24 @@ pub fn has_elevated_rights() -> bool {
     system::has_elevated_rights()
 }
 
+/// When the process started, in ticks since the machine did (`starttime` of `/proc/PID/stat`): with its number it tells the
+/// process from all others. 0 where it can't be read. Async-signal-safe.
+#[cfg(not(no_tracing))]
+pub fn start_time() -> u64 {
+    // The name, the second field, is in brackets and may have any.
+    let mut text = [0; 1024];
+    let length = system::file::read_start(c"/proc/self/stat", &mut text);
+    let after_name = text[..length].rsplit(|byte| *byte == b')').next().unwrap_or_default();
+    let ticks = after_name.split(|byte| *byte == b' ').nth(20).unwrap_or_default();
+    ticks.iter().fold(0, |number, digit| number * 10 + u64::from(digit.wrapping_sub(b'0') % 10))
+}
+
+/// The rights (`capabilities(7)`) that the process has or could take, by its first thread; 0 in most processes. Async-signal-safe.
+#[cfg(not(no_tracing))]
+pub fn rights() -> u64 {
+    system::capabilities()
+}
+
 /// Tells whether the calling thread seems to be in a signal's handler, where nothing should wait: on the stack for such, or
 /// with a signal blocked that has a handler.
 #[cfg(not(no_tracing))]
@@ -220,6 +238,17 @@ mod tests {
             assert_eq!(id.bytes()[id.len_with_bar() - 1], b'|');
             assert!(id.bytes()[id.len_with_bar()..].iter().all(|&byte| byte == 0));
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no /proc")]
+    #[cfg(target_os = "linux")]
+    fn a_process_has_started_before_its_child() {
+        let own = start_time();
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+        assert!(own > 0 && (own as f64) / 100.0 <= seconds + 1.0, "{own} {seconds}");
+        assert_eq!(start_time(), own);
     }
 
     #[test]

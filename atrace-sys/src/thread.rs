@@ -1,9 +1,14 @@
 //! A helper thread that the program it lives in does not notice: no signal lands on it, no descriptor is kept
 //! open by it.
 
+#[cfg(not(no_tracing))]
+pub mod ending;
+
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(not(no_tracing))]
+use std::sync::atomic::AtomicU32;
 #[cfg(not(no_tracing))]
 use std::time::Duration;
 
@@ -30,6 +35,42 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     system::spawn(name, Box::new(run))
 }
 
+/// Starts a thread that the C library does not know, on which no signal is delivered; false where that can't be. For what must
+/// be started by an event: it allocates nothing and takes no lock, also in a signal handler and in a forked child.
+///
+/// Only one at a time in a process, and only on x86_64 and aarch64. `body` runs without thread-locals: it must not allocate,
+/// panic, or call what uses errno. The C library's `setuid()` does not reach it: it keeps the [rights](crate::process::rights)
+/// that its maker had.
+#[cfg(not(no_tracing))]
+pub fn spawn_bare(body: extern "C" fn()) -> bool {
+    system::spawn_bare(body)
+}
+
+/// Asks what [`leave_descriptors`] must know: a thread of [`spawn_bare`] can't.
+#[cfg(not(no_tracing))]
+pub fn prepare() {
+    may_call_close_range();
+}
+
+/// Tells whether the calling thread is one of [`spawn_bare`].
+#[cfg(not(no_tracing))]
+pub fn is_bare() -> bool {
+    system::is_bare()
+}
+
+#[cfg(no_tracing)]
+const fn is_bare() -> bool {
+    false
+}
+
+/// Calls `body` with every signal held back from the calling thread; a thread that it starts never has one. Signals of the
+/// process are then its other threads', and one that the kernel has for a call, as SIGXFSZ, does nothing: the call's error says it.
+#[cfg(not(no_tracing))]
+pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
+    let _blocked = system::signals::Blocked::new(&system::signals::Signals::all());
+    body()
+}
+
 /// Gives the calling thread a descriptor table of its own, and empties it; tells whether that was done.
 ///
 /// While threads share their table, the kernel counts references at each `write(2)`, also for a second thread that only
@@ -41,7 +82,7 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
 #[doc(alias = "close_range")]
 pub fn leave_descriptors() -> bool {
     let left = may_call_close_range() && system::leave_descriptors();
-    if left {
+    if left && !is_bare() {
         OWN.with(|own| own.has_left_descriptors.set(true));
     }
     left
@@ -61,42 +102,64 @@ pub fn have_descriptors_of_its_own() -> bool {
     is_left
 }
 
-/// Android's filter lets apps make the call since Android 13; who makes an unknown one gets a SIGSYS.
-fn may_call_close_range() -> bool {
+/// Android's filter lets apps make the call since Android 13; who makes an unknown one gets a SIGSYS. A thread that may not
+/// read properties is answered as the first that asked was.
+#[cfg(target_os = "android")]
+pub(crate) fn may_call_close_range() -> bool {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
     use crate::properties::Properties;
     const ANDROID_13: u32 = 33;
-    let level = || Properties::open().ok().and_then(Properties::api_level);
-    !cfg!(target_os = "android") || level().is_some_and(|level| level >= ANDROID_13)
+    /// 0: not asked, 1: no, 2: yes.
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    if ANSWER.load(Ordering::Relaxed) == 0 {
+        let level = Properties::open().ok().and_then(Properties::api_level);
+        let may = level.is_some_and(|level| level >= ANDROID_13);
+        ANSWER.store(1 + u8::from(may), Ordering::Relaxed);
+    }
+    ANSWER.load(Ordering::Relaxed) == 2
+}
+
+#[cfg(not(target_os = "android"))]
+pub(crate) const fn may_call_close_range() -> bool {
+    true
 }
 
 /// What each thread knows of itself. It is all in one: on Android each thread-local has a key of the C library, and code.
 #[derive(Debug)]
-pub(crate) struct Own {
+struct Own {
     has_left_descriptors: Cell<bool>,
-    /// Its place among those of Perfetto's way and 1; 0: none.
+    /// The word of [`with_slot`].
     #[cfg(not(no_tracing))]
-    pub(crate) place: Cell<u32>,
+    slot: AtomicU32,
 }
 
 thread_local! {
-    pub(crate) static OWN: Own = const {
+    static OWN: Own = const {
         Own {
             has_left_descriptors: Cell::new(false),
             #[cfg(not(no_tracing))]
-            place: Cell::new(0),
+            slot: AtomicU32::new(0),
         }
     };
 }
 
+/// Calls `then` with a word of the calling thread, which is 0 at first. There is one such word: that of Perfetto's producer.
+#[cfg(not(no_tracing))]
+#[inline(always)]
+pub fn with_slot<R>(then: impl FnOnce(&AtomicU32) -> R) -> R {
+    OWN.with(|own| then(&own.slot))
+}
+
 /// Tells whether the calling thread has [left](leave_descriptors) the descriptors of the process.
 pub(crate) fn has_left_descriptors() -> bool {
-    OWN.with(|own| own.has_left_descriptors.get())
+    is_bare() || OWN.with(|own| own.has_left_descriptors.get())
 }
 
 /// Waits so long, whatever signals come meanwhile.
 #[cfg(not(no_tracing))]
 pub fn pause(time: Duration) {
-    use crate::perfetto::clock::asked;
+    use crate::clock::asked;
     let end = asked() + time.as_nanos() as u64;
     while let Some(left @ 1..) = end.checked_sub(asked()) {
         let _ = system::file::poll(&mut [], Some(Duration::from_nanos(left)));
@@ -107,6 +170,12 @@ pub fn pause(time: Duration) {
 #[inline]
 pub fn number() -> Option<u32> {
     system::thread_number()
+}
+
+/// Whether this process has a thread with this number of the system's.
+#[cfg(not(no_tracing))]
+pub fn is_there(number: u32) -> bool {
+    system::is_thread(number)
 }
 
 /// Where the calling thread's stack is: its lowest address and the one behind its highest.
@@ -130,7 +199,7 @@ pub fn with_name<R>(then: impl FnOnce(&[u8]) -> R) -> R {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
     #[test]

@@ -118,15 +118,29 @@ impl<T: Sync + 'static> OnceRef<T> {
         self.replace(None, target).map_err(|present| present.unwrap_or(target))
     }
 
-    /// Makes it refer to `target`, whatever it refers to.
-    pub(crate) fn put(&self, target: Option<&'static T>) {
+    /// Makes it refer to `target`, or to nothing, whatever it refers to.
+    pub fn put(&self, target: Option<&'static T>) {
         self.0.store(Self::pointer(target), Ordering::Release);
     }
 
     /// Empties it; returns what it referred to, which nobody else gets from it.
     #[cfg(not(no_tracing))]
-    pub(crate) fn take(&self) -> Option<&'static T> {
+    pub fn take(&self) -> Option<&'static T> {
         Self::target(self.0.swap(std::ptr::null_mut(), Ordering::AcqRel))
+    }
+
+    /// Makes it refer to what `new` owns, which is never freed then, if it still refers to `current`; else `new` is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Returns what it refers to where that is not `current`.
+    #[cfg(not(no_tracing))]
+    pub fn offer(
+        &self,
+        current: Option<&'static T>,
+        new: impl Place<Target = T>,
+    ) -> Result<&'static T, Option<&'static T>> {
+        offer(new, |new| self.replace(current, new))
     }
 
     /// Makes it refer to `new` if it still refers to `current`; else returns what it refers to.
@@ -149,7 +163,7 @@ impl<T: Sync + 'static> OnceRef<T> {
     }
 
     /// Sets the content of `new`, which is never freed then, unless something was set before; returns what is set.
-    pub(crate) fn keep(&self, new: impl Place<Target = T>) -> &'static T {
+    pub fn keep(&self, new: impl Place<Target = T>) -> &'static T {
         let (Ok(set) | Err(set)) = offer(new, |new| self.set(new));
         set
     }
@@ -166,7 +180,7 @@ impl<T: Sync + 'static> Default for OnceRef<T> {
 /// # Safety
 ///
 /// It must be so, and `deref` must give that value each time.
-pub(crate) unsafe trait Place: Deref {}
+pub unsafe trait Place: Deref {}
 
 // SAFETY: the value is in the heap, and only its address is moved.
 unsafe impl<T> Place for Box<T> {}

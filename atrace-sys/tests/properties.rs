@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "signals, forks and how often a thread slept, as C does it")]
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -306,19 +306,23 @@ fn waiting_ends_with_a_change_in_another_process() {
     let properties = place.open();
     properties.set("a", "before").unwrap();
     for role in ["wait a", "wait-any a"] {
-        let mut child = start(role, Some(&place.path())).spawn().unwrap();
-        expect(&mut child, "READY:");
-        std::thread::sleep(Duration::from_millis(50)); // Most likely asleep by now; correct either way.
-        let set = Instant::now();
-        properties.set("a", "after").unwrap();
-        assert_eq!(expect(&mut child, "WOKEN:"), "after");
-        let delay = set.elapsed();
-        eprintln!("{role}: woken and heard of after {delay:?}");
+        let woken = || {
+            let mut child = start(role, Some(&place.path())).spawn().unwrap();
+            expect(&mut child, "READY:");
+            std::thread::sleep(Duration::from_millis(50)); // Most likely asleep by now; correct either way.
+            let set = Instant::now();
+            properties.set("a", "after").unwrap();
+            assert_eq!(expect(&mut child, "WOKEN:"), "after");
+            let delay = set.elapsed();
+            eprintln!("{role}: woken and heard of after {delay:?}");
+            finish(child);
+            delay
+        };
+        // Its own looking around takes ten seconds, each time; a busy machine is not always busy.
         assert!(
-            delay < Duration::from_secs(5),
-            "woken by the writer, not by its own looking around: {delay:?}"
+            (0..10).any(|_| woken() < Duration::from_secs(5)),
+            "woken by its own looking around, not by the writer"
         );
-        finish(child);
     }
     // And the other way round: another process sets.
     let before = properties.area_serial();
@@ -588,7 +592,8 @@ fn a_writer_that_stopped_is_named() {
     // `flock` the program locks what it inherits: the very description that is open here.
     let locked = Command::new("flock").args(["--exclusive", "0"]).stdin(file.try_clone().unwrap()).status();
     if !locked.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: util-linux' flock is not installed");
+        // Not `eprintln!`, which libtest hides.
+        let _ = writeln!(std::io::stderr(), "skipped: util-linux' flock is not installed");
         return;
     }
     let start = Instant::now();
@@ -811,7 +816,8 @@ impl UserStore {
         let uid = 1_900_000_000 + offset * 10_000_000 + std::process::id();
         let probe = tempfile::NamedTempFile::new().unwrap();
         if chown(probe.path(), Some(uid), None).is_err() {
-            eprintln!("skipped: only root can give files to others");
+            // Not `eprintln!`, which libtest hides.
+            let _ = writeln!(std::io::stderr(), "skipped: only root can give files to others");
             return None;
         }
         Some(Self(uid))

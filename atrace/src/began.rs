@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use atrace_sys::fork::{Generation, generation};
 
 use crate::AtraceTag;
-use crate::way::Way;
+use crate::producer::Written;
 
 /// Where a slice began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +38,10 @@ fn by_perfetto(generation: Generation) -> u64 {
 impl Began {
     /// Now, in this process.
     #[inline(always)]
-    pub(crate) fn now(way: Way, tag: AtraceTag) -> Option<Self> {
-        let word = match way {
-            Way::Atrace(_) => generation().number(),
-            Way::Perfetto => by_perfetto(generation()) | (tag.bits() & TAGS),
+    pub(crate) fn now(written: Written, tag: AtraceTag) -> Option<Self> {
+        let word = match written {
+            Written::ByAtrace => generation().number(),
+            Written::ByPerfetto => by_perfetto(generation()) | (tag.bits() & TAGS),
         };
         NonZeroU64::new(word).map(Self)
     }
@@ -63,14 +63,13 @@ impl Began {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::choice;
 
     #[test]
     fn a_slice_ends_the_way_that_it_began_in_its_process() {
         let tag = AtraceTag::App | AtraceTag::View;
-        let marked = Began::now(Way::Atrace(choice::present()), tag).unwrap();
+        let marked = Began::now(Written::ByAtrace, tag).unwrap();
         assert_eq!(marked.ends(), Some(Ends::ByAtrace));
-        let packed = Began::now(Way::Perfetto, tag | AtraceTag::NotReady).unwrap();
+        let packed = Began::now(Written::ByPerfetto, tag | AtraceTag::NotReady).unwrap();
         assert_eq!(packed.ends(), Some(Ends::ByPerfetto { tags: tag.bits() }));
         // A child's generation is another.
         let other = 1 << TAGS.trailing_ones();

@@ -1,10 +1,11 @@
 //! Asking once for several events, for tracers built on this crate.
 
-use crate::callsite::Site;
+use atrace_sys::text::cut;
+
 use crate::message::{Kind, NameWriter};
-use crate::perfetto::producer::{self, Type};
+use crate::producer::{self, Event, Site, TRACK_NAME_MAX, Track, TrackKey, Type};
 use crate::way::{self, Way};
-use crate::{AtraceTag, Slice, gate};
+use crate::{AtraceTag, Slice, TrackSlice, gate};
 
 /// What a look at the gate found: the tags may be enabled.
 ///
@@ -147,8 +148,10 @@ impl Enabled {
     /// Writes an instant with encoded arguments, named as its callsite where no name is given.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn __instant(self, site: &Site<'_>, name: Option<&str>, args: &[u8]) {
-        producer::known(Type::Instant, (self.tag & AtraceTag::ValidMask).bits(), site, name, 0, args);
+    pub fn __instant(self, site: &Site<'_>, name: Option<&str>, encoded: &[u8]) {
+        let tags = (self.tag & AtraceTag::ValidMask).bits();
+        let name = name.map(|name| cut(name, TRACK_NAME_MAX));
+        producer::traced(Type::Instant, tags, site, name, 0, encoded);
     }
 
     /// Begins a slice with encoded arguments, named as its callsite; part of a flow, unless that is 0.
@@ -156,14 +159,23 @@ impl Enabled {
     #[inline(always)]
     pub fn __begin(self, site: &Site<'_>, flow: u64, args: &[u8]) -> Slice {
         let tags = (self.tag & AtraceTag::ValidMask).bits();
-        let is_written = producer::known(Type::Begin, tags, site, None, flow, args);
-        Slice::by(is_written.then_some(self.way), self.tag)
+        let written = producer::traced(Type::Begin, tags, site, None, flow, args);
+        Slice::by(written, self.tag)
+    }
+
+    /// Begins a slice on a track with encoded arguments, named as its callsite.
+    #[doc(hidden)]
+    pub fn __begin_on_track(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) -> TrackSlice {
+        let Some(tags) = self.__for_perfetto() else { return TrackSlice::none() };
+        let key = TrackKey::named(Type::Begin, cookie.into());
+        let (track, site) = (Some(Track::of(key, track_name)), Some(site));
+        let begin = Event { track, site, args, ..Event::new(Type::Begin, tags.bits()) };
+        TrackSlice::by(producer::write(&begin), tags)
     }
 
     /// Begins a slice, as [`Slice::begin_with`].
     #[inline(always)]
     pub fn begin_with(self, name: impl FnOnce(&mut NameWriter<'_>)) -> Slice {
-        let is_written = self.way.write(self.tag, Kind::Begin, None, Some(name));
-        Slice::by(is_written.then_some(self.way), self.tag)
+        Slice::by(self.way.write(self.tag, Kind::Begin, None, Some(name)), self.tag)
     }
 }

@@ -8,18 +8,17 @@ use std::marker::PhantomData;
 
 use atrace_sys::fork::{Generation, generation};
 
+use crate::AtraceTag;
 use crate::began::{Began, Ends};
-use crate::callsite::Site;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
-use crate::perfetto::producer::{self, Row, Type};
+use crate::producer::{self, Event, Site, Track, TrackKey, Type, Written};
 use crate::refresh;
-use crate::way::{self, Way, emit};
-use crate::{AtraceTag, Enabled};
+use crate::way::{self, emit};
 
-/// Opens the marker and reads the properties now rather than at the first event.
+/// Opens the marker, if that failed as the library was loaded, and reads the properties now rather than at the first event.
 ///
-/// Calling it is optional.
+/// Calling it is optional. Not in a signal handler: it may allocate.
 #[doc(alias = "atrace_setup")]
 pub fn atrace_init() {
     atrace_get_enabled_tags();
@@ -78,9 +77,8 @@ fn emit_with(
     kind: Kind,
     track: Option<&str>,
     name: impl FnOnce(&mut NameWriter<'_>),
-) -> Option<Way> {
-    let way = way::enabled(glance, tag)?;
-    way.write(tag, kind, track, Some(name)).then_some(way)
+) -> Option<Written> {
+    way::enabled(glance, tag)?.write(tag, kind, track, Some(name))
 }
 
 /// Defines the three forms of an event with a name: `&str`, `format_args!`, closure.
@@ -295,8 +293,8 @@ impl Slice {
 
     /// A slice that went this way.
     #[inline(always)]
-    pub(crate) fn by(way: Option<Way>, tag: AtraceTag) -> Self {
-        Self { began: way.and_then(|way| Began::now(way, tag)), _not_send: PhantomData }
+    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
+        Self { began: written.and_then(|written| Began::now(written, tag)), _not_send: PhantomData }
     }
 
     /// Begins a slice, as [`atrace_begin`].
@@ -336,7 +334,9 @@ impl Slice {
     #[doc(hidden)]
     pub fn __end_with(self, site: Site<'_>, args: &[u8]) {
         match self.began.and_then(Began::ends) {
-            Some(Ends::ByPerfetto { tags }) => _ = producer::end_with(tags, Some(site), args),
+            Some(Ends::ByPerfetto { tags }) => {
+                producer::write(&Event { site: Some(site), args, ..Event::new(Type::End, tags) });
+            }
             _ => self.end(),
         }
     }
@@ -346,7 +346,7 @@ impl Slice {
 fn end_slice(began: Began) {
     match began.ends() {
         Some(Ends::ByAtrace) => way::end_by_sink(),
-        Some(Ends::ByPerfetto { tags }) => _ = way::end_by_perfetto(tags),
+        Some(Ends::ByPerfetto { tags }) => producer::end(tags),
         None => {}
     }
 }
@@ -379,8 +379,8 @@ impl TrackSlice {
         cookie: i32,
     ) -> Self {
         let Some(glance) = gate::glance(tag) else { return Self::none() };
-        let way = emit_with(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), name);
-        Self::by(way, tag)
+        let written = emit_with(glance, tag, Kind::TrackBegin(cookie.into()), Some(track_name), name);
+        Self::by(written, tag)
     }
 
     /// [`begin_with`](Self::begin_with) of a name that is there, with less code.
@@ -389,28 +389,18 @@ impl TrackSlice {
     pub fn __begin_named(tag: AtraceTag, track_name: &str, name: &str, cookie: i32) -> Self {
         let Some(glance) = gate::glance(tag) else { return Self::none() };
         let kind = Kind::TrackBegin(cookie.into());
-        let write = |way: &Way| way.write_str(tag, kind, Some(track_name), Some(name));
-        Self::by(way::enabled(glance, tag).filter(write), tag)
+        let way = way::enabled(glance, tag);
+        Self::by(way.and_then(|way| way.write_str(tag, kind, Some(track_name), Some(name))), tag)
     }
 
     /// One that went this way. Sessions are counted once its begin is written: one that began meanwhile may see an end without
     /// a begin, but never a begin without its end.
     #[inline]
-    fn by(way: Option<Way>, tag: AtraceTag) -> Self {
-        way.map_or(Self::none(), |way| {
-            let tags = if way.is_perfetto() { tag } else { AtraceTag::Never };
+    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
+        written.map_or(Self::none(), |written| {
+            let tags = if written == Written::ByPerfetto { tag } else { AtraceTag::Never };
             Self { by: Some(generation()), tags, begun: way::sessions_begun() }
         })
-    }
-
-    /// Begins a slice whose arguments are encoded, which is named as its callsite, where events go Perfetto's way.
-    #[doc(hidden)]
-    pub fn __begin(enabled: Enabled, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) -> Self {
-        let Some(tags) = enabled.__for_perfetto() else { return Self::none() };
-        let row = (Row::named(cookie.into()), track_name);
-        let (kind, bits) = (Type::Begin, tags.bits());
-        let is_written = producer::rich_on_track(kind, bits, row, (Some(site), None), args, u32::MAX);
-        Self::by(is_written.then_some(Way::Perfetto), tags)
     }
 
     /// [`end`](Self::end), with encoded arguments of its callsite where it went Perfetto's way.
@@ -420,8 +410,10 @@ impl TrackSlice {
             return self.end(track_name, cookie);
         }
         if self.by.is_some_and(|by| by == generation()) {
-            let (tags, row) = (self.tags & AtraceTag::ValidMask, (Row::named(cookie.into()), track_name));
-            producer::rich_on_track(Type::End, tags.bits(), row, (Some(site), None), args, self.begun);
+            let (track, site) =
+                (Some(Track::of(TrackKey::named(Type::End, cookie.into()), track_name)), Some(site));
+            let end = Event::new(Type::End, (self.tags & AtraceTag::ValidMask).bits());
+            producer::write(&Event { track, site, args, begun: self.begun, ..end });
         }
     }
 

@@ -14,8 +14,8 @@ use atrace_sys::properties::Value;
 
 use crate::AtraceTag;
 
-/// The property that holds the mask, and whose serial tells that something changed.
-pub(crate) const FLAGS: &str = "debug.atrace.tags.enableflags";
+/// The property that holds the mask of enabled tags. Every switch sets it, so its serial tells that something changed.
+pub const FLAGS: &str = "debug.atrace.tags.enableflags";
 /// The property that tells how many app patterns there are.
 pub(crate) const APP_NUMBER: &str = "debug.atrace.app_number";
 /// What the properties of the app patterns start with.
@@ -99,8 +99,9 @@ fn pattern_matches(pattern: Option<Value>, name: &CStr) -> bool {
     }
 }
 
-/// Reads a mask as libcutils does. None: not only a number, or one that is too large.
-pub(crate) fn parse_flags(text: &[u8]) -> Option<u64> {
+/// Reads the value of [`FLAGS`], the mask of enabled tags, as libcutils does: `strtoull(…, 0)`, whose number must be all there
+/// is and less than `ULLONG_MAX`.
+pub fn parse_flags(text: &[u8]) -> Option<u64> {
     number_of(&Value::new(text).ok()?)
 }
 

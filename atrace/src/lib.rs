@@ -43,11 +43,13 @@
 //!
 //! On a host a process that traces publishes what it found, its *state*, in a memory file (`memfd_create`) of
 //! one page, whose descriptor has a high number like that of the marker. Root and the same user can read it,
-//! which is what the doctor does: `atrace doctor`, or the module `doctor` (feature `tracefs`). It is written
+//! which is what `atrace doctor` does. [`state`] says what is in it. It is written
 //! where properties are read, not by events, and the descriptor may be closed.
 //!
-//! What fails for want of a descriptor or memory is tried again: at the 1st, 2nd, 4th … event, later at each
-//! 1024th, and whenever [`sink()`], [`atrace_update_tags`] or [`atrace_set_tracing_enabled`] is called.
+//! That is found out once, as the program or library is loaded, before `main`: a variable that the program sets for itself
+//! comes too late, and no event opens anything. What failed
+//! then for want of a descriptor or memory is tried again whenever [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`],
+//! [`atrace_update_tags`] or [`atrace_set_tracing_enabled`] is called, and once a second by a [watch](watch::watch).
 //!
 //! An old libcutils lacks functions (the end of a slice before Android 8; instants and tracks before 13):
 //! those events are written to `trace_marker` in its form. libandroid knows [`AtraceTag::App`] alone, and
@@ -66,8 +68,9 @@
 //!
 //! Bytes of names stay there as they are, and an event is cut at some KiB. An end that no begin of the session belongs to
 //! is not written. An event in a signal handler that interrupts another event of its thread is lost, and counted. With
-//! `ATRACE_BACKEND=perfetto` the process' first event connects, and waits up to 100 ms for the session of a service that is
-//! there; not in a signal handler: on a signal stack, or while a signal is blocked that has a handler.
+//! `ATRACE_BACKEND=perfetto` the process' first event connects, and waits up to 5 s for a service that is there to say which
+//! sessions there are; not in a signal handler: on a signal stack, or while a signal is blocked that has a handler. What does
+//! not wait, or for longer, is lost, and counted.
 //!
 //! # Descriptors
 //!
@@ -102,9 +105,8 @@
 //!
 //! # The command
 //!
-//! `cargo install atrace --features cli` installs `atrace`: `run` starts a program and saves what it traces in
-//! a file for <https://ui.perfetto.dev>, `record` does so for programs that run already, `on`, `off` and
-//! `status` switch and show, and `doctor` says why nothing is traced. The feature adds nothing to the library.
+//! `cargo install atrace-cli` installs the command `atrace`: `run` starts a program and saves what it traces in a file for
+//! <https://ui.perfetto.dev>, and `doctor` says why nothing is traced. This library does not depend on it.
 //!
 //! # Names
 //!
@@ -135,37 +137,46 @@
 //!
 //! A forked child may trace at once, under its own process id. (Not between `vfork` and `exec`.)
 //!
+//! # Signal handlers
+//!
+//! An event may be written in a signal handler, whatever it interrupts, and in a child that the handler forks: nothing
+//! below an event allocates, takes a lock, or starts a thread of the C library, and errno stays as it was. What formats a
+//! name or an argument is the program's own code. Two exceptions are the system's: libcutils takes a lock of its own where it
+//! reads its tags anew, after a switch; and a library that is loaded by `dlopen` has its thread-locals made by the C library at
+//! the first event of each thread: one allocation with glibc 2.36, none from the second event on. (Before Android 10 all
+//! thread-locals are made so.)
+//!
 //! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`);
 //! what the reader accepts is Perfetto's systrace importer's.
 
 mod args;
 mod began;
-mod callsite;
 pub mod control;
 mod enabled;
 mod events;
 mod flags;
 mod gate;
-mod hash;
+#[cfg(not(no_tracing))]
+mod load;
+mod macros;
 mod message;
-mod panics;
-#[cfg_attr(any(no_tracing, not(feature = "perfetto")), path = "no_perfetto.rs")]
+mod name;
 pub mod perfetto;
+#[cfg(all(feature = "perfetto", not(no_tracing)))]
+mod producer;
+#[cfg(any(no_tracing, not(feature = "perfetto")))]
+#[path = "no_perfetto.rs"]
+#[expect(dead_code, missing_docs, reason = "it has the names of what is encoded, and nothing is")]
+mod producer;
 mod refresh;
 mod scoped;
 mod sink;
-mod state;
+pub mod state;
+mod status;
 mod tag;
 mod typed;
 pub mod watch;
 mod way;
-
-// For tests, benches and the command, on systems with tracefs.
-#[cfg(feature = "tracefs")]
-#[cfg_attr(no_tracing, path = "no_tools.rs")]
-mod tools;
-#[cfg(feature = "tracefs")]
-pub use tools::*;
 
 /// What threads share; in the models, loom's.
 mod sync {
@@ -174,10 +185,12 @@ mod sync {
 }
 
 pub use args::Arg;
-pub use callsite::{EventName, Name};
 pub use enabled::{Enabled, Glance, PreparedTag, glance};
 pub use events::*;
+#[cfg(not(no_tracing))]
+pub use load::skip_load;
 pub use message::NameWriter;
+pub use name::{EventName, Name};
 pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_fmt, begin_scoped_event_with};
 pub use sink::choice::sink;
 pub use sink::{SinkInfo, SinkKind};
@@ -188,16 +201,17 @@ pub use typed::{
 };
 
 #[doc(hidden)]
-pub use message::{__Text, __with_text};
+pub use macros::private as __private;
 #[doc(hidden)]
-pub use scoped::private as __private;
+pub use message::{__Text, __with_text};
 
 /// For `atrace-subscriber`: callsites, and arguments that are encoded by who knows their types.
 #[doc(hidden)]
 pub mod __typed {
-    pub use crate::args::{Encoder, FLOW_ROOM, Key, Scalar, flow};
-    pub use crate::callsite::{About, Number, Site};
-    pub use crate::perfetto::producer::{flow_number, is_used};
+    pub use crate::producer::{
+        About, ArgKey as Key, Encoder, FLOW_ROOM, Number, Scalar, Site, flow, flow_number,
+    };
+    pub use crate::sink::first::are_two_ways as is_used;
     pub use crate::way::{Ways, only_atrace, only_perfetto};
 }
 

@@ -1,23 +1,210 @@
-//! Perfetto's way, in a build without it: a system that has no such service, or without the feature `perfetto`.
+//! No producer, in place of `producer.rs`: for a system without such a service, or a build without the feature `perfetto`.
 //!
-//! [`connect`] does nothing, and [`record_to`] fails.
+//! Nothing is encoded, written or asked.
 
 use std::convert::Infallible;
+use std::marker::PhantomData;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::{fmt, io};
 
 use crate::AtraceTag;
 
-/// Does nothing in this build.
-pub fn connect() {}
+pub(crate) const ASK: u64 = 1 << 62;
+pub(crate) const TRACK_NAME_MAX: usize = 1024;
+pub const FLOW_ROOM: usize = 10;
+pub(crate) const EXISTS: bool = false;
 
-/// Fails in this build.
-///
-/// # Errors
-///
-/// Always.
-pub fn record_to(_path: impl AsRef<Path>) -> io::Result<Recording> {
-    Err(io::ErrorKind::Unsupported.into())
+/// Of a callsite, in this build nothing.
+#[derive(Debug)]
+pub struct Number(());
+
+impl Number {
+    #[expect(clippy::new_without_default, reason = "as the other's")]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
+pub trait About: fmt::Debug {
+    fn target(&self) -> &str;
+    fn place(&self) -> Option<(&str, u32)>;
+    fn arguments(&self, each: &mut dyn FnMut(&str));
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a>(PhantomData<&'a str>);
+
+impl<'a> Site<'a> {
+    #[inline(always)]
+    pub fn new(_: Option<&Number>, _: &'a str, _: u8, _: &'a dyn About) -> Self {
+        Self(PhantomData)
+    }
+
+    #[inline(always)]
+    pub(crate) fn named(_: &Number, _: &'a str) -> Self {
+        Self(PhantomData)
+    }
+
+    #[inline(always)]
+    pub fn key<'b>(&self, _: usize, name: &'b str) -> ArgKey<'b> {
+        ArgKey::Text(name)
+    }
+
+    pub(crate) const fn has_number(&self) -> bool {
+        false
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum ArgKey<'a> {
+    Text(&'a str),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar(());
+
+impl<T> From<T> for Scalar
+where
+    T: Copy + PartialOrd,
+{
+    #[inline]
+    fn from(_: T) -> Self {
+        Self(())
+    }
+}
+
+/// Encodes nothing.
+#[derive(Debug, Default)]
+pub struct Encoder(());
+
+impl Encoder {
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self(())
+    }
+
+    #[inline(always)]
+    pub fn scalar(&mut self, _: ArgKey<'_>, _: Scalar) {}
+
+    #[inline(always)]
+    pub fn str(&mut self, _: ArgKey<'_>, _: &str) {}
+
+    #[inline(always)]
+    pub fn formatted(&mut self, _: ArgKey<'_>, _: fmt::Arguments<'_>) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    pub fn flow(&mut self, _: u64) {}
+
+    #[inline(always)]
+    pub fn encoded(&mut self, _: &[u8]) {}
+
+    #[inline(always)]
+    pub fn finish(&mut self) -> &[u8] {
+        &[]
+    }
+}
+
+pub const fn flow(_: u64) -> [u8; FLOW_ROOM] {
+    [0; FLOW_ROOM]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    Begin,
+    End,
+    Instant,
+    Counter,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Amount {
+    Whole(i64),
+    Real(f64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Track<'a>(PhantomData<&'a str>);
+
+impl<'a> Track<'a> {
+    pub(crate) const fn of(_: TrackKey, _: &'a str) -> Self {
+        Self(PhantomData)
+    }
+
+    pub(crate) const fn counter(_: &'a str, _: u64) -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// The backend that an event was written by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    ByAtrace,
+    ByPerfetto,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TrackKey {
+    kind: Type,
+    /// Of an async slice, which has a track of its own.
+    is_of_async: bool,
+    cookie: i64,
+}
+
+impl TrackKey {
+    pub(crate) const INSTANT: Self = Self { kind: Type::Instant, is_of_async: false, cookie: 0 };
+
+    pub(crate) const fn of_async(kind: Type, cookie: i64) -> Self {
+        Self { kind, is_of_async: true, cookie }
+    }
+
+    pub(crate) const fn named(kind: Type, cookie: i64) -> Self {
+        Self { kind, is_of_async: false, cookie }
+    }
+
+    pub(crate) const fn kind(self) -> Type {
+        self.kind
+    }
+
+    pub(crate) const fn cookie(self) -> i64 {
+        self.cookie
+    }
+
+    pub(crate) const fn is_of_async(self) -> bool {
+        self.is_of_async
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event<'a> {
+    pub(crate) track: Option<Track<'a>>,
+    pub(crate) name: Option<&'a str>,
+    pub(crate) value: Option<Amount>,
+    pub(crate) site: Option<Site<'a>>,
+    pub(crate) args: &'a [u8],
+    pub(crate) begun: u32,
+}
+
+impl Event<'static> {
+    pub(crate) const fn new(_: Type, _: u64) -> Self {
+        Self { track: None, name: None, value: None, site: None, args: &[], begun: 0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing(bool);
+
+impl Standing {
+    pub(crate) const APART: Self = Self(false);
+    pub(crate) const CONNECTED: Self = Self(true);
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not in this build")
+    }
 }
 
 /// Records this process: in this build there is none.
@@ -35,193 +222,84 @@ impl Recording {
     }
 }
 
-/// How this process stands to Perfetto's service: not at all.
-#[derive(Clone, Debug)]
-pub struct Status(());
-
-/// Tells how this process stands to Perfetto's service.
-pub fn status() -> Status {
-    Status(())
+pub(crate) fn record(_: &Path, _: u64) -> io::Result<Recording> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
-impl Status {
-    /// Whether the service is there.
-    pub fn is_connected(&self) -> bool {
-        false
-    }
+pub(crate) mod category {
+    pub(crate) const COUNT: u32 = 0;
 
-    /// How many sessions want events of this process.
-    pub fn sessions(&self) -> u32 {
-        0
+    pub(crate) fn name(_: u32) -> &'static str {
+        ""
     }
+}
 
-    /// The tags that they want.
-    pub fn tags(&self) -> AtraceTag {
-        AtraceTag::empty()
-    }
-
-    /// How many events were lost.
-    pub fn lost(&self) -> u64 {
+pub(crate) mod hash {
+    pub(crate) const fn of_name(_: &str) -> u64 {
         0
     }
 }
 
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Perfetto's service: not in this build")
-    }
+pub(crate) fn connect() {}
+
+pub(crate) fn expect_events() {}
+
+pub(crate) fn start_if_expected() {}
+
+pub(crate) fn standing() -> (Standing, u32) {
+    (Standing::APART, 0)
 }
 
-pub(crate) mod producer {
-    //! No producer: nothing is written, and nothing is asked.
+pub(crate) fn lost() -> u64 {
+    0
+}
 
-    use std::fmt;
-    use std::sync::atomic::AtomicU64;
+pub(crate) fn can_be_used() -> bool {
+    false
+}
 
-    use crate::AtraceTag;
-    use crate::callsite::Site;
+#[inline(always)]
+pub(crate) fn tags() -> AtraceTag {
+    AtraceTag::empty()
+}
 
-    #[derive(Clone, Copy, PartialEq)]
-    pub(crate) enum Type {
-        Begin,
-        End,
-        Instant,
-        Counter,
-    }
+pub(crate) fn tags_word() -> Option<&'static AtomicU64> {
+    None
+}
 
-    #[derive(Clone, Copy)]
-    #[expect(dead_code, reason = "nothing reads the numbers")]
-    pub(crate) enum Amount {
-        Whole(i64),
-        Real(f64),
-    }
+pub(crate) fn on_change(_: &'static fn()) {}
 
-    #[derive(Clone, Copy)]
-    pub(crate) struct Row;
+pub(crate) fn begun() -> u32 {
+    0
+}
 
-    impl Row {
-        pub(crate) const INSTANTS: Self = Self;
-        pub(crate) const COUNTER: Self = Self;
+pub(crate) fn write(_: &Event<'_>) -> Option<Written> {
+    None
+}
 
-        pub(crate) const fn of_async(_: i64) -> Self {
-            Self
-        }
+pub(crate) fn text(_: Type, _: u64, _: &str) -> Option<Written> {
+    None
+}
 
-        pub(crate) const fn named(_: i64) -> Self {
-            Self
-        }
-    }
+pub(crate) fn named(_: Type, _: u64, _: &Number, _: &str) -> Option<Written> {
+    None
+}
 
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    pub(crate) struct Standing;
+pub(crate) fn traced(_: Type, _: u64, _: &Site<'_>, _: Option<&str>, _: u64, _: &[u8]) -> Option<Written> {
+    None
+}
 
-    impl Standing {
-        pub(crate) const APART: Self = Self;
-    }
+pub(crate) fn end(_: u64) {}
 
-    impl fmt::Display for Standing {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("not in this build")
-        }
-    }
+pub(crate) fn on_track(_: TrackKey, _: u64, _: &str, _: Option<&str>) -> Option<Written> {
+    None
+}
 
-    pub(crate) fn start() {}
+pub(crate) fn count(_: u64, _: &str, _: u64, _: i64) -> Option<Written> {
+    None
+}
 
-    pub(crate) fn standing() -> (Standing, u32) {
-        (Standing::APART, 0)
-    }
-
-    pub(crate) fn lost() -> u64 {
-        0
-    }
-
-    pub(crate) const EXISTS: bool = false;
-
-    pub(crate) fn can_be_used() -> bool {
-        false
-    }
-
-    /// Never.
-    #[inline]
-    pub fn is_used() -> bool {
-        false
-    }
-
-    #[inline(always)]
-    pub(crate) fn tags() -> AtraceTag {
-        AtraceTag::empty()
-    }
-
-    pub(crate) fn tags_word() -> Option<&'static AtomicU64> {
-        None
-    }
-
-    pub(crate) fn on_change(_: &'static fn()) {}
-
-    pub(crate) fn begun() -> u32 {
-        0
-    }
-
-    pub(crate) fn short(_: Type, _: u64, _: &str) -> bool {
-        false
-    }
-
-    pub(crate) fn short_called(_: Type, _: u64, _: &str) -> bool {
-        false
-    }
-
-    pub(crate) fn end(_: u64) -> bool {
-        false
-    }
-
-    pub(crate) fn named(_: Type, _: u64, _: &Site<'_>) -> bool {
-        false
-    }
-
-    pub(crate) fn known(_: Type, _: u64, _: &Site<'_>, _: Option<&str>, _: u64, _: &[u8]) -> bool {
-        false
-    }
-
-    pub(crate) fn rich(_: Type, _: u64, _: (Option<Site<'_>>, Option<&str>), _: u64, _: &[u8]) -> bool {
-        false
-    }
-
-    /// No flow.
-    pub fn flow_number(_: u64) -> u64 {
-        0
-    }
-
-    pub(crate) fn rich_on_track(
-        _: Type,
-        _: u64,
-        _: (Row, &str),
-        _: (Option<Site<'_>>, Option<&str>),
-        _: &[u8],
-        _: u32,
-    ) -> bool {
-        false
-    }
-
-    pub(crate) fn end_with(_: u64, _: Option<Site<'_>>, _: &[u8]) -> bool {
-        false
-    }
-
-    pub(crate) fn counter(_: u64, _: &str, _: u64, _: i64) -> bool {
-        false
-    }
-
-    pub(crate) fn slow_counter(_: u64, _: &str, _: i64) -> bool {
-        false
-    }
-
-    pub(crate) fn on_track(
-        _: Type,
-        _: u64,
-        _: (Row, &str),
-        _: Option<&str>,
-        _: Option<Amount>,
-        _: u32,
-    ) -> bool {
-        false
-    }
+/// No flow.
+pub fn flow_number(_: u64) -> u64 {
+    0
 }

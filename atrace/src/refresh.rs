@@ -13,8 +13,8 @@ use atrace_sys::properties::{Properties, Wait};
 use crate::AtraceTag;
 use crate::flags;
 use crate::gate::{self, GATE, Glance, NO_SERIAL, PARKED, Serial};
-use crate::perfetto::producer;
-use crate::sink::{self, Sink, choice};
+use crate::producer;
+use crate::sink::{self, Sink, choice, first};
 use crate::state;
 
 /// The property that has tags go to Perfetto where both ways are on.
@@ -30,8 +30,9 @@ pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
     glance.is_sure() || refreshed().intersects(tag & AtraceTag::ValidMask)
 }
 
-/// Returns the tags enabled now.
+/// Returns the tags enabled now; for who may allocate.
 pub(crate) fn tags() -> AtraceTag {
+    choice::chosen();
     gate::tags().unwrap_or_else(refreshed)
 }
 
@@ -70,8 +71,9 @@ pub(crate) fn preferred() -> AtraceTag {
 /// Perfetto's sessions want other tags than before, or it stands otherwise: on the socket's thread.
 fn sessions_changed() {
     state::publish();
+    // With libcutils the sessions' tags stand in the gate's local word: the next event puts them there.
     if let Sink::Cutils(_) = choice::present() {
-        read();
+        gate::forget();
     }
 }
 
@@ -104,9 +106,9 @@ pub(crate) fn update() {
 #[cold]
 #[inline(never)]
 fn refresh() -> AtraceTag {
-    // Where events go nowhere for now, each comes here: few of them ask the system again.
-    if choice::present().is_waiting() && !choice::is_due() {
-        return AtraceTag::empty();
+    // Where events go nowhere for now, each comes here, until somebody asks who may allocate.
+    if choice::for_event().is_waiting() {
+        return if is_disabled() { AtraceTag::NotReady } else { AtraceTag::empty() };
     }
     let _undisturbed = Undisturbed::new();
     read()
@@ -154,16 +156,16 @@ fn follow_perfetto(sink: &'static Sink) {
     }
 }
 
-/// Finds out what is enabled, publishes it and returns it.
+/// Finds out what is enabled, publishes it and returns it. Below an event.
 fn read() -> AtraceTag {
     /// Every event is to find out for itself.
     const UNSURE: Serial = Serial { word: None, value: 0, is_property: false };
 
     static FAILED: fn() = state::publish;
     atrace_sys::marker::on_failure(&FAILED);
-    let sink = choice::chosen();
+    let sink = choice::for_event();
     sink.check();
-    if producer::is_used() {
+    if first::are_two_ways() {
         follow_perfetto(sink);
     }
     let serial = || match (sink, sink.properties()) {

@@ -1,4 +1,4 @@
-//! The state page: what this process says of its tracing, for the doctor, in another process, to read.
+//! The state page: what this process says of its tracing, for other processes to read. The doctor (`atrace doctor`) does.
 //!
 //! It is text, a line `key value` each, published when the properties were read again, events could not be written, a
 //! filter came or went, or Perfetto's sessions want other tags; never by an event. Its keys:
@@ -14,18 +14,18 @@
 //! | `library`, `lacks` | the library that events go to; functions that it has not |
 //! | `properties` | the property store |
 //! | `serial`, `tags` | the serial of the flags when they were read last, and the tags enabled since, hexadecimal |
-//! | `perfetto` | how it stands to Perfetto's service, if it was asked to |
+//! | `perfetto` | how it stands to Perfetto's service, if it was asked to; an error of the system's is `errno N` |
 //! | `filters` | how many subscribers keep what they were told of the tags |
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use atrace_sys::process;
-use atrace_sys::state::{self, Text};
+use atrace_sys::state::{self, TEXT_MAX, Text};
 
 use crate::AtraceTag;
 use crate::gate;
-use crate::perfetto::{producer, status};
-use crate::sink::choice;
+use crate::sink::{choice, first};
+use crate::status::status;
 
 /// The serial and the tags that were published last, for while the gate is claimed. `NotReady` does not fit: it
 /// has a bit of its own.
@@ -62,8 +62,21 @@ pub(crate) fn publish() {
     state::publish(&describe);
 }
 
-/// What is published.
-pub(crate) fn describe(text: &mut Text<'_>) {
+/// Returns what this process would publish now, also where it publishes nothing: on Android, and with `ATRACE_STATE=none`.
+///
+/// ```
+/// let state = atrace::state::text();
+/// let mut lines = state.split(|&byte| byte == b'\n');
+/// assert_eq!(lines.next(), Some(concat!("version ", env!("CARGO_PKG_VERSION")).as_bytes()));
+/// ```
+pub fn text() -> Vec<u8> {
+    let mut page = [0; TEXT_MAX];
+    let mut text = Text::new(&mut page);
+    describe(&mut text);
+    text.bytes().to_vec()
+}
+
+fn describe(text: &mut Text<'_>) {
     text.line("version", env!("CARGO_PKG_VERSION"));
     let id = process::id();
     let digits = id.bytes();
@@ -81,8 +94,8 @@ pub(crate) fn describe(text: &mut Text<'_>) {
     if filters > 0 {
         text.line("filters", filters);
     }
-    if producer::is_used() {
-        text.line("perfetto", status());
+    if first::are_two_ways() {
+        text.line("perfetto", format_args!("{:#}", status()));
     }
     choice::present().describe(text);
 }

@@ -3,16 +3,18 @@
 //! By ATrace all of it is the name's text. For Perfetto arguments are encoded on the stack, and a [`Name`](crate::Name) goes
 //! as a number.
 
-use crate::args::{self, Arg, Encoder};
-use crate::callsite::{EventName, Name, Number};
+use atrace_sys::text::cut;
+
+use crate::args::{self, Arg};
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
-use crate::perfetto::producer::{self, Row, Type};
+use crate::name::{EventName, Name};
+use crate::producer::{self, Encoder, Event, Number, TRACK_NAME_MAX, Track, TrackKey, Type, Written};
 use crate::sink::{Sink, first};
 use crate::way::{self, Way};
 use crate::{AtraceTag, ScopedEvent, Slice, refresh};
 
-/// Writes an event if its tag, which was seen at the gate, is enabled; tells which way it was written.
+/// Writes an event if its tag, which was seen at the gate, is enabled; returns which way it was written.
 #[inline(always)]
 fn emit(
     glance: Glance,
@@ -21,7 +23,7 @@ fn emit(
     track: Option<&str>,
     name: EventName<'_>,
     args: &[Arg<'_>],
-) -> Option<Way> {
+) -> Option<Written> {
     match (kind, name.number) {
         (Kind::Begin, Some(number)) if args.is_empty() => {
             emit_named(glance, tag, Type::Begin, number, name.text)
@@ -35,16 +37,33 @@ fn emit(
 
 /// The begin of a slice of the thread's track, or an instant on it, with nothing but a name that has a number.
 #[inline(never)]
-fn emit_named(glance: Glance, tag: AtraceTag, kind: Type, number: &Number, text: &str) -> Option<Way> {
-    let way = way::enabled_short(glance, tag)?;
-    let is_written = match way {
-        Way::Perfetto => write_named((tag & AtraceTag::ValidMask).bits(), kind, EventName::at(number, text)),
+fn emit_named(glance: Glance, tag: AtraceTag, kind: Type, number: &Number, text: &str) -> Option<Written> {
+    if !refresh::is_enabled(glance, tag) {
+        return None;
+    }
+    let sink = first::present();
+    if way::is_for_sessions_alone(sink, tag) {
+        return producer::named(kind, way::valid(tag), number, text);
+    }
+    emit_named_asked(sink, tag, kind, number, text)
+}
+
+/// [`emit_named`], which asks which way. A call, so that who knows the way has no stack frame for it.
+#[inline(never)]
+fn emit_named_asked(
+    sink: &'static Sink,
+    tag: AtraceTag,
+    kind: Type,
+    number: &Number,
+    text: &str,
+) -> Option<Written> {
+    match way::of(sink, tag)? {
+        Way::Perfetto => producer::named(kind, way::valid(tag), number, text),
         Way::Atrace(sink) => {
             let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
             sink.write_str(kind, None, Some(text))
         }
-    };
-    is_written.then_some(way)
+    }
 }
 
 /// [`emit`] of what is more than a name.
@@ -56,23 +75,19 @@ fn emit_any(
     track: Option<&str>,
     name: EventName<'_>,
     args: &[Arg<'_>],
-) -> Option<Way> {
-    let way = way::enabled(glance, tag)?;
-    let is_written = match way {
+) -> Option<Written> {
+    match way::enabled(glance, tag)? {
         Way::Perfetto => {
-            let (kind, row) = match kind {
-                Kind::TrackBegin(cookie) => (Type::Begin, Row::named(cookie)),
-                Kind::TrackInstant => (Type::Instant, Row::INSTANTS),
-                Kind::Instant => (Type::Instant, Row::INSTANTS),
-                _ => (Type::Begin, Row::INSTANTS),
+            let of = match kind {
+                Kind::TrackInstant | Kind::Instant => Type::Instant,
+                _ => Type::Begin,
             };
-            write_packet(
-                (tag & AtraceTag::ValidMask).bits(),
-                kind,
-                track.map(|track| (row, track)),
-                name,
-                args,
-            )
+            let key = match kind {
+                Kind::TrackBegin(cookie) => TrackKey::named(Type::Begin, cookie),
+                _ => TrackKey::INSTANT,
+            };
+            let track = track.map(|track| Track::of(key, track));
+            write_packet(way::valid(tag), of, track, name, args)
         }
         Way::Atrace(sink) => sink.write(
             kind,
@@ -82,50 +97,24 @@ fn emit_any(
                 args::push(writer, args);
             }),
         ),
-    };
-    is_written.then_some(way)
-}
-
-/// Writes what [`emit_named`] does into Perfetto's memory.
-#[inline(never)]
-fn write_named(tags: u64, kind: Type, name: EventName<'_>) -> bool {
-    match name.site().filter(|site| site.has_number()) {
-        Some(site) => producer::named(kind, tags, &site),
-        None => producer::short_called(kind, tags, name.text),
     }
 }
 
-/// Writes an event into Perfetto's memory.
+/// Writes an event into Perfetto's memory. A call, as its buffer is large.
+#[inline(never)]
 fn write_packet(
     tags: u64,
     kind: Type,
-    row: Option<(Row, &str)>,
+    track: Option<Track<'_>>,
     name: EventName<'_>,
     args: &[Arg<'_>],
-) -> bool {
-    if row.is_none() && args.is_empty() {
-        return write_named(tags, kind, name);
-    }
+) -> Option<Written> {
     let site = name.site().filter(|site| site.has_number());
-    with_args(tags, kind, row, (site, site.is_none().then_some(name.text)), args)
-}
-
-/// A call, as its buffer is large.
-#[inline(never)]
-fn with_args(
-    tags: u64,
-    kind: Type,
-    row: Option<(Row, &str)>,
-    (site, name): (Option<crate::callsite::Site<'_>>, Option<&str>),
-    args: &[Arg<'_>],
-) -> bool {
+    let name = site.is_none().then(|| cut(name.text, TRACK_NAME_MAX));
     let mut encoder = Encoder::new();
-    encoder.args(args);
-    let args = encoder.finish();
-    match row {
-        Some(row) => producer::rich_on_track(kind, tags, row, (site, name), args, u32::MAX),
-        None => producer::rich(kind, tags, (site, name), 0, args),
-    }
+    args::encode(&mut encoder, args);
+    let event = Event { track, name, site, args: encoder.finish(), ..Event::new(kind, tags) };
+    producer::write(&event)
 }
 
 /// Begins a slice as [`atrace_begin`](crate::atrace_begin), with arguments.
@@ -197,8 +186,8 @@ pub fn atrace_int64_name(tag: AtraceTag, name: &'static Name, value: i64) {
     fn on(glance: Glance, tag: AtraceTag, name: &Name, value: i64) {
         match way::enabled(glance, tag) {
             Some(Way::Perfetto) => {
-                let tags = (tag & AtraceTag::ValidMask).bits();
-                producer::counter(tags, name.text, name.hash, value);
+                let tags = way::valid(tag);
+                producer::count(tags, name.text, name.hash, value);
             }
             Some(way) => _ = way.write_str(tag, Kind::Int64(value), None, Some(name.text)),
             None => {}
@@ -249,14 +238,14 @@ fn begin_at(glance: Glance, tag: AtraceTag, number: &Number, name: impl FnOnce()
     if !refresh::is_enabled(glance, tag) {
         return Slice::none();
     }
-    let way = match first::present() {
-        sink @ Sink::Marker(marker) => {
+    let written = match first::present() {
+        Sink::Marker(marker) => {
             let write = Some(|writer: &mut NameWriter<'_>| writer.push_str(name()));
-            marker.write(Kind::Begin, None, write).then_some(Way::Atrace(sink))
+            marker.write(Kind::Begin, None, write).then_some(Written::ByAtrace)
         }
         sink => begin_elsewhere(sink, tag, number, name),
     };
-    Slice::by(way, tag)
+    Slice::by(written, tag)
 }
 
 #[inline(never)]
@@ -265,11 +254,10 @@ fn begin_elsewhere(
     tag: AtraceTag,
     number: &Number,
     name: impl FnOnce() -> &'static str,
-) -> Option<Way> {
-    let (way, name) = (way::of(sink, tag)?, EventName::at(number, name()));
-    let is_written = match way {
-        Way::Perfetto => write_named((tag & AtraceTag::ValidMask).bits(), Type::Begin, name),
-        way => way.write_str(tag, Kind::Begin, None, Some(name.text)),
-    };
-    is_written.then_some(way)
+) -> Option<Written> {
+    let name = name();
+    if way::is_for_sessions_alone(sink, tag) {
+        return producer::named(Type::Begin, way::valid(tag), number, name);
+    }
+    emit_named_asked(sink, tag, Type::Begin, number, name)
 }

@@ -5,9 +5,8 @@
 
 use crate::AtraceTag;
 use crate::gate::{self, Glance};
-use crate::hash;
 use crate::message::{Kind, Message, NameWriter};
-use crate::perfetto::producer::{self, Amount, Row, Type};
+use crate::producer::{self, Amount, Event, Track, TrackKey, Type, Written, hash};
 use crate::refresh;
 use crate::sink::{Sink, choice, first};
 
@@ -30,7 +29,7 @@ pub fn only_atrace(tag: AtraceTag) -> AtraceTag {
 /// The tag for events that go into Perfetto's memory only; none where there is no memory for that.
 pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
     // An event is asked which way it goes where there are two.
-    if producer::can_be_used() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
+    if first::have_two_ways() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
 }
 
 /// The tags that are enabled, those of each way.
@@ -141,7 +140,7 @@ fn of_both_asked(tag: AtraceTag) -> Option<Way> {
     }
 }
 
-/// Writes an event whose name is there, if its tag, which was seen at the gate, is enabled; tells which way it was
+/// Writes an event whose name is there, if its tag, which was seen at the gate, is enabled; returns which way it was
 /// written. To the marker it is written here (by `write`, a closure of each caller's own, as those are inlined), all else
 /// in a call.
 #[inline(always)]
@@ -152,61 +151,123 @@ pub(crate) fn emit(
     track: Option<&str>,
     name: Option<&str>,
     write: Option<impl FnOnce(&mut NameWriter<'_>)>,
-) -> Option<Way> {
+) -> Option<Written> {
     if !refresh::is_enabled(glance, tag) {
         return None;
     }
-    match (first::present(), kind) {
-        (sink @ Sink::Marker(marker), _) => marker.write(kind, track, write).then_some(Way::Atrace(sink)),
-        (sink, Kind::Begin) => emit_short(sink, tag, Type::Begin, name.unwrap_or_default()),
-        (sink, Kind::Instant) => emit_short(sink, tag, Type::Instant, name.unwrap_or_default()),
-        (sink, Kind::End) => emit_end(sink, tag),
-        (sink, _) => emit_any(sink, tag, kind, track, name),
-    }
-}
-
-#[inline(never)]
-fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Way> {
-    match of_short(sink, tag)? {
-        Way::Perfetto => producer::short(kind, valid(tag), name).then_some(Way::Perfetto),
-        way @ Way::Atrace(sink) => {
-            let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
-            sink.write_str(kind, None, Some(name)).then_some(way)
+    let sink = match first::present() {
+        Sink::Marker(marker) => return marker.write(kind, track, write).then_some(Written::ByAtrace),
+        sink => sink,
+    };
+    match kind {
+        Kind::Begin => emit_short(sink, tag, Type::Begin, name.unwrap_or_default()),
+        Kind::Instant => emit_short(sink, tag, Type::Instant, name.unwrap_or_default()),
+        Kind::End => emit_end(sink, tag),
+        Kind::Int(value) => emit_counter(sink, tag, name.unwrap_or_default(), value, false),
+        Kind::Int64(value) => emit_counter(sink, tag, name.unwrap_or_default(), value, true),
+        Kind::AsyncBegin(cookie) => {
+            emit_on_track(TrackKey::of_async(Type::Begin, cookie), tag, name.unwrap_or_default(), name)
         }
+        Kind::AsyncEnd(cookie) => {
+            emit_on_track(TrackKey::of_async(Type::End, cookie), tag, name.unwrap_or_default(), None)
+        }
+        Kind::TrackBegin(cookie) => {
+            emit_on_track(TrackKey::named(Type::Begin, cookie), tag, track.unwrap_or_default(), name)
+        }
+        Kind::TrackEnd(cookie) => {
+            emit_on_track(TrackKey::named(Type::End, cookie), tag, track.unwrap_or_default(), None)
+        }
+        Kind::TrackInstant => emit_on_track(TrackKey::INSTANT, tag, track.unwrap_or_default(), name),
     }
 }
 
-#[inline(never)]
-fn emit_end(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
-    match of_short(sink, tag)? {
-        Way::Perfetto => end_by_perfetto(valid(tag)).then_some(Way::Perfetto),
-        way @ Way::Atrace(sink) => sink.write_str(Kind::End, None, None).then_some(way),
+// Each of these has two ways on, both of which can be jumps: whoever calls it has no stack frame for it, and so nor has what
+// writes to the marker.
+
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Written> {
+    #[inline(never)]
+    fn asked(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Written> {
+        let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
+        emit_asked(sink, tag, kind, None, Some(name))
     }
+    if is_for_sessions_alone(sink, tag) {
+        return producer::text(kind, valid(tag), name);
+    }
+    asked(sink, tag, kind, name)
+}
+
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn emit_end(sink: &'static Sink, tag: AtraceTag) -> Option<Written> {
+    #[inline(never)]
+    fn asked(sink: &'static Sink, tag: AtraceTag) -> Option<Written> {
+        emit_asked(sink, tag, Kind::End, None, None)
+    }
+    if is_for_sessions_alone(sink, tag) {
+        producer::end(valid(tag));
+        return Some(Written::ByPerfetto);
+    }
+    asked(sink, tag)
 }
 
 #[inline(never)]
-fn emit_any(
+fn emit_on_track(key: TrackKey, tag: AtraceTag, track: &str, name: Option<&str>) -> Option<Written> {
+    #[inline(never)]
+    fn asked(key: TrackKey, tag: AtraceTag, track: &str, name: Option<&str>) -> Option<Written> {
+        let cookie = key.cookie();
+        let (kind, track, name) = match (key.kind(), key.is_of_async()) {
+            (Type::Begin, true) => (Kind::AsyncBegin(cookie), None, Some(track)),
+            (Type::End, true) => (Kind::AsyncEnd(cookie), None, Some(track)),
+            (Type::Begin, false) => (Kind::TrackBegin(cookie), Some(track), name),
+            (Type::End, false) => (Kind::TrackEnd(cookie), Some(track), name),
+            (Type::Instant | Type::Counter, _) => (Kind::TrackInstant, Some(track), name),
+        };
+        emit_asked(first::present(), tag, kind, track, name)
+    }
+    if is_for_sessions_alone(first::present(), tag) {
+        return producer::on_track(key, valid(tag), track, name);
+    }
+    asked(key, tag, track, name)
+}
+
+#[inline(never)]
+fn emit_counter(
+    sink: &'static Sink,
+    tag: AtraceTag,
+    name: &str,
+    value: i64,
+    is_wide: bool,
+) -> Option<Written> {
+    if is_for_sessions_alone(sink, tag) {
+        return producer::count(valid(tag), name, hash::of_name(name), value);
+    }
+    let kind = if is_wide { Kind::Int64(value) } else { Kind::Int(value) };
+    emit_asked(sink, tag, kind, None, Some(name))
+}
+
+/// Whether there are two ways, and the tag is on for sessions alone: then nothing else is to be asked.
+#[inline(always)]
+pub(crate) fn is_for_sessions_alone(sink: &'static Sink, tag: AtraceTag) -> bool {
+    first::is_two_ways(sink) && is_perfettos_alone(tag)
+}
+
+/// Writes an event of an enabled tag, and asks which way. A call, so that who knows the way has no stack frame for it.
+#[inline(never)]
+fn emit_asked(
     sink: &'static Sink,
     tag: AtraceTag,
     kind: Kind,
     track: Option<&str>,
     name: Option<&str>,
-) -> Option<Way> {
-    let way = of_short(sink, tag)?;
-    let is_written = match (way, kind) {
-        (Way::Perfetto, Kind::Int(value) | Kind::Int64(value)) => {
-            let name = name.unwrap_or_default();
-            producer::counter(valid(tag), name, hash::of_name(name), value)
-        }
-        (Way::Perfetto, _) => write_packet(tag, kind, track, name),
-        (Way::Atrace(sink), _) => sink.write_str(kind, track, name),
-    };
-    is_written.then_some(way)
+) -> Option<Written> {
+    of(sink, tag)?.write_str(tag, kind, track, name)
 }
 
 /// The bits of its tags.
 #[inline(always)]
-fn valid(tag: AtraceTag) -> u64 {
+pub(crate) fn valid(tag: AtraceTag) -> u64 {
     (tag & AtraceTag::ValidMask).bits()
 }
 
@@ -217,7 +278,7 @@ impl Way {
         producer::EXISTS && matches!(self, Self::Perfetto)
     }
 
-    /// Writes an event, whatever is enabled; tells whether it was written.
+    /// Writes an event, whatever is enabled.
     #[inline(always)]
     pub(crate) fn write(
         self,
@@ -225,7 +286,7 @@ impl Way {
         kind: Kind,
         track: Option<&str>,
         name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-    ) -> bool {
+    ) -> Option<Written> {
         match self {
             Self::Atrace(sink) => sink.write(kind, track, name),
             Self::Perfetto => {
@@ -247,7 +308,7 @@ impl Way {
         kind: Kind,
         track: Option<&str>,
         name: Option<&str>,
-    ) -> bool {
+    ) -> Option<Written> {
         match self {
             Self::Atrace(sink) => sink.write_str(kind, track, name),
             Self::Perfetto => write_packet(tag, kind, track, name),
@@ -263,9 +324,9 @@ impl Way {
                 self.write_str(tag, Kind::Int64(value.round() as i64), None, Some(name));
             }
             Self::Perfetto => {
-                let tags = valid(tag);
-                let amount = Some(Amount::Real(value));
-                producer::on_track(Type::Counter, tags, (Row::COUNTER, name), None, amount, u32::MAX);
+                let track = Some(Track::counter(name, hash::of_name(name)));
+                let value = Some(Amount::Real(value));
+                producer::write(&Event { track, value, ..Event::new(Type::Counter, valid(tag)) });
             }
         }
     }
@@ -279,7 +340,7 @@ fn write_packet_by(
     kind: Kind,
     track: Option<&str>,
     name: Option<&mut dyn FnMut(&mut NameWriter<'_>)>,
-) -> bool {
+) -> Option<Written> {
     let mut text = Message::new();
     let name = name.map(|name| text.plain(name));
     write_packet(tag, kind, track, name)
@@ -287,45 +348,44 @@ fn write_packet_by(
 
 /// Writes an event into Perfetto's memory.
 #[inline(never)]
-fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) -> bool {
+fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) -> Option<Written> {
     let tags = valid(tag);
-    let (text, row) = (name.unwrap_or_default(), track.unwrap_or_default());
-    let (kind, row) = match kind {
-        Kind::Begin => return producer::short_called(Type::Begin, tags, text),
-        Kind::Instant => return producer::short_called(Type::Instant, tags, text),
-        Kind::End => return end_by_perfetto(tags),
-        Kind::Int(value) | Kind::Int64(value) => {
-            return producer::slow_counter(tags, text, value);
+    let (text, track) = (name.unwrap_or_default(), track.unwrap_or_default());
+    let (key, track, name) = match kind {
+        Kind::Begin => return producer::text(Type::Begin, tags, text),
+        Kind::Instant => return producer::text(Type::Instant, tags, text),
+        Kind::End => {
+            producer::end(tags);
+            return Some(Written::ByPerfetto);
         }
-        Kind::AsyncBegin(cookie) => (Type::Begin, (Row::of_async(cookie), text)),
-        Kind::AsyncEnd(cookie) => (Type::End, (Row::of_async(cookie), text)),
-        Kind::TrackBegin(cookie) => (Type::Begin, (Row::named(cookie), row)),
-        Kind::TrackEnd(cookie) => (Type::End, (Row::named(cookie), row)),
-        Kind::TrackInstant => (Type::Instant, (Row::INSTANTS, row)),
+        Kind::Int(value) | Kind::Int64(value) => {
+            let (track, value) = (Track::counter(text, hash::of_name(text)), Amount::Whole(value));
+            let (track, value) = (Some(track), Some(value));
+            let event = Event { track, value, ..Event::new(Type::Counter, tags) };
+            return producer::write(&event);
+        }
+        Kind::AsyncBegin(cookie) => (TrackKey::of_async(Type::Begin, cookie), text, name),
+        Kind::AsyncEnd(cookie) => (TrackKey::of_async(Type::End, cookie), text, None),
+        Kind::TrackBegin(cookie) => (TrackKey::named(Type::Begin, cookie), track, name),
+        Kind::TrackEnd(cookie) => (TrackKey::named(Type::End, cookie), track, None),
+        Kind::TrackInstant => (TrackKey::INSTANT, track, name),
     };
-    producer::on_track(kind, tags, row, name.filter(|_| kind != Type::End), None, u32::MAX)
+    producer::on_track(key, tags, track, name)
 }
 
 /// Writes the end of a slice of the calling thread, as its begin was written to the sink.
 #[inline(always)]
 pub(crate) fn end_by_sink() {
     match choice::present() {
-        Sink::Marker(marker) => marker.write(Kind::End, None, None::<fn(&mut NameWriter<'_>)>),
-        sink => sink.write_str(Kind::End, None, None),
-    };
-}
-
-/// Writes the end of a slice of the calling thread, whose begin, with these tags, went Perfetto's way; tells whether it
-/// was written.
-#[inline(never)]
-pub(crate) fn end_by_perfetto(tags: u64) -> bool {
-    producer::end(tags)
+        Sink::Marker(marker) => _ = marker.write(Kind::End, None, None::<fn(&mut NameWriter<'_>)>),
+        sink => _ = sink.write_str(Kind::End, None, None),
+    }
 }
 
 /// How many sessions have begun: a slice ends in those that it began in.
 #[inline(always)]
 pub(crate) fn sessions_begun() -> u32 {
-    if producer::is_used() { producer::begun() } else { 0 }
+    if first::are_two_ways() { producer::begun() } else { 0 }
 }
 
 /// Writes the end of a slice on a track, the way that it went: Perfetto's where it has tags.
@@ -335,6 +395,7 @@ pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
     if tags.is_empty() {
         choice::present().write_str(Kind::TrackEnd(cookie), Some(track), None);
     } else {
-        producer::on_track(Type::End, valid(tags), (Row::named(cookie), track), None, None, begun);
+        let track = Some(Track::of(TrackKey::named(Type::End, cookie), track));
+        producer::write(&Event { track, begun, ..Event::new(Type::End, valid(tags)) });
     }
 }

@@ -1,42 +1,42 @@
-//! What fails at the first event and may pass: it is asked again later, and what does not pass is not.
+//! What can't be had as the library is loaded, and may pass: who asks outside of events is answered, and no event asks.
 
 mod common;
 
-#[allow(unsafe_code, reason = "limits are set as a C program would")]
+#[allow(unsafe_code, reason = "children are forked as a C program would")]
 mod cases {
-    use std::fs::File;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use atrace::*;
 
-    use crate::common::{Place, case, control, descriptors, limit, until};
+    use crate::common::{
+        self, Place, Ran, case, control, descriptors, free_descriptors, until, without_descriptors,
+    };
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    fn limit_to(number: libc::rlim_t) {
-        limit(libc::RLIMIT_NOFILE, number, 4096).unwrap();
-    }
-
-    fn all_descriptors() -> Vec<File> {
-        limit_to(40);
-        std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+    /// Runs a case that begins without descriptors.
+    fn run(place: &Place, name: &str) -> Ran {
+        common::run(&mut without_descriptors(&place.command(name)))
     }
 
     #[test]
-    fn no_descriptor_at_the_first_event_is_not_for_life() {
+    fn no_descriptor_at_first_is_not_for_life() {
         let name = case!({
-            let all = all_descriptors();
             for _ in 0..5000 {
                 atrace_instant(TAG, "too early");
-                assert!(!atrace_is_tag_enabled(TAG) && atrace_get_enabled_tags().is_empty());
+                assert!(!atrace_is_tag_enabled(TAG));
             }
+            assert!(atrace_get_enabled_tags().is_empty());
             assert_eq!(sink().kind(), SinkKind::None);
             assert!(sink().to_string().contains("Too many open files"), "{}", sink());
-            drop(all);
+            free_descriptors();
             let before = descriptors().len();
-            // Asked again at every so many events at least.
-            let waited = (0..2000).take_while(|_| !atrace_is_tag_enabled(TAG)).count();
-            assert!(waited < 1100, "{waited}");
+            // No event opens anything.
+            for _ in 0..5000 {
+                atrace_instant(TAG, "nobody asked");
+            }
+            assert_eq!(descriptors().len(), before);
+            atrace_init();
             atrace_instant(TAG, "event");
             assert_eq!(sink().kind(), SinkKind::File);
             assert_eq!(descriptors().len(), before + 1);
@@ -44,7 +44,7 @@ mod cases {
             atrace_instant(TAG, "last");
         });
         let place = Place::file().on();
-        let ran = place.run(&name);
+        let ran = run(&place, &name);
         assert_eq!(place.text(), format!("I|{0}|eventI|{0}|last", ran.pid));
         assert_eq!(ran.stderr, "");
     }
@@ -52,7 +52,9 @@ mod cases {
     #[test]
     fn who_asks_by_name_is_answered_at_once() {
         let name = case!({
-            let asks: [fn(); 4] = [
+            free_descriptors();
+            let asks: [fn(); 5] = [
+                atrace_init,
                 || assert_eq!(sink().kind(), SinkKind::File),
                 atrace_update_tags,
                 || atrace_set_tracing_enabled(true),
@@ -62,11 +64,9 @@ mod cases {
                 // SAFETY: the child ends without returning from here.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
-                    let all = all_descriptors();
                     for _ in 0..3000 {
                         atrace_instant(TAG, "too early");
                     }
-                    drop(all);
                     ask();
                     atrace_instant(TAG, "event");
                     // SAFETY: ends the child.
@@ -80,7 +80,7 @@ mod cases {
             }
         });
         let place = Place::file().on();
-        let ran = place.run(&name);
+        let ran = run(&place, &name);
         let expected: String = ran.said("CHILD").iter().map(|child| format!("I|{child}|event")).collect();
         assert_eq!(place.text(), expected);
     }
@@ -93,27 +93,26 @@ mod cases {
             let told = |tags: AtraceTag| {
                 TOLD.fetch_add(u32::from(tags.contains(TAG)), Ordering::SeqCst);
             };
-            let all = all_descriptors();
             let watches = [watch::watch(told).unwrap(), watch::watch_without_descriptors(told).unwrap()];
             assert!(watches.iter().all(|watch| watch.tags().is_empty()));
-            drop(all);
+            free_descriptors();
             until("both are told", || TOLD.load(Ordering::SeqCst) == 2);
             atrace_instant(TAG, "event");
             drop(watches);
         });
         let place = Place::file().on();
-        let ran = place.run(&name);
+        let ran = run(&place, &name);
         assert_eq!(place.text(), format!("I|{}|event", ran.pid));
     }
 
     #[test]
     fn a_parked_process_stays_parked_and_a_child_goes_on_asking() {
         let name = case!({
-            let all = all_descriptors();
             atrace_instant(TAG, "too early");
             atrace_set_tracing_enabled(false);
             assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
-            drop(all);
+            free_descriptors();
+            atrace_init();
             for _ in 0..3000 {
                 atrace_instant(TAG, "parked");
             }
@@ -131,7 +130,7 @@ mod cases {
             println!("CHILD {child}");
         });
         let place = Place::file().on();
-        let ran = place.run(&name);
+        let ran = run(&place, &name);
         assert_eq!(place.text(), format!("I|{}|child", ran.said("CHILD")[0]));
     }
 }

@@ -5,7 +5,7 @@
 
 mod common;
 #[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
-#[path = "../../real-service/src/trace.rs"]
+#[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
 #[allow(unsafe_code, reason = "processes are made, and denied rights, as C programs do it")]
@@ -16,17 +16,18 @@ mod cases {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::os::unix::process::CommandExt as _;
     use std::path::Path;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
     use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Duration;
 
     use atrace::perfetto;
-    use atrace::perfetto::service::{Keep, Service};
     use atrace::*;
-    use atrace_sys::perfetto::proto::Writer;
-    use atrace_sys::perfetto::wire::{self, Body};
+    use atrace_cli::service::{Keep, Report, Service};
+    use atrace_perfetto::proto::Writer;
+    use atrace_perfetto::wire::{self, Body};
 
     use crate::common::{self, Place, Ran, case, is_root, until};
-    use crate::trace::Trace;
+    use crate::trace::{Event, Trace};
 
     const TAG: AtraceTag = AtraceTag::App;
 
@@ -212,7 +213,7 @@ mod cases {
     #[test]
     fn the_clock_stays_with_the_systems() {
         let name = case!({
-            use atrace_sys::perfetto::clock;
+            use atrace_perfetto::clock;
 
             perfetto::connect();
             until("a session", || perfetto::status().sessions() == 1);
@@ -293,5 +294,212 @@ mod cases {
         // A millisecond each.
         assert!(sleeps(false) >= 100);
         assert!((0..50).contains(&sleeps(true)));
+    }
+
+    /// The service that a program connects to is busy, and begins to serve once the program has waited for a while.
+    fn recorded_late(case: &str, kind: &str, seconds: u64) -> (Ran, Report, Vec<Event>) {
+        let place = Place::file();
+        let socket = place.path("socket");
+        let mut program = producer(&place, &std::env::current_exe().unwrap(), case, &socket);
+        program.env("ATRACE_BACKEND", "perfetto").env("KIND", kind).env("GO", place.path("go"));
+        let child = program.stdout(Stdio::piped()).spawn().unwrap();
+        until("the program is ready", || place.path("go.ready").exists());
+        // Whoever connects is let in when there is time for that.
+        let listener = UnixListener::bind(&socket).unwrap();
+        fs::write(place.path("go"), "").unwrap();
+        std::thread::sleep(Duration::from_secs(seconds));
+        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        // SAFETY: no preconditions.
+        let service = Service::start(listener, unsafe { libc::geteuid() }, keep).unwrap();
+        let ran = common::end_of(child);
+        assert!(ran.status.success(), "{ran:?}");
+        let report = service.finish();
+        (ran, report, Trace::open(&place.path("trace")).events())
+    }
+
+    fn wait_to_go() {
+        let go = std::path::PathBuf::from(std::env::var_os("GO").unwrap());
+        fs::write(go.with_extension("ready"), "").unwrap();
+        until("it may go", || go.exists());
+    }
+
+    fn hundred() {
+        for number in 0..50 {
+            drop(begin_scoped_event(TAG, if number % 2 == 0 { "even" } else { "odd" }));
+        }
+    }
+
+    /// What asked for every event waits for a service that is late, whichever thread and process has it.
+    #[test]
+    fn first_events_wait_for_a_busy_service() {
+        let name = case!({
+            let kind = std::env::var("KIND").unwrap();
+            if kind == "forked" {
+                perfetto::connect(); // Nobody listens.
+            }
+            wait_to_go();
+            match kind.as_str() {
+                "threads" => {
+                    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(hundred)).collect();
+                    threads.into_iter().for_each(|thread| thread.join().unwrap());
+                }
+                "forked" => {
+                    // SAFETY: the child traces, and ends at once.
+                    unsafe {
+                        let child = libc::fork();
+                        if child == 0 {
+                            hundred();
+                            libc::_exit(0);
+                        }
+                        let mut status = 1;
+                        libc::waitpid(child, &raw mut status, 0);
+                        assert_eq!(status, 0);
+                    }
+                }
+                _ => hundred(),
+            }
+            // SAFETY: no preconditions. Nothing is tidied up.
+            unsafe { libc::_exit(0) };
+        });
+        for (kind, expected) in [("one", 100), ("threads", 400), ("forked", 100)] {
+            let (ran, report, events) = recorded_late(&name, kind, 1);
+            assert_eq!(events.len(), expected, "{kind}: {ran:?} {report:?}");
+        }
+    }
+
+    /// What can't wait, as it is in a handler, is counted, and the service is told; also by a program that ends at once.
+    #[test]
+    fn what_does_not_wait_for_a_busy_service_is_counted() {
+        extern "C" fn on_signal(_: libc::c_int) {
+            hundred();
+        }
+        let name = case!({
+            let kind = std::env::var("KIND").unwrap();
+            wait_to_go();
+            // SAFETY: the handler traces, which it may.
+            unsafe {
+                libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
+                libc::raise(libc::SIGUSR1);
+            }
+            assert_eq!(perfetto::status().lost(), 100);
+            if kind == "ends" {
+                std::process::exit(0);
+            }
+            hundred();
+            println!("LOST {}", perfetto::status().lost());
+        });
+        for (kind, expected) in [("goes on", 100), ("ends", 0)] {
+            let (ran, report, events) = recorded_late(&name, kind, 1);
+            assert_eq!((events.len(), report.counts.lost), (expected, 100), "{kind}: {ran:?} {report:?}");
+            assert_eq!(report.lost[0].early, 100, "{report:?}");
+            assert_eq!(ran.said("LOST").len(), usize::from(expected > 0));
+            assert!(ran.said("LOST").iter().all(|lost| *lost == "100"), "{ran:?}");
+        }
+    }
+
+    /// Who has waited for long enough waits no more, and goes on to be counted.
+    #[test]
+    fn a_service_that_is_very_late_is_told_what_was_lost() {
+        let name = case!({
+            wait_to_go();
+            hundred();
+            until("there is a session", || perfetto::status().sessions() == 1);
+            hundred();
+        });
+        let (ran, report, events) = recorded_late(&name, "", 12);
+        assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
+    }
+
+    /// A service goes in the middle of a session, and another comes: it is told what was written in between.
+    #[test]
+    fn what_is_written_between_two_services_is_counted() {
+        let name = case!({
+            if std::env::var("KIND").unwrap() == "serve" {
+                let socket = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap();
+                let keep = Keep::Ring { bytes: 1 << 20 };
+                // SAFETY: no preconditions.
+                let user = unsafe { libc::geteuid() };
+                let _service = Service::start(UnixListener::bind(socket).unwrap(), user, keep).unwrap();
+                // It is killed, or its test has failed.
+                let _ = std::io::stdin().read(&mut [0]);
+                return;
+            }
+            hundred();
+            until("there is a session", || perfetto::status().sessions() == 1);
+            wait_to_go();
+            until("the service is gone", || perfetto::status().sessions() == 0);
+            hundred();
+            fs::write(std::env::var_os("WRITTEN").unwrap(), "").unwrap();
+            until("there is a session", || perfetto::status().sessions() == 1);
+            hundred();
+        });
+        let place = Place::file();
+        let (socket, next) = (place.path("socket"), place.path("next"));
+        let start = |kind: &str| {
+            let mut command = producer(&place, &std::env::current_exe().unwrap(), &name, &socket);
+            command.env("ATRACE_BACKEND", "perfetto").env("KIND", kind).stdin(Stdio::piped());
+            command.env("GO", place.path("go")).env("WRITTEN", place.path("written")).spawn().unwrap()
+        };
+        let mut serving = start("serve");
+        until("it serves", || socket.exists());
+        let program = start("trace");
+        until("the program was recorded", || place.path("go.ready").exists());
+        // Who comes next is there, and has no time yet.
+        let listener = UnixListener::bind(&next).unwrap();
+        fs::rename(next, &socket).unwrap();
+        serving.kill().unwrap();
+        serving.wait().unwrap();
+        fs::write(place.path("go"), "").unwrap();
+        until("the program has written", || place.path("written").exists());
+        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        // SAFETY: no preconditions.
+        let service = Service::start(listener, unsafe { libc::geteuid() }, keep).unwrap();
+        let ran = common::end_of(program);
+        assert!(ran.status.success(), "{ran:?}");
+        let (report, events) = (service.finish(), Trace::open(&place.path("trace")).events());
+        assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
+    }
+
+    /// A slice that is open when the session begins: its begin was lost, and so is its end.
+    #[test]
+    fn a_slice_that_began_too_early_is_lost_whole() {
+        extern "C" fn on_signal(_: libc::c_int) {
+            atrace_begin(TAG, "outer");
+            atrace_begin(TAG, "inner");
+            atrace_end(TAG);
+        }
+        let name = case!({
+            wait_to_go();
+            // SAFETY: the handler traces, which it may.
+            unsafe {
+                libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
+                libc::raise(libc::SIGUSR1);
+            }
+            atrace_instant(TAG, "in between");
+            atrace_end(TAG);
+            drop(begin_scoped_event(TAG, "later"));
+        });
+        let (ran, report, events) = recorded_late(&name, "", 1);
+        assert_eq!((events.len(), report.counts.lost), (3, 4), "{ran:?} {report:?}");
+    }
+
+    /// A service that is there, and wants nothing, has nothing lost.
+    #[test]
+    fn without_a_session_nothing_is_lost() {
+        let name = case!({
+            for _ in 0..3 {
+                hundred();
+            }
+            until("it is connected", || perfetto::status().is_connected());
+            assert!(!atrace_is_tag_enabled(TAG) && perfetto::status().tags().is_empty());
+            hundred();
+            assert_eq!(perfetto::status().lost(), 0);
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::spawn(move || listener.incoming().flatten().for_each(idle));
+        let mut command = producer(&place, &std::env::current_exe().unwrap(), &name, &socket);
+        common::run(command.env("ATRACE_BACKEND", "perfetto"));
     }
 }

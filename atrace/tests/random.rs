@@ -9,7 +9,7 @@
 
 mod common;
 #[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
-#[path = "../../real-service/src/trace.rs"]
+#[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
 #[allow(unsafe_code, reason = "processes fork as C programs do")]
@@ -21,9 +21,9 @@ mod cases {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use atrace::perfetto::service::{Keep, Report, Service};
     use atrace::perfetto::{self, Recording};
     use atrace::*;
+    use atrace_cli::service::{Keep, Report, Service};
 
     use crate::common::{Place, case, run, until};
     use crate::trace::{Event, Trace, processed};

@@ -9,10 +9,10 @@ mod cases {
     use std::fs;
     use std::os::unix::net::UnixListener;
     use std::path::Path;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
-    use atrace::perfetto::service::{Keep, Report, Service};
     use atrace::*;
+    use atrace_cli::service::{Keep, Report, Service};
 
     use crate::common::{self, Place, case, until};
 
@@ -24,6 +24,11 @@ mod cases {
         // SAFETY: no preconditions.
         let user = unsafe { libc::geteuid() };
         Service::start(UnixListener::bind(socket).unwrap(), user, Keep::File { file, max: None }).unwrap()
+    }
+
+    /// How a process stands to the service, as it said last.
+    fn standing(process: u32) -> Option<String> {
+        atrace_cli::doctor::standings(&[process], |_| Duration::from_secs(1)).known.remove(&process)
     }
 
     /// Addresses and memory of a process, in KiB.
@@ -51,7 +56,8 @@ mod cases {
                             for _ in 0..200 {
                                 drop(begin_scoped_event(TAG, "a slice of a thread that does not look up"));
                             }
-                            std::thread::sleep(Duration::from_micros(500));
+                            // The service reads all of it, more slowly than it is written.
+                            std::thread::sleep(Duration::from_millis(5));
                         }
                     });
                 }
@@ -71,7 +77,7 @@ mod cases {
             let Report { cut_off, counts, .. } = service.finish();
             assert!(cut_off.is_empty() && counts.invalid == 0, "{cut_off:?} {counts:?}");
             if time == WARM_UP || time == WARM_UP + times {
-                let stands = || doctor::standing(producer.id(), &mut Duration::from_secs(10));
+                let stands = || standing(producer.id());
                 until("it is gone", || stands().is_some_and(|how| how.contains("Connection refused")));
                 sizes.push(size(producer.id()));
             }
@@ -122,7 +128,7 @@ mod cases {
         command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
         let mut producer = command.spawn().unwrap();
         let says = |what: &str| {
-            let page = || doctor::standing(producer.id(), &mut Duration::from_secs(10)).unwrap_or_default();
+            let page = || standing(producer.id()).unwrap_or_default();
             until(&format!("its page says {what}"), || page().contains(what));
         };
         says("No such file or directory");
@@ -134,6 +140,51 @@ mod cases {
         says("Connection refused");
         producer.kill().unwrap();
         producer.wait().unwrap();
+    }
+
+    /// One that ends each connection is asked ever more seldom, as one that is not there.
+    #[test]
+    fn a_service_that_accepts_and_closes_is_left_alone() {
+        let name = case!({
+            perfetto::connect();
+            // Until it is killed, or its test was.
+            std::thread::sleep(Duration::from_secs(60));
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut command = place.command(&name);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
+        let mut producer = command.spawn().unwrap();
+        let mut times = Vec::new();
+        until("it was asked for three seconds", || {
+            if listener.accept().is_ok() {
+                times.push(Instant::now());
+            }
+            times.first().is_some_and(|first| first.elapsed() > Duration::from_secs(3))
+        });
+        // One that greets ends that: it is asked again soon when it has gone.
+        let service = serve(&socket);
+        until("it is connected", || connected(producer.id()));
+        service.finish();
+        let _ = fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut again = Vec::new();
+        while again.len() < 3 {
+            drop(listener.accept().unwrap());
+            again.push(Instant::now());
+        }
+        producer.kill().unwrap();
+        producer.wait().unwrap();
+        println!("asked {} times in 3 s; then after {:?}", times.len(), again[2] - again[0]);
+        // After 100 ms, 200, 400 and 800.
+        assert!(times.len() <= 6, "{} times", times.len());
+        assert!(again[2] - again[0] < Duration::from_secs(5), "{:?}", again[2] - again[0]);
+    }
+
+    fn connected(process: u32) -> bool {
+        standing(process).is_some_and(|how| how.contains("connected, "))
     }
 
     /// A first event does not wait for ever for a service that takes no connection.

@@ -13,6 +13,7 @@ mod cases {
     use std::process::Stdio;
 
     use atrace::*;
+    use atrace_cli::tracefs;
 
     use crate::common::{
         self, Place, case, control, descriptor_of, descriptors, errno, identity, is_root, limited, set_errno,
@@ -590,12 +591,14 @@ mod cases {
     fn descriptors_do_not_leak() {
         let name = case!({
             // Many threads choose the sink at once: one marker stays open.
+            common::free_descriptors();
             let before = descriptors().len();
             let barrier = std::sync::Barrier::new(16);
             std::thread::scope(|scope| {
                 for _ in 0..16 {
                     scope.spawn(|| {
                         barrier.wait();
+                        atrace_init();
                         atrace_instant(TAG, "x");
                     });
                 }
@@ -609,7 +612,8 @@ mod cases {
             }
             assert_eq!(descriptors().len(), before + 1);
         });
-        Place::file().on().run(&name);
+        let place = Place::file().on();
+        common::run(&mut common::without_descriptors(&place.command(&name)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 mod common;
 #[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
-#[path = "../../real-service/src/trace.rs"]
+#[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
 #[allow(
@@ -21,8 +21,8 @@ mod cases {
     use std::time::Duration;
 
     use atrace::perfetto;
-    use atrace::perfetto::service::{Keep, Service};
     use atrace::*;
+    use atrace_cli::service::{Keep, Service};
 
     use crate::common::{self, case, until};
     use crate::trace::{Event, Trace};

@@ -214,7 +214,7 @@ impl Device {
         loop {
             match fs::read_to_string(self.path(name)) {
                 Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
-                _ => assert!(start.elapsed() < Duration::from_secs(20), "{name} does not come"),
+                _ => assert!(start.elapsed() < Duration::from_secs(120), "{name} does not come"),
             }
             std::thread::sleep(Duration::from_millis(10));
         }

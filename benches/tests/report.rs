@@ -424,7 +424,7 @@ fn hostile_files_do_nothing() {
 
     let start = Instant::now();
     let ran = ground.expect("", 0, &["warnings"]);
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(120), "{:?}", start.elapsed());
     assert!(!ran.err.contains("panicked"), "{}", ran.err);
     ground.keep("report-hostile");
     for tag in ["<script", "<img", "<u>"] {
@@ -509,8 +509,8 @@ fn a_full_run_is_small_and_fast() {
     let sizes = [ran.html.len(), ran.markdown.len(), ran.json.len()];
     println!("{took:?}, {sizes:?} bytes");
     assert!(sizes.iter().all(|&size| size <= 2 << 20), "{sizes:?}");
-    // Ten times what it takes on a quiet machine.
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // A hundred times what it takes on a quiet machine, and less than what is quadratic would.
+    assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 /// Saves a run of one row, replaces it with another, and compares.

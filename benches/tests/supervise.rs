@@ -3,6 +3,10 @@
 //! No libtest: this binary runs itself as the bench (`HELPER` says which), and a process that is
 //! supervised has to have one thread.
 
+#[path = "../../atrace/tests/common/buffer.rs"]
+#[allow(unreachable_pub, reason = "other test programs use it, too")]
+mod buffer;
+
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -10,12 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use self::buffer::Buffer;
 use atrace::control::Control;
-use atrace::tracefs::Instance;
 use atrace_benches::harness::reader::{Reader, Reading};
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::row::{Row, Sink};
 use atrace_benches::stats::Interval;
+use atrace_cli::tracefs::Instance;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 const HELPER: &str = "ATRACE_BENCHES_TEST_HELPER";
@@ -149,7 +154,7 @@ struct Off(Option<Instance>);
 
 impl Off {
     fn new() -> Self {
-        let Ok(top) = atrace::tracefs::root().and_then(Instance::attach) else { return Self(None) };
+        let Ok(top) = atrace_cli::tracefs::root().and_then(Instance::attach) else { return Self(None) };
         let was_on = fs::read_to_string(top.path().join("tracing_on")).unwrap().trim() == "1";
         top.set_tracing_on(false).unwrap();
         Self(was_on.then_some(top))
@@ -202,14 +207,14 @@ fn is_running(pid: &str) -> bool {
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not happen");
+        assert!(start.elapsed() < Duration::from_secs(120), "{what} did not happen");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 fn tests() {
     let mut sinks = vec!["file", "null"];
-    match Instance::create("atrace-benches-test") {
+    match Buffer::create("atrace-benches-test") {
         Ok(_) => sinks.push("tracefs"),
         Err(e) => eprintln!("skipped the sink tracefs: {e}"),
     }
@@ -259,6 +264,7 @@ fn the_parent_sleeps_while_the_child_runs() {
         // utime and stime: fields 14 and 15, 12 and 13 after the name.
         (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap(), fields[0].clone())
     };
+    until("the sleep of the parent", || ticks().1 == "S");
     let before = ticks().0;
     std::thread::sleep(Duration::from_millis(300));
     let (after, state) = ticks();

@@ -1,22 +1,22 @@
-//! Filter mode: what `tracing` caches about a callsite follows the switch.
+//! Filter mode: updates what `tracing` caches about callsites when tracing is switched.
 //!
-//! While a subscriber says `Interest::never` and `LevelFilter::OFF`, a callsite costs one load and a comparison. But
-//! what is cached must be asked again when tracing is switched. A [`watch`](atrace::watch) calls a [`Rebuilder`] then,
-//! which has the caches rebuilt:
+//! While a subscriber answers `Interest::never` and `LevelFilter::OFF`, a callsite costs one load and a comparison. But
+//! `tracing` caches these answers, so they must be asked again after a switch. A [`watch`](atrace::watch) then calls a
+//! [`Rebuilder`], which rebuilds the caches:
 //!
-//! - in the name of one of our dispatches: where only one exists, `tracing` asks the default of the rebuilding thread;
-//! - with answers from the tags that the watch told last, so that they are the same throughout a rebuild;
-//! - again and again, at pauses that double, while somebody who asked before the switch may still store an old answer:
-//!   such questions are [counted](questions), and nothing tells when they are done;
-//! - and the maximum level of `log` with them, where it agreed with `tracing`'s before;
-//! - on a thread that watches or one started for it: within a dispatcher of the program no default can be set.
+//! - with one of our dispatchers as the default, because with a single dispatcher `tracing` asks only the current default;
+//! - with answers from the tags that the watch reported last, so that they are the same throughout a rebuild;
+//! - repeatedly, at pauses that double, as long as a query from before the switch may still store an old answer. Such
+//!   queries are [counted](questions), because nothing reports when their answers are stored;
+//! - together with the maximum level of `log`, if it agreed with `tracing`'s before;
+//! - on a watching thread, or a thread started for it: inside a dispatcher of the program, no default can be set.
 //!
-//! Rebuilds take [turns](Turn), and nobody waits for one: a layer may switch while it is asked. A child of fork has the
-//! followers and dispatches of its parent, from a copy that is whole whatever a thread of the parent was doing, and
-//! locks of its here.
+//! Rebuilds take [turns](Turn), and no thread waits for one: a layer may switch tracing while it is asked. After a fork,
+//! the child has its parent's followers and dispatches. They are stored twice, so that one copy is consistent whatever a
+//! thread of the parent was doing. The child has its own locks.
 //!
-//! There are two rebuilders, one for each kind of watch. A thread without descriptors must not run foreign code, which
-//! may want to write to a file; a rebuild asks every layer, and may come to drop the last reference to a stack.
+//! There are two rebuilders, one for each kind of watch. A thread without descriptors must not run foreign code, which may
+//! want to write to a file; a rebuild asks every layer, and may drop the last reference to a stack.
 
 mod questions;
 

@@ -1,9 +1,8 @@
-//! What those who ask are answered, and how many asked: so that a switch knows whether an answer of before may
-//! still be on its way to a cache.
+//! Answers and counts the queries of `tracing`, so that a switch knows whether an old answer may still reach a cache.
 //!
-//! Who asks counts itself, then reads the tags; who switches stores the tags, then reads the count. A fence
-//! between the two on both sides: so of an asker and a switch, at least one sees the other. Either the answer is
-//! new, or the switch knows of the question.
+//! A query increments the count, then reads the tags. A switch stores the tags, then reads the count. Both have a fence in
+//! between (Dekker's pattern, "store buffering"), so at least one sees the other: either the answer is new, or the switch
+//! knows of the query.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 

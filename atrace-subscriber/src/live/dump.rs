@@ -1,4 +1,4 @@
-//! A dump: a copy of the spans that were alive at one moment, and how it is printed.
+//! A dump: a copy of the spans that were alive at one moment, and its formatting.
 
 use std::fmt::{self, Write as _};
 use std::rc::Rc;

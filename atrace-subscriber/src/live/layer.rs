@@ -1,4 +1,4 @@
-//! The layer that notices spans come and go.
+//! The layer that records when spans are created and closed.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};

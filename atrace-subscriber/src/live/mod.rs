@@ -1,4 +1,4 @@
-//! Which spans are alive now, where each was made, and who is inside: for the program that hangs.
+//! Shows which spans are alive, where each was created, and which threads are inside: for a program that hangs.
 //!
 //! ```
 //! use atrace_subscriber::live::{self, LiveLayer};
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! A task is shown while its span lives, on whichever thread it is polled:
-//! `tokio::spawn(work().instrument(info_span!("work")))`. A span without anyone inside is a task that waits.
-//! What it costs, and what holds among threads and after a fork: [`LiveLayer`].
+//! `tokio::spawn(work().instrument(info_span!("work")))`. A span without a thread inside is a waiting task.
+//! [`LiveLayer`] documents the costs, and the rules for threads and forks.
 
 mod dump;
 mod layer;

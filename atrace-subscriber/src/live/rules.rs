@@ -1,4 +1,4 @@
-//! Which functions are those of the runtime and of tracing.
+//! Decides which functions of a backtrace are the runtime's or tracing's.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! The spans of one layer, which it shares with its handles; and the list of all such, for `dump`.
+//! The live spans of one layer, shared with its handles, and the list of all layers' spans, for `dump`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,8 +1,8 @@
-//! Which functions return addresses are in.
+//! Finds the functions that return addresses are in.
 //!
-//! Looking one up takes long, and the first of a binary reads its debug information. So each
-//! address is looked up once, and each whole backtrace is put together once, for all dumps; as many are
-//! kept as a large program has, then everything is forgotten and begins anew.
+//! A lookup takes long, and the first one of a binary reads its debug information. So each address is looked up once, and
+//! each whole backtrace is assembled once, for all dumps. The caches hold as many entries as a large program has; when
+//! they are full, they are cleared.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

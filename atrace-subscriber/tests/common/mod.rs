@@ -21,7 +21,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use atrace::control::Control;
-use atrace::tracefs::Instance;
+use atrace_cli::tracefs::Instance;
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::level_filters::LevelFilter;
 use tracing::{Dispatch, Level, enabled};

@@ -58,6 +58,10 @@ fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
         limits()?;
         if user.uid != system::effective_ids().0 {
             hold(libc::setgroups(0, std::ptr::null()))?;
+            // The kernel would take it for "as it is".
+            if user.uid == u32::MAX || user.gid == u32::MAX {
+                return None;
+            }
             hold(libc::setresgid(user.gid, user.gid, user.gid))?;
             hold(libc::setresuid(user.uid, user.uid, user.uid))?;
             drop_capabilities()?;

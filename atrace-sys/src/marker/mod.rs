@@ -26,10 +26,10 @@ mod returns;
 mod write;
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fmt;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::{fmt, io};
 
-use self::open::{Opened, close, identity_of, inherit_checked, open_checked};
+use self::open::{Fault, Opened, close, identity_of, inherit_checked, open_checked};
 #[cfg(not(no_tracing))]
 use self::write::returns_are_costly;
 #[cfg(no_tracing)]
@@ -84,9 +84,11 @@ pub(crate) fn error<T>(text: impl Into<String>) -> Result<T, MarkerError> {
     Err(MarkerError { text: text.into(), code: 0 })
 }
 
-fn failed<T>(place: &str, reason: &io::Error) -> Result<T, MarkerError> {
-    let code = reason.raw_os_error().unwrap_or(0);
-    Err(MarkerError { text: format!("{place}: {reason}"), code })
+impl MarkerError {
+    fn new(place: &str, fault: Fault) -> Self {
+        let code = fault.code();
+        Self { text: format!("{place}{fault}"), code }
+    }
 }
 
 /// Who is told of failures.
@@ -173,7 +175,10 @@ impl Marker {
     }
 
     fn open_path(path: CString) -> Result<Self, MarkerError> {
-        Ok(Self::new(open_checked(&path, None)?, Source::Path(path)))
+        match open_checked(&path, None) {
+            Ok(opened) => Ok(Self::new(opened, Source::Path(path))),
+            Err(fault) => Err(MarkerError::new(&path.to_string_lossy(), fault)),
+        }
     }
 
     fn inherit(spec: &str) -> Result<Self, MarkerError> {
@@ -189,7 +194,9 @@ impl Marker {
                 "fd:{spec} is not of the form fd:N:DEV:INO (a descriptor, its st_dev and st_ino, all decimal)"
             ));
         };
-        Ok(Self::new(inherit_checked(fd, identity, None)?, Source::Inherited(fd)))
+        let opened = inherit_checked(fd, identity, None);
+        let opened = opened.map_err(|fault| MarkerError::new(&format!("fd:{fd}"), fault))?;
+        Ok(Self::new(opened, Source::Inherited(fd)))
     }
 
     fn new(opened: Opened, source: Source) -> Self {
@@ -231,8 +238,13 @@ impl Marker {
         struct Shown<'a>(&'a Source);
         impl fmt::Display for Shown<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                use fmt::Write as _;
                 match self.0 {
-                    Source::Path(path) => f.write_str(&path.to_string_lossy()),
+                    // Not lossily in one piece: that may allocate, and a thread that has no allocator shows it, too.
+                    Source::Path(path) => path.to_bytes().utf8_chunks().try_for_each(|chunk| {
+                        f.write_str(chunk.valid())?;
+                        if chunk.invalid().is_empty() { Ok(()) } else { f.write_char('\u{fffd}') }
+                    }),
                     Source::Inherited(fd) => write!(f, "fd:{fd}"),
                 }
             }

@@ -1,12 +1,10 @@
 //! Opening a marker, and telling what stands at a descriptor's number.
 
-use std::ffi::{CStr, OsStr};
-use std::io;
+use std::ffi::CStr;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::{fmt, io};
 
-use super::{Identity, MARKER_PATHS, MarkerError, MarkerKind, error, failed};
+use super::{Identity, MARKER_PATHS, MarkerKind};
 pub(super) use crate::system::file::close;
 use crate::system::{file, soft_limit};
 
@@ -67,41 +65,84 @@ pub(super) enum Found {
 }
 
 /// Opens `path` for writing if it is a kind of file that can neither block nor signal; not at the number `not`.
-pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, MarkerError> {
-    let shown = path.to_string_lossy();
+/// Allocates nothing: an event may have to open its marker again.
+pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Fault> {
     // Before opening: even to open a pipe changes what its reader sees.
-    match std::fs::metadata(OsStr::from_bytes(path.to_bytes())) {
-        Ok(data) => check_type(&shown, data.mode())?,
+    match file::stat_path(path) {
+        // The type differs between systems.
+        #[allow(clippy::unnecessary_cast)]
+        Ok(stat) => check_type(stat.st_mode as u32)?,
         // Where only looking is denied, as by Android to most processes, the kernel's own place may be opened
         // all the same.
         Err(reason) if reason.raw_os_error() == Some(libc::EACCES) && MARKER_PATHS.contains(&path) => {}
-        Err(reason) => return failed(&shown, &reason),
+        Err(reason) => return Err(Fault::system(&reason)),
     }
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let file = file::open(path, flags).or_else(|reason| failed(&shown, &reason))?;
-    let (kind, identity) = check_open(file.as_raw_fd(), &shown)?;
+    let file = file::open(path, flags).map_err(|reason| Fault::system(&reason))?;
+    let (kind, identity) = check_open(file.as_raw_fd())?;
     let fd = duplicate_high(file.as_raw_fd(), not).unwrap_or_else(|_| file.into_raw_fd());
     Ok(Opened { fd, kind, identity })
 }
 
-/// Takes a duplicate of an inherited descriptor if it is the file it is said to be; not at the number `not`.
-pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> Result<Opened, MarkerError> {
-    let shown = format!("fd:{fd}");
+/// Takes a duplicate of an inherited descriptor if it is the file it is said to be; not at the number `not`. Allocates
+/// nothing.
+pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> Result<Opened, Fault> {
     match identity_of(fd) {
-        None => return error(format!("{shown} is not open in this process")),
-        Some((identity, _)) if identity != expected => {
-            return error(format!(
-                "{shown} is another file than the one it was named for (its number was reused)"
-            ));
-        }
+        None => return Err(Fault::NotOpen),
+        Some((identity, _)) if identity != expected => return Err(Fault::Reused),
         Some(_) => {}
     }
     if !file::control(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY) {
-        return error(format!("{shown} is not open for writing"));
+        return Err(Fault::ReadOnly);
     }
-    let (kind, identity) = check_open(fd, &shown)?;
-    let fd = duplicate_high(fd, not).or_else(|reason| failed(&shown, &reason))?;
+    let (kind, identity) = check_open(fd)?;
+    let fd = duplicate_high(fd, not).map_err(|reason| Fault::system(&reason))?;
     Ok(Opened { fd, kind, identity })
+}
+
+/// Why a file is no marker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// What the system said.
+    System(i32),
+    /// It is of this kind, which could block or signal the program.
+    Kind(&'static str),
+    /// It is a regular file, and there is a limit to the size of files.
+    Limited,
+    /// There is no such descriptor.
+    NotOpen,
+    /// The descriptor is of another file.
+    Reused,
+    ReadOnly,
+}
+
+impl Fault {
+    /// What the system said, or 0.
+    pub(super) fn code(self) -> i32 {
+        if let Self::System(code) = self { code } else { 0 }
+    }
+
+    fn system(error: &io::Error) -> Self {
+        Self::System(error.raw_os_error().unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Fault {
+    /// What follows the name of the file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(code) => write!(f, ": {}", io::Error::from_raw_os_error(*code)),
+            Self::Kind(kind) => write!(f, " is {kind}, which could block or signal the program"),
+            Self::Limited => f.write_str(
+                " is a regular file and this process has a file size limit (ulimit -f), past which writing would raise SIGXFSZ",
+            ),
+            Self::NotOpen => f.write_str(" is not open in this process"),
+            Self::Reused => {
+                f.write_str(" is another file than the one it was named for (its number was reused)")
+            }
+            Self::ReadOnly => f.write_str(" is not open for writing"),
+        }
+    }
 }
 
 /// Duplicates a descriptor to the highest free number that the soft limit allows, [`HIGHEST`] at most: programs
@@ -141,37 +182,34 @@ mod mode {
 }
 
 /// Accepts regular files and character devices.
-fn check_type(shown: &str, mode: u32) -> Result<(), MarkerError> {
-    let kind = match mode & FORMAT {
+fn check_type(mode: u32) -> Result<(), Fault> {
+    Err(Fault::Kind(match mode & FORMAT {
         REGULAR | CHARACTER => return Ok(()),
         PIPE => "a pipe",
         SOCKET => "a socket",
         DIRECTORY => "a directory",
         BLOCK => "a block device",
         _ => "no regular file",
-    };
-    error(format!("{shown} is {kind}, which could block or signal the program"))
+    }))
 }
 
 /// What an open descriptor is, if it may be written to.
-fn check_open(fd: i32, shown: &str) -> Result<(MarkerKind, Identity), MarkerError> {
+fn check_open(fd: i32) -> Result<(MarkerKind, Identity), Fault> {
     let Some((identity, mode)) = identity_of(fd) else {
-        return failed(shown, &io::Error::last_os_error());
+        return Err(Fault::system(&file::stat(fd).err().unwrap_or_else(io::Error::last_os_error)));
     };
-    check_type(shown, mode)?;
+    check_type(mode)?;
     if on_tracefs(fd) {
         return Ok((MarkerKind::Tracefs, identity));
     }
     if mode & FORMAT == CHARACTER {
         if file::is_terminal(fd) {
-            return error(format!("{shown} is a terminal, which could block or signal the program"));
+            return Err(Fault::Kind("a terminal"));
         }
         return Ok((MarkerKind::Device, identity));
     }
     if has_size_limit() {
-        return error(format!(
-            "{shown} is a regular file and this process has a file size limit (ulimit -f), past which writing would raise SIGXFSZ"
-        ));
+        return Err(Fault::Limited);
     }
     Ok((MarkerKind::File, identity))
 }

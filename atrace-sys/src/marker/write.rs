@@ -232,9 +232,10 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
 ))]
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
-    use crate::system::{ErrnoGuard, errno, file};
+    use crate::system::{ErrnoGuard, file};
     let _errno = ErrnoGuard::new();
-    file::write(fd, message).map_or_else(|_| -(errno() as isize), |taken| taken as isize)
+    let failed = |error: std::io::Error| -(error.raw_os_error().unwrap_or(libc::EIO) as isize);
+    file::write(fd, message).map_or_else(failed, |taken| taken as isize)
 }
 
 #[cfg(test)]

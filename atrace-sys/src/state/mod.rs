@@ -78,6 +78,12 @@ impl fmt::Write for Value<'_, '_> {
     }
 }
 
+/// Reads the environment, so that [`publish`] need not.
+pub fn prepare() {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    page::is_wanted();
+}
+
 /// Publishes the text that `compose` makes as the state of the calling process.
 ///
 /// When two threads come at once, one leaves it to the other, which composes once more.

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::{SIZE, TEXT_MAX, Text};
@@ -65,7 +65,7 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
 }
 
 /// Asks the environment once: a forked child must not wait for its lock, which another thread may have held.
-fn is_wanted() -> bool {
+pub(super) fn is_wanted() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
     const YES: u8 = 2;
@@ -101,7 +101,7 @@ impl Page {
         let page = Mapped::of_file(&file, true)?;
         // To a number that programs don't reuse.
         if duplicate_high(fd, None).is_err() {
-            let _ = file.into_raw_fd(); // Stays open where it is.
+            std::mem::forget(file); // Stays open where it is.
         }
         Ok(page)
     }

@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::ffi::{c_int, c_long, c_ulong, c_ulonglong, c_void};
 use std::io;
 
+use super::bare;
 use crate::c_text::CText;
 
 unsafe extern "C" {
@@ -22,7 +23,6 @@ unsafe extern "C" {
     pub(crate) safe fn gettid() -> libc::pid_t;
     pub(crate) safe fn isatty(fd: c_int) -> c_int;
     pub(crate) safe fn kill(process: libc::pid_t, signal: c_int) -> c_int;
-    pub(crate) safe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     pub(crate) safe fn waitpid(process: libc::pid_t, status: &mut c_int, options: c_int) -> libc::pid_t;
     // Threads.
     pub(crate) safe fn pthread_atfork(
@@ -51,7 +51,6 @@ unsafe extern "C" {
     pub(crate) safe fn strtoimax<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> i64;
     pub(crate) safe fn strtoull<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> c_ulonglong;
     // Names.
-    pub(crate) safe fn access(name: CText<'_>, mode: c_int) -> c_int;
     #[cfg(target_os = "linux")]
     pub(crate) safe fn linkat(from: c_int, old: CText<'_>, to: c_int, new: CText<'_>, flags: c_int) -> c_int;
     #[cfg(target_os = "linux")]
@@ -81,6 +80,15 @@ pub(crate) struct Call(c_long);
 impl Call {
     /// In every architecture since its introduction; libc does not name it for all Android targets.
     pub(crate) const CLOSE_RANGE: Self = Self(436);
+    #[cfg(not(miri))]
+    pub(crate) const CLOSE: Self = Self(libc::SYS_close);
+    pub(crate) const CONNECT: Self = Self(libc::SYS_connect);
+    pub(crate) const FACCESSAT: Self = Self(libc::SYS_faccessat);
+    #[cfg(bare)]
+    pub(crate) const FCNTL: Self = Self(libc::SYS_fcntl);
+    /// libc does not name it for all Android targets.
+    #[cfg(bare)]
+    pub(crate) const FTRUNCATE: Self = Self(if cfg!(target_arch = "x86_64") { 77 } else { 46 });
     #[cfg(all(target_os = "android", not(miri)))]
     pub(crate) const GETPID: Self = Self(libc::SYS_getpid);
     pub(crate) const MEMBARRIER: Self = Self(libc::SYS_membarrier);
@@ -91,23 +99,27 @@ impl Call {
     pub(crate) const PIDFD_SEND_SIGNAL: Self = Self(libc::SYS_pidfd_send_signal);
     #[cfg(target_os = "linux")]
     pub(crate) const RENAMEAT2: Self = Self(libc::SYS_renameat2);
+    pub(crate) const SENDMSG: Self = Self(libc::SYS_sendmsg);
+    pub(crate) const SOCKET: Self = Self(libc::SYS_socket);
     pub(crate) const TGKILL: Self = Self(libc::SYS_tgkill);
     #[cfg(not(miri))]
     pub(crate) const WRITE: Self = Self(libc::SYS_write);
 
-    /// Calls it; further numbers are 0.
-    #[inline(always)]
-    pub(crate) fn call<const N: usize>(self, numbers: [isize; N]) -> io::Result<c_long> {
-        let mut all = [0; 5];
+    /// Makes it, without the C library where that can be: errno is as it was. Further numbers are 0.
+    #[inline]
+    pub(crate) fn call<const N: usize>(self, numbers: [isize; N]) -> io::Result<isize> {
+        let mut all = [0; 6];
         all[..N].copy_from_slice(&numbers);
-        let [first, second, third, fourth, fifth] = all;
-        self.call_with(first, second, third, fourth, fifth)
-    }
-
-    #[inline(never)]
-    fn call_with(self, a: isize, b: isize, c: isize, d: isize, e: isize) -> io::Result<c_long> {
         // SAFETY: see the type.
-        let result = unsafe { libc::syscall(self.0, a, b, c, d, e) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+        answer(unsafe { bare::call(self.0, all) })
     }
+}
+
+/// `fstat(2)`, which writes to memory; libc does not name it for all Android targets.
+#[cfg(bare)]
+pub(crate) const FSTAT: c_long = if cfg!(target_arch = "x86_64") { 5 } else { 80 };
+
+/// What a system call answered: a negated errno is an error.
+pub(crate) fn answer(result: isize) -> io::Result<isize> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(result) }
 }

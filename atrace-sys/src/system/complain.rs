@@ -1,7 +1,7 @@
 //! A line to stderr, written so that it can neither block nor signal the program.
 
+use super::file;
 use super::signals::{Blocked, Signals, is_pending, take};
-use super::{errno, file};
 use std::time::Duration;
 
 pub(crate) fn complain(line: &str) {
@@ -20,7 +20,8 @@ pub(crate) fn complain(line: &str) {
     // terminal: both signals are for this thread, so they can be held back here.
     let was_pending = is_pending(libc::SIGPIPE);
     let _blocked = Blocked::new(&Signals::of([libc::SIGPIPE, libc::SIGTTOU]));
-    if file::write(libc::STDERR_FILENO, &bytes).is_err() && errno() == libc::EPIPE && !was_pending {
+    let written = file::write(libc::STDERR_FILENO, &bytes);
+    if written.is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) && !was_pending {
         take(libc::SIGPIPE);
     }
 }

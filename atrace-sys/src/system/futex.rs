@@ -4,6 +4,8 @@ use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use super::{bare, c};
+
 /// A duration as the system wants it.
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
@@ -38,11 +40,16 @@ fn futex(
     timeout: Option<&libc::timespec>,
 ) -> io::Result<()> {
     let timeout = timeout.map_or(std::ptr::null(), std::ptr::from_ref);
+    let numbers = [
+        word.as_ptr().expose_provenance() as isize,
+        operation as isize,
+        value as isize,
+        timeout.expose_provenance() as isize,
+        0,
+        0,
+    ];
     // SAFETY: the word and the timeout are live for the call. Without FUTEX_PRIVATE_FLAG, the kernel knows
     // the word by its file and offset, so that other processes can wake us; reading is all that it needs of
     // the mapping.
-    let result = unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, timeout, std::ptr::null::<u32>(), 0)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    c::answer(unsafe { bare::call(libc::SYS_futex, numbers) }).map(drop)
 }

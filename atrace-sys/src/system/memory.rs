@@ -1,13 +1,13 @@
 //! Memory that the kernel maps.
 
-use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
+use super::{bare, c};
 use crate::word::Place;
 
 /// Types of atomics only.
@@ -15,7 +15,7 @@ use crate::word::Place;
 /// # Safety
 ///
 /// Any bytes must be a value, and others may change them at any time.
-pub(crate) unsafe trait Shared: Sync {}
+pub unsafe trait Shared: Sync {}
 
 // SAFETY: atomics.
 unsafe impl Shared for AtomicU16 {}
@@ -29,7 +29,7 @@ const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NOR
 /// Pages, as many as the running program says, which others may change at any time. They are given back when this is
 /// dropped.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub struct Region {
     base: NonNull<u8>,
     size: usize,
 }
@@ -41,17 +41,17 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps memory that is nobody else's.
-    pub(crate) fn own(size: usize) -> io::Result<Self> {
+    pub fn own(size: usize) -> io::Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, OWN, -1)?, size })
     }
 
     /// Maps the start of a file, which must be long enough.
-    pub(crate) fn of_file(file: RawFd, size: usize) -> io::Result<Self> {
+    pub fn of_file(file: RawFd, size: usize) -> io::Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }
 
     /// Lays the start of a file over the first bytes, or memory that is nobody else's over all. Async-signal-safe.
-    pub(crate) fn lay(&self, file: Option<(RawFd, usize)>) -> io::Result<()> {
+    pub fn lay(&self, file: Option<(RawFd, usize)>) -> io::Result<()> {
         let (fd, size, flags) = match file {
             Some((fd, size)) => (fd, size.min(self.size), libc::MAP_SHARED),
             None => (-1, self.size, OWN),
@@ -59,18 +59,24 @@ impl Region {
         map(Some(self), size, WRITABLE, flags, fd).map(drop)
     }
 
+    /// Lets go of the pages of a shared file, which stay the file's: they are found again when they are used.
+    pub fn forget(&self) {
+        // SAFETY: a shared mapping has the file's bytes before and after.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.size, libc::MADV_DONTNEED) };
+    }
+
     /// How many bytes there are.
-    pub(crate) const fn size(&self) -> usize {
+    pub const fn size(&self) -> usize {
         self.size
     }
 
     /// The address of a byte: of one that is there, if it is to be used.
-    pub(crate) const fn at(&self, offset: usize) -> *mut u8 {
+    pub const fn at(&self, offset: usize) -> *mut u8 {
         self.base.as_ptr().wrapping_add(offset)
     }
 
     /// What lies at an offset; None where it is not all there, or not aligned.
-    pub(crate) fn get<T: Shared>(&self, offset: usize) -> Option<&T> {
+    pub fn get<T: Shared>(&self, offset: usize) -> Option<&T> {
         let is_there = offset.is_multiple_of(align_of::<T>())
             && offset < self.size
             && self.size - offset >= size_of::<T>();
@@ -81,8 +87,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let numbers = [self.base.as_ptr().expose_provenance() as isize, self.size as isize, 0, 0, 0, 0];
         // SAFETY: mapped when this was made, and what it lends borrows this.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.size) };
+        unsafe { bare::call(libc::SYS_munmap, numbers) };
     }
 }
 
@@ -99,17 +106,23 @@ fn map(
         Some(region) => (region.at(0), size.min(region.size), flags | libc::MAP_FIXED),
         None => (ptr::null_mut(), size, flags),
     };
+    // Which of the two there is, is the architecture's. They differ in the unit of the last number.
+    #[cfg(target_pointer_width = "64")]
+    const MMAP: libc::c_long = libc::SYS_mmap;
+    #[cfg(not(target_pointer_width = "64"))]
+    const MMAP: libc::c_long = libc::SYS_mmap2;
+    let numbers = [place.addr() as isize, size as isize, protection as isize, flags as isize, fd as isize, 0];
     // SAFETY: the kernel chooses an address that nobody uses; or it is within a region, whose users have been told that it may
     // change at any time.
-    let mapped = unsafe { libc::mmap(place.cast(), size, protection, flags, fd, 0) };
-    match NonNull::new(mapped.cast()) {
-        Some(base) if mapped != libc::MAP_FAILED => Ok(base),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let mapped = c::answer(unsafe { bare::call(MMAP, numbers) })?;
+    // The kernel's addresses end far below the errors.
+    let base = NonNull::new(ptr::with_exposed_provenance_mut(mapped as usize));
+    base.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
 /// A `T` in a mapping of its own, which is taken back when this is dropped.
-pub(crate) struct Mapped<T>(NonNull<T>);
+#[derive(Debug)]
+pub struct Mapped<T>(NonNull<T>);
 
 // SAFETY: the mapping belongs to the process, not to a thread.
 unsafe impl<T: Send> Send for Mapped<T> {}
@@ -132,33 +145,48 @@ impl<T> Mapped<T> {
         fill(unsafe { new.0.as_mut() }).then_some(new)
     }
 
-    /// Maps zeros, of which there is what is touched; they read as zeros in every forked child, where the kernel knows how.
-    pub(crate) fn large() -> io::Result<Self>
+    /// Maps a page or more, and moves a value there.
+    ///
+    /// # Errors
+    ///
+    /// Returns what failed; the value is dropped.
+    pub fn of(value: T) -> io::Result<Self> {
+        let new = Self::map(WRITABLE, OWN, -1)?;
+        // SAFETY: the mapping has room for a T, is aligned as a page is, and nobody else's.
+        unsafe { new.0.write(value) };
+        Ok(new)
+    }
+
+    /// Maps zeros, of which there is what is touched. The first bytes, whole pages, read as zeros in every forked child, where
+    /// the kernel knows how.
+    pub fn large(wiped: usize) -> io::Result<Self>
     where
         T: super::Plain,
     {
         let new = Self::map(WRITABLE, OWN, -1)?;
-        wipe_on_fork(new.0);
+        wipe_on_fork(new.0, wiped);
         Ok(new)
     }
 
-    /// Lays such zeros over what was made by [`large`](Self::large) and given up. Async-signal-safe.
+    /// Lays zeros over the first bytes, whole pages, of what was made by [`large`](Self::large) and given up.
+    /// Async-signal-safe.
     ///
     /// # Safety
     ///
-    /// Nobody looks at it meanwhile.
-    pub(crate) unsafe fn wipe(place: &'static T)
+    /// Who looks at it meanwhile, takes zeros for values.
+    pub unsafe fn wipe(place: &'static T, wiped: usize)
     where
         T: super::Plain,
     {
         let place = NonNull::from(place);
-        let _ = region_of(place).lay(None);
-        wipe_on_fork(place);
+        let region = Region { size: wiped.min(size_of::<T>()), base: place.cast() };
+        let _ = ManuallyDrop::new(region).lay(None);
+        wipe_on_fork(place, wiped);
     }
 
     /// Maps the start of a file, which must be long enough. To store to what was not mapped `writable` would end the
     /// process.
-    pub(crate) fn of_file(file: &File, writable: bool) -> io::Result<Self>
+    pub(crate) fn of_file(file: &impl AsRawFd, writable: bool) -> io::Result<Self>
     where
         T: Shared,
     {
@@ -197,14 +225,17 @@ unsafe impl<T> Place for Mapped<T> {}
 
 /// Maps zeros that read as zeros in every forked child, if the kernel knows how.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
-    Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(page.0))
+    Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(page.0, size_of::<T>()))
 }
 
-/// Has a mapping of zeros read as zeros in every forked child; false where the kernel does not know how. Who takes an
+/// Has the first bytes of a mapping of zeros read as zeros in every forked child; false where the kernel does not know how. Who takes an
 /// advice that does not exist, as qemu's user mode does, takes any and heeds none.
-fn wipe_on_fork<T>(place: NonNull<T>) -> bool {
-    // SAFETY: in this process nothing changes.
-    let takes = |advice| unsafe { libc::madvise(place.as_ptr().cast(), size_of::<T>(), advice) == 0 };
+fn wipe_on_fork<T>(place: NonNull<T>, size: usize) -> bool {
+    let takes = |advice: libc::c_int| {
+        let numbers = [place.as_ptr().expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
+        // SAFETY: in this process nothing changes.
+        unsafe { bare::call(libc::SYS_madvise, numbers) == 0 }
+    };
     !takes(-1) && takes(libc::MADV_WIPEONFORK)
 }
 

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 pub(crate) mod argv0;
+pub(crate) mod bare;
 pub(crate) mod c;
 mod complain;
 #[cfg(target_os = "linux")]
@@ -27,13 +28,15 @@ mod thread;
 pub(crate) use self::complain::complain;
 pub use self::errno::ErrnoGuard;
 pub(crate) use self::errno::errno;
+pub use self::file::Descriptor;
 pub(crate) use self::library::{Library, library_of};
-pub(crate) use self::memory::{Mapped, Region, Shared, mapped_from, page_size, wiped_on_fork};
+pub use self::memory::{Mapped, Region, Shared};
+pub(crate) use self::memory::{mapped_from, page_size, wiped_on_fork};
 pub(crate) use self::process::*;
 pub(crate) use self::text::{fnmatch, strtoimax, strtoull};
 pub(crate) use self::thread::{
-    close_range, is_thread, leave_descriptors, set_cancelable, spawn, stack_bounds, thread_name,
-    thread_number,
+    close_range, is_bare, is_thread, leave_descriptors, set_cancelable, spawn, spawn_bare, stack_bounds,
+    thread_name, thread_number,
 };
 
 /// Types that a C library fills in, and that zeros are a value of.
@@ -41,7 +44,7 @@ pub(crate) use self::thread::{
 /// # Safety
 ///
 /// Zeros must be a value.
-pub(crate) unsafe trait Plain {}
+pub unsafe trait Plain {}
 
 pub(crate) fn zeros<T: Plain>() -> T {
     // SAFETY: the trait promises it.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use super::c::{self, Call};
-use super::{check, file};
+use super::{bare, check, file};
 
 /// The process id. From the kernel: bionic keeps it itself, and a child of a bare `clone` finds its parent's there.
 pub(crate) fn process_id() -> u32 {
@@ -20,6 +20,22 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     (c::geteuid(), c::getegid())
 }
 
+/// Tells whether the number of this user is no other user's, too: in a namespace that does not map all users, the kernel
+/// calls those that it leaves out by one number, and this user may be one of them.
+#[cold]
+pub(crate) fn is_known_by_number(user: u32) -> bool {
+    let mut text = [0; 64];
+    let mut words_of = |path| -> [Option<u64>; 3] {
+        let len = file::read_start(path, &mut text);
+        let mut words = text[..len].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        [(); 3].map(|()| std::str::from_utf8(words.next()?).ok()?.parse().ok())
+    };
+    let [of_others, ..] = words_of(c"/proc/sys/kernel/overflowuid");
+    // All users, as themselves.
+    let all = [Some(0), Some(0), Some(u32::MAX.into())];
+    of_others.unwrap_or(65534) != u64::from(user) || words_of(c"/proc/self/uid_map") == all
+}
+
 /// What the kernel told the process when it started.
 pub(super) fn auxiliary(kind: libc::c_ulong) -> libc::c_ulong {
     c::getauxval(kind)
@@ -28,6 +44,19 @@ pub(super) fn auxiliary(kind: libc::c_ulong) -> libc::c_ulong {
 /// Tells whether the process has rights that its caller does not have (`AT_SECURE`).
 pub(crate) fn has_elevated_rights() -> bool {
     !cfg!(miri) && auxiliary(libc::AT_SECURE) != 0
+}
+
+/// The capabilities that the first thread of the process has or could take: none in most processes.
+pub(crate) fn capabilities() -> u64 {
+    /// Of sets of 64 bits (`linux/capability.h`).
+    const VERSION: u32 = 0x2008_0522;
+    let mut header = [VERSION, process_id()];
+    // Effective, permitted, inheritable: the low halves, then the high ones.
+    let mut sets = [0_u32; 6];
+    let (place, content) = ((&raw mut header).expose_provenance(), (&raw mut sets).expose_provenance());
+    // SAFETY: the kernel reads and writes two words, and writes six.
+    unsafe { bare::call(libc::SYS_capget, [place as isize, content as isize, 0, 0, 0, 0]) };
+    u64::from(sets[0] | sets[1]) | u64::from(sets[3] | sets[4]) << 32
 }
 
 /// Has `clear` called in children that `fork()` makes; false where that can't be arranged.

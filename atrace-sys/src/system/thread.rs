@@ -2,12 +2,14 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::c::{self, Call};
 #[cfg(target_os = "android")]
 use super::list::{JOINABLE as STATE, leave, starting};
 use super::signals::{Blocked, Signals};
-use super::{Plain, zeros};
+use super::{Plain, bare, zeros};
+use crate::fork::generation;
 
 #[cfg(not(target_os = "android"))]
 const STATE: libc::c_int = libc::PTHREAD_CREATE_DETACHED;
@@ -65,6 +67,50 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     // SAFETY: made above, and no thread has it.
     drop(unsafe { Box::from_raw(start) });
     Err(io::Error::from_raw_os_error(code))
+}
+
+/// The generation of a process and the kernel's number of its bare thread, while there is one.
+static BARE: AtomicU64 = AtomicU64::new(0);
+
+/// Tells whether the calling thread is one of [`spawn_bare`], which has no thread-locals.
+pub(crate) fn is_bare() -> bool {
+    let bare = BARE.load(Ordering::Relaxed);
+    bare != 0 && bare == bare_here()
+}
+
+/// The word for the calling thread.
+fn bare_here() -> u64 {
+    // SAFETY: no arguments. The C library's function may keep the number in a thread-local.
+    let number = unsafe { bare::call(libc::SYS_gettid, [0; 6]) };
+    generation().number() << 32 | number as u32 as u64
+}
+
+/// Starts a thread without the C library ([`bare`]), on which no signal is delivered. Async-signal-safe.
+pub(crate) fn spawn_bare(body: extern "C" fn()) -> bool {
+    extern "C" fn run(body: usize) {
+        BARE.store(bare_here(), Ordering::Relaxed);
+        name_of_thread(true, &mut b"atrace-perfetto\0".to_owned());
+        // SAFETY: the address of a function of this type, given below.
+        let body: extern "C" fn() =
+            unsafe { std::mem::transmute(std::ptr::with_exposed_provenance::<()>(body)) };
+        body();
+        // Unless another one was started since.
+        let _ = BARE.compare_exchange(bare_here(), 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    let blocked = change_mask(libc::SIG_BLOCK, u64::MAX);
+    let started = bare::start(run, (body as *const ()).expose_provenance());
+    change_mask(libc::SIG_SETMASK, blocked);
+    started
+}
+
+/// Changes which signals the calling thread has blocked, the C library's own among them; returns which it had.
+fn change_mask(how: libc::c_int, mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let (mask, place) = ((&raw const mask).expose_provenance(), (&raw mut before).expose_provenance());
+    let numbers = [how as isize, mask as isize, place as isize, size_of::<u64>() as isize, 0, 0];
+    // SAFETY: the kernel reads and writes 64 bits.
+    unsafe { bare::call(libc::SYS_rt_sigprocmask, numbers) };
+    before
 }
 
 /// Gives the calling thread an empty descriptor table of its own.
@@ -139,6 +185,7 @@ pub(crate) fn thread_name(name: &mut [u8; 16]) {
 /// Sets or reads the name of the calling thread.
 fn name_of_thread(set: bool, name: &mut [u8; 16]) {
     let command = if set { libc::PR_SET_NAME } else { libc::PR_GET_NAME };
+    let place = name.as_mut_ptr().expose_provenance() as isize;
     // SAFETY: the kernel reads or writes 16 bytes at most.
-    unsafe { libc::prctl(command, name.as_mut_ptr()) };
+    unsafe { bare::call(libc::SYS_prctl, [command as isize, place, 0, 0, 0, 0]) };
 }

@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 #[allow(dead_code)]
 #[path = "../../src/message/mod.rs"]
 mod message;
-#[path = "../../src/panics.rs"]
+#[path = "../../../atrace-sys/src/panics.rs"]
 mod panics;
 #[path = "../../src/message/reference.rs"]
 mod reference;

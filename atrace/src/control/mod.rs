@@ -27,7 +27,7 @@
 
 mod access;
 mod error;
-pub(crate) mod pattern;
+mod pattern;
 mod switched;
 
 use std::ffi::CString;
@@ -41,10 +41,12 @@ use atrace_sys::properties::{self, Properties};
 use self::access::{Access, Owner, Read as _, Shared};
 pub use self::error::Error;
 use self::error::failed;
+pub use self::pattern::pattern_for;
 use self::pattern::this_process;
 use self::switched::Undo;
 pub use self::switched::{Change, Switched};
 use crate::AtraceTag;
+pub use crate::flags::{FLAGS, parse_flags};
 
 /// The properties to switch.
 #[derive(Clone, Debug)]
@@ -111,7 +113,8 @@ impl Control {
         self
     }
 
-    pub(crate) fn properties(&self) -> &Properties {
+    /// Returns the properties themselves, to read one as it is.
+    pub fn properties(&self) -> &Properties {
         self.properties.properties()
     }
 
@@ -278,8 +281,8 @@ impl Control {
         }
     }
 
-    /// The patterns, byte for byte.
-    pub(crate) fn raw_patterns(&self) -> Vec<Vec<u8>> {
+    /// Returns the app patterns in force, byte for byte: a pattern may be no UTF-8.
+    pub fn raw_patterns(&self) -> Vec<Vec<u8>> {
         self.properties().patterns()
     }
 }

@@ -14,9 +14,9 @@ pub(super) fn this_process() -> Result<Vec<u8>, Error> {
     })
 }
 
-/// A pattern of at most 91 bytes that matches `name`: it alone, or as `*` and an end of it where it is too
-/// long.
-pub(crate) fn pattern_for(name: &[u8]) -> Vec<u8> {
+/// Returns a pattern of at most 91 bytes that matches the process name `name`: the name itself, its special characters in
+/// brackets, or `*` and the end of a name that is too long.
+pub fn pattern_for(name: &[u8]) -> Vec<u8> {
     let whole = literal(name);
     if whole.len() <= VALUE_MAX {
         return whole;

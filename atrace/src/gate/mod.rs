@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) use self::word::Serial;
 use self::word::{CLAIMED, Gate, SERIAL_SHIFT};
 use crate::AtraceTag;
+use crate::producer::ASK;
 use crate::sync::AtomicRef;
 
 /// Tracing was disabled for this process by `atrace_set_tracing_enabled(false)`.
@@ -25,8 +26,6 @@ pub(crate) const PARKED: u64 = 1 << 31;
 /// The bits that are set, after the serial of now was subtracted bit by bit, where the tags are not known.
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
-/// In the foreign word: its tags are not known, the first event is to ask.
-pub(crate) const ASK: u64 = 1 << 62;
 
 /// The serial where there is none: of processes that can't be switched on, or of a word that stays claimed.
 pub(crate) static NO_SERIAL: AtomicU32 = AtomicU32::new(0);
@@ -103,6 +102,11 @@ pub(crate) fn tags() -> Option<AtraceTag> {
 pub(crate) fn local_tags() -> Option<AtraceTag> {
     let (local, _) = GATE.look();
     (local & CHANGED == 0).then(|| tags_of(local, 0))
+}
+
+/// Has the next event find out anew which tags are enabled.
+pub(crate) fn forget() {
+    GATE.claim();
 }
 
 /// The serial and the tags that were published last; None while somebody is finding out.

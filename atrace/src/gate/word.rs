@@ -54,7 +54,7 @@ impl Gate {
 
     /// Claims the local word: what is found from now on may be published in place of the claim, unless another
     /// one follows.
-    fn claim(&self) -> u64 {
+    pub(super) fn claim(&self) -> u64 {
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
         let claim = u64::from(number) << SERIAL_SHIFT | CLAIMED;
         // Acquire, release: who claims later sees what was done before this, and so finds what is as new.

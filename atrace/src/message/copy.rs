@@ -7,6 +7,8 @@
 
 use std::mem::MaybeUninit;
 
+use atrace_sys::text::{SHORT, put_ends};
+
 /// Tells whether a byte can't stand in any text of a message.
 #[inline(always)]
 pub(super) const fn is_unsafe(byte: u8) -> bool {
@@ -47,9 +49,6 @@ pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
     }
 }
 
-/// The length from which a text is long.
-pub(crate) const SHORT: usize = 32;
-
 /// [`copy`] of less than [`SHORT`] bytes.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -76,25 +75,6 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
         return false;
     };
     Suspects::of(u128::from(both[0]) << 64 | u128::from(both[1]), bar).any()
-}
-
-/// Writes the first and the last bytes of `to`.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last: [u8; N]) {
-    if let Some(to) = to.first_chunk_mut::<N>() {
-        to.copy_from_slice(as_uninit(&first));
-    }
-    if let Some(to) = to.last_chunk_mut::<N>() {
-        to.copy_from_slice(as_uninit(&last));
-    }
-}
-
-/// Bytes as what may be copied to where none are yet.
-#[inline(always)]
-pub(crate) fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
-    // SAFETY: bytes are as good as bytes that may be uninitialised, and can't be written through this.
-    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
 /// Which of 16 bytes are suspect.

@@ -33,9 +33,7 @@ use std::mem::MaybeUninit;
 
 use atrace_sys::process::ProcessId;
 
-pub(crate) use self::copy::{SHORT, as_uninit};
 use self::copy::{copy, has_suspect, is_unsafe};
-pub(crate) use self::pieces::put_piece;
 pub use self::pieces::{__Text, __with_text};
 
 /// The longest message: libcutils' buffer of 1024 bytes less its NUL.

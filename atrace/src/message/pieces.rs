@@ -4,11 +4,11 @@
 //! costs to look at all of them at the end, which [`Message::encode`] does where there were any.
 
 use std::fmt;
-use std::mem::MaybeUninit;
 
-use crate::panics::{PANICKED, is_caught};
+use atrace_sys::panics::{PANICKED, is_caught};
+use atrace_sys::text::{SHORT, as_uninit, put};
 
-use super::copy::{SHORT, as_uninit, copy_short};
+use super::copy::copy_short;
 use super::{MESSAGE_MAX, Message, NOWHERE, NameWriter, Stays, cut};
 
 impl NameWriter<'_> {
@@ -31,7 +31,7 @@ impl NameWriter<'_> {
         for piece in pieces {
             // SAFETY: `at + piece.len()` is at most `end`, and so within the buffer: `limit` is at most MESSAGE_MAX.
             let place = unsafe { self.message.buffer.get_unchecked_mut(at..at + piece.len()) };
-            put_piece(piece, place);
+            put(piece.as_bytes(), place);
             at += piece.len();
         }
         self.message.len = at;
@@ -96,7 +96,7 @@ impl fmt::Write for NameWriter<'_> {
             }
         } else {
             self.unchecked = true;
-            put_piece(text, place);
+            put(text.as_bytes(), place);
         }
         self.message.len = start + text.len();
         Ok(())
@@ -139,16 +139,5 @@ impl __Text {
     #[inline(always)]
     pub fn write(&mut self, write: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         self.0.plain(write)
-    }
-}
-
-/// Copies the piece to where there is room for it.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-pub(crate) fn put_piece(piece: &str, to: &mut [MaybeUninit<u8>]) {
-    if piece.len() < SHORT {
-        copy_short(piece.as_bytes(), to, false);
-    } else {
-        to.copy_from_slice(as_uninit(piece.as_bytes()));
     }
 }

@@ -1,10 +1,9 @@
-//! Which sink this process has: chosen once, at the first event or question, and never changed.
+//! Which sink this process has: chosen once, as the library is loaded (`load.rs`), and never changed.
 //!
-//! But where nothing could be opened for want of descriptors or memory, it is chosen again: at ever more events
-//! ([`is_due`]), and whenever somebody asks.
+//! But where nothing could be opened for want of descriptors or memory, it is chosen again whenever somebody asks. No event
+//! chooses: that allocates.
 
 use std::ffi::OsStr;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use atrace_sys::AtomicRef;
 use atrace_sys::process::{self, Undisturbed};
@@ -12,7 +11,7 @@ use atrace_sys::process::{self, Undisturbed};
 use super::first::{self, UNCHOSEN};
 use super::open::{self, Failure};
 use super::{CutilsSink, MarkerSink, NdkSink, Sink, SinkInfo, SinkKind};
-use crate::perfetto::producer::{self, Standing};
+use crate::producer::{self, Standing};
 
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
@@ -33,18 +32,32 @@ pub fn sink() -> SinkInfo {
     SinkInfo { kind: SinkKind::Perfetto, detail, dropped: producer::lost() }
 }
 
+/// The sink, for an event.
+#[inline(always)]
+pub(crate) fn for_event() -> &'static Sink {
+    // Where the loader does not call `load.rs`, there is nothing to open either.
+    if cfg!(any(miri, no_tracing)) { chosen() } else { present() }
+}
+
+/// The sink, chosen by now, for who may allocate; what an event would start is started.
+pub(crate) fn chosen() -> &'static Sink {
+    let sink = choose_now();
+    producer::start_if_expected();
+    sink
+}
+
 /// The sink, chosen by now. Two threads may choose at once, or a child be forked meanwhile: the first to
 /// finish is right, nobody waits.
-pub(crate) fn chosen() -> &'static Sink {
+pub(crate) fn choose_now() -> &'static Sink {
     let present = SINK.get();
-    if !matches!(present, Sink::Unchosen) && !present.is_waiting() {
+    if !present.is_waiting() {
         return present;
     }
     let _undisturbed = Undisturbed::new();
     let chosen = choose();
     let is_wrong = chosen.is_err() && VARIABLES.into_iter().any(open::is_set);
     let sink = chosen.unwrap_or_else(Sink::Off);
-    if present.is_waiting() && sink.is_waiting() {
+    if !matches!(present, Sink::Unchosen) && sink.is_waiting() {
         return present; // As before: what is published stays in memory for ever.
     }
     match SINK.publish(present, Box::new(sink)) {
@@ -64,14 +77,6 @@ pub(crate) fn chosen() -> &'static Sink {
     }
 }
 
-/// Tells whether this event is one at which to choose again; costs no system call. After a choice that may be
-/// another soon: the 1st event, the 2nd, the 4th and so on, later each 1024th.
-pub(crate) fn is_due() -> bool {
-    static EVENTS: AtomicU32 = AtomicU32::new(0);
-    let events = EVENTS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    events.is_multiple_of(1024) || events.is_power_of_two()
-}
-
 /// The variables that ask for a sink. Where one is set, it is an error that there is none; where none is, it is usual:
 /// only root may open the marker.
 const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"];
@@ -84,7 +89,8 @@ fn choose() -> Result<Sink, Failure> {
         b"cutils" => cutils(None),
         b"ndk" => ndk(None),
         b"perfetto" => {
-            producer::start();
+            first::have_two_ways();
+            producer::expect_events();
             Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=perfetto: events go to Perfetto's service alone")))
         }
         b"none" => Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=none"))),

@@ -6,6 +6,7 @@
 use atrace_sys::AtomicRef;
 
 use super::Sink;
+use crate::producer;
 
 pub(super) static UNCHOSEN: Sink = Sink::Unchosen;
 static WAYS: Sink = Sink::Ways;
@@ -22,14 +23,25 @@ pub(super) fn is_chosen(before: &'static Sink, sink: &'static Sink) {
     let _ = FIRST.replace(before, sink); // Or there are two ways.
 }
 
-/// From now on there are two ways.
-#[cfg_attr(any(no_tracing, not(feature = "perfetto")), expect(dead_code, reason = "there is no other way"))]
-pub(crate) fn have_two_ways() {
-    FIRST.set(&WAYS);
+/// Makes this process ready to be a producer of Perfetto's service, and has each event asked which way it goes from now on.
+/// Returns false where there is no memory for that.
+pub(crate) fn have_two_ways() -> bool {
+    let is_ready = producer::can_be_used();
+    if is_ready {
+        FIRST.set(&WAYS);
+    }
+    is_ready
 }
 
-/// Whether there are two ways.
-#[cfg_attr(any(no_tracing, not(feature = "perfetto")), expect(dead_code, reason = "there is no other way"))]
-pub(crate) fn are_two_ways() -> bool {
-    matches!(FIRST.get(), Sink::Ways)
+/// Whether it is what stands here where there are two ways. By its address: another look at which kind of sink it is would be
+/// joined with the one before it, and the marker would pay for that.
+#[inline(always)]
+pub(crate) fn is_two_ways(sink: &'static Sink) -> bool {
+    producer::EXISTS && std::ptr::eq(sink, &WAYS)
+}
+
+/// Whether this process, or an ancestor of it, was ever made ready.
+#[inline]
+pub fn are_two_ways() -> bool {
+    producer::EXISTS && matches!(FIRST.get(), Sink::Ways)
 }

@@ -32,6 +32,7 @@ use self::marker::MarkerSink;
 use self::ndk::NdkSink;
 use self::open::Failure;
 use crate::message::{Kind, Message, NameWriter, Texts};
+use crate::producer::Written;
 
 /// A place for messages, and the properties that switch it.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// Writes an event, whatever is enabled; tells whether it was written. (Inlined as [`Message`] is: the properties are
+    /// Writes an event, whatever is enabled. (Inlined as [`Message`] is: the properties are
     /// read with no message on the stack where that would be large.)
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -57,19 +58,20 @@ impl Sink {
         kind: Kind,
         track: Option<&str>,
         name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-    ) -> bool {
+    ) -> Option<Written> {
         let id = process::id();
         let mut message = Message::new();
         let texts = message.encode(kind, id, track, name);
-        match self {
+        let is_written = match self {
             Self::Marker(sink) => sink.marker.write(message.bytes()),
             other => other.call(kind, &mut message, texts),
-        }
+        };
+        is_written.then_some(Written::ByAtrace)
     }
 
     /// [`write`](Self::write) with a name that is there, out of line.
     #[inline(never)]
-    pub(crate) fn write_str(&self, kind: Kind, track: Option<&str>, name: Option<&str>) -> bool {
+    pub(crate) fn write_str(&self, kind: Kind, track: Option<&str>, name: Option<&str>) -> Option<Written> {
         self.write(kind, track, name.map(|name| move |writer: &mut NameWriter<'_>| writer.push_str(name)))
     }
 
@@ -101,9 +103,9 @@ impl Sink {
         }
     }
 
-    /// Tells whether events go nowhere for a reason that may pass.
+    /// Tells whether events go nowhere for now: nothing was chosen yet, or nothing could be had for a reason that may pass.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self, Self::Off(Failure { may_pass: true, .. }))
+        matches!(self, Self::Unchosen | Self::Off(Failure { may_pass: true, .. }))
     }
 
     /// Tells whether it is one.

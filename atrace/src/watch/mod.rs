@@ -24,8 +24,8 @@ use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
 
 use self::notifier::{Notifier, Registered};
-use crate::perfetto::producer;
-use crate::sink::choice;
+use crate::producer;
+use crate::sink::{choice, first};
 use crate::way::Ways;
 use crate::{AtraceTag, refresh};
 
@@ -210,7 +210,7 @@ impl Watchers {
     fn add(&'static self, callback: Callback) -> io::Result<Watch> {
         let start = || {
             let sink = choice::chosen();
-            if sink.properties().is_none() && !sink.is_waiting() && !producer::is_used() {
+            if sink.properties().is_none() && !sink.is_waiting() && !first::are_two_ways() {
                 return Ok(None);
             }
             static SESSIONS_CHANGED: fn() = sessions_changed;

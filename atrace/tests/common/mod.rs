@@ -16,6 +16,8 @@
 )]
 #![allow(unsafe_code, reason = "errno and descriptors are set and looked at as C does it")]
 
+mod buffer;
+
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -28,7 +30,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use atrace::control::Control;
-use atrace::tracefs::Instance;
+use atrace_cli::tracefs::Instance;
+
+use self::buffer::Buffer;
 
 const CASE: &str = "ATRACE_TEST_CASE";
 
@@ -66,7 +70,7 @@ pub fn is_case(name: &str) -> bool {
 /// Where the events of a case go.
 enum Marker {
     File,
-    Kernel(Instance),
+    Kernel(Buffer),
 }
 
 /// A directory with a property store and a marker, which go with it.
@@ -106,10 +110,10 @@ impl Place {
 
     /// Events go to a ring buffer of the kernel's; None, and a line that says why, where that can't be had.
     pub fn kernel(test: &str) -> Option<Self> {
-        match Instance::create("atrace-test") {
-            Ok(instance) => {
-                instance.set_buffer_kb(2048).unwrap();
-                let (directory, marker) = (tempfile::tempdir().unwrap(), Marker::Kernel(instance));
+        match Buffer::create("atrace-test") {
+            Ok(buffer) => {
+                buffer.set_buffer_kb(2048).unwrap();
+                let (directory, marker) = (tempfile::tempdir().unwrap(), Marker::Kernel(buffer));
                 Some(Self { directory, marker, _turn: turn() })
             }
             Err(reason) => {
@@ -146,7 +150,7 @@ impl Place {
     pub fn marker(&self) -> PathBuf {
         match &self.marker {
             Marker::File => self.path("marker"),
-            Marker::Kernel(instance) => instance.marker_path(),
+            Marker::Kernel(buffer) => buffer.marker_path(),
         }
     }
 
@@ -156,7 +160,7 @@ impl Place {
 
     pub fn instance(&self) -> &Instance {
         match &self.marker {
-            Marker::Kernel(instance) => instance,
+            Marker::Kernel(buffer) => buffer,
             Marker::File => panic!("this place has no instance"),
         }
     }
@@ -233,6 +237,18 @@ impl Ran {
     pub fn said(&self, word: &str) -> Vec<&str> {
         // The harness leaves its own line open when the case prints its first.
         self.stdout.lines().filter_map(|line| Some(line.split_once(word)?.1.trim())).collect()
+    }
+
+    /// How many events were written and lost, as the command says.
+    pub fn told(&self) -> (u64, u64) {
+        let line = self.stderr.lines().find(|line| line.contains(" events written")).unwrap();
+        let (written, lost) = line.split_once(" events written, ").unwrap();
+        let number = |text: &str| {
+            let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+            digits.parse::<u64>().unwrap_or(0)
+        };
+        assert!(lost == "none lost" || lost.ends_with(" lost"), "{line}");
+        (number(written), number(lost))
     }
 }
 
@@ -343,6 +359,32 @@ pub fn limited(command: &mut Command, of: Resource, soft: libc::rlim_t, hard: li
     unsafe { command.pre_exec(move || limit(of, soft, hard)) }
 }
 
+/// A program that begins with no descriptor to be had but one, with which it is loaded: the library opens nothing then.
+pub fn without_descriptors(command: &Command) -> Command {
+    // By a shell, which has no descriptors but these.
+    let script = "exec 3</dev/null 4</dev/null 5</dev/null 6</dev/null && ulimit -Sn 8 && exec \"$0\" \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell
+}
+
+/// Closes what [`without_descriptors`] opened, and has there be as many as usual.
+pub fn free_descriptors() {
+    limit(libc::RLIMIT_NOFILE, 1024, 4096).unwrap();
+    let all = descriptors();
+    for (number, _) in all.iter().filter(|(number, path)| *number > 2 && path == Path::new("/dev/null")) {
+        // SAFETY: nobody uses them.
+        unsafe { libc::close(*number) };
+    }
+}
+
 /// The open descriptors of this process, without the one that looks and the one of the published state.
 pub fn descriptors() -> Vec<(i32, PathBuf)> {
     let mut all: Vec<_> = std::fs::read_dir("/proc/self/fd")
@@ -423,4 +465,24 @@ impl Chance {
 
 pub fn os(text: impl AsRef<OsStr>) -> OsString {
     text.as_ref().to_owned()
+}
+
+/// A TCP connection with bytes that nobody reads, whose last close waits for that, 40 seconds.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn lingering() -> std::os::fd::OwnedFd {
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    std::mem::forget(listener.accept().unwrap());
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 1 << 16]).is_ok() {}
+    let linger = libc::linger { l_onoff: 1, l_linger: 40 };
+    let size = size_of::<libc::linger>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_LINGER);
+    // SAFETY: a linger of that size.
+    let done =
+        unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const linger).cast(), size) };
+    assert_eq!(done, 0);
+    stream.into()
 }

@@ -4,7 +4,6 @@
 // It says that tracing is enabled while the file that STANDIN_ENABLED names exists. As where another thread is about to
 // read the properties, it says what held before for STANDIN_LAG_MS longer than it was first asked.
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,20 +11,32 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SAY(...) (printf("CALL " __VA_ARGS__), putchar('\n'), fflush(stdout))
+// By one write, which allocates nothing.
+#define SAY(...) ({ \
+    char line[4096]; \
+    int length = snprintf(line, sizeof line - 1, "CALL " __VA_ARGS__); \
+    line[length] = '\n'; \
+    (void)!write(1, line, length + 1); \
+})
 
 #if ANDROID >= 23
 static bool said;
 static int64_t changed; // When it was first seen that something else holds; 0 while it does not.
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool is_locked;
+static const char *enabled, *lag;
+
+// Once, so that its functions do no more than a library of the system's may.
+__attribute__((constructor)) static void read_environment(void) {
+    enabled = getenv("STANDIN_ENABLED");
+    lag = getenv("STANDIN_LAG_MS");
+}
 
 bool ATrace_isEnabled(void) {
-    bool is = access(getenv("STANDIN_ENABLED"), F_OK) == 0;
+    bool is = enabled && access(enabled, F_OK) == 0;
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     int64_t now = time.tv_sec * 1000 + time.tv_nsec / 1000000;
-    const char* lag = getenv("STANDIN_LAG_MS");
-    pthread_mutex_lock(&lock);
+    while (__atomic_exchange_n(&is_locked, true, __ATOMIC_ACQUIRE)) {}
     if (is == said) {
         changed = 0;
     } else if (lag == NULL || (changed != 0 && now - changed >= atoi(lag))) {
@@ -35,7 +46,7 @@ bool ATrace_isEnabled(void) {
         changed = now;
     }
     is = said;
-    pthread_mutex_unlock(&lock);
+    __atomic_store_n(&is_locked, false, __ATOMIC_RELEASE);
     return is;
 }
 void ATrace_beginSection(const char* name) { SAY("begin %s", name); }

@@ -5,8 +5,10 @@ use std::process::Command;
 
 /// Builds the stand-in for `libcutils` or `libandroid` of the Android with this API level, in `directory`.
 pub fn build(library: &str, api_level: u32, directory: &Path) -> PathBuf {
-    let source =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standins").join(library).with_extension("c");
+    // Tests of several crates include this file.
+    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let mut sources = above.map(|it| it.join("atrace/tests/standins").join(library).with_extension("c"));
+    let source = sources.find(|source| source.exists()).expect("it is in the workspace");
     let built = directory.join(format!("{library}.{api_level}.so"));
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compiler

@@ -13,7 +13,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use atrace::tracefs::Instance;
 use atrace::{AtraceTag, atrace_begin};
 use atrace_benches::catalogue::promises::{GROWTH, SYSTEM_CALLS};
 use atrace_benches::catalogue::{EVENTS, Event, Id, LITERALS, State, What, Who, promises};
@@ -29,7 +28,8 @@ use atrace_benches::row::{Row, Sink, Versus};
 use atrace_benches::stats::{self, Interval};
 use atrace_benches::subjects::events::{Run, in_rust, text};
 use atrace_benches::subjects::shared::Shared;
-use atrace_sys::perfetto::clock;
+use atrace_cli::tracefs::Instance;
+use atrace_perfetto::clock;
 use rustix::thread::sched_getcpu;
 
 use super::{Switch, marker, raw_write};

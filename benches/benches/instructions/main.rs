@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
 use atrace::perfetto::Recording;
-use atrace::perfetto::service::{Keep, Service};
 use atrace_benches::catalogue::{Event, Id, State, TracingCase, What, Who};
 use atrace_benches::measure::instructions::{Counted, OPERATIONS};
 use atrace_benches::subjects::subject::Subject;
 use atrace_benches::subjects::{cases, events, subscribers};
+use atrace_cli::service::{Keep, Service};
 use gungraun::{LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 
 /// Runs an operation so many times.
@@ -170,6 +170,7 @@ fn count(mut prepared: Prepared) -> Prepared {
 fn config() -> LibraryBenchmarkConfig {
     let mut config = LibraryBenchmarkConfig::default();
     config.pass_through_envs([
+        "ATRACE_BENCHES_COUNTED",
         "ATRACE_MARKER",
         "ATRACE_PROPERTIES",
         "GLIBC_TUNABLES",
@@ -186,31 +187,31 @@ fn through_libcutils() -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Rust.ids(), setup = prepare)]
+#[benches::case(iter = Counted::Rust.ids_here(), setup = prepare)]
 fn rust(prepared: Prepared) -> Prepared {
     count(prepared)
 }
 
 #[library_benchmark(config = through_libcutils())]
-#[benches::case(iter = Counted::Ffi.ids(), setup = prepare)]
+#[benches::case(iter = Counted::Ffi.ids_here(), setup = prepare)]
 fn ffi(prepared: Prepared) -> Prepared {
     count(prepared)
 }
 
 #[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Cc.ids(), setup = prepare)]
+#[benches::case(iter = Counted::Cc.ids_here(), setup = prepare)]
 fn cc(prepared: Prepared) -> Prepared {
     count(prepared)
 }
 
 #[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Tracing.ids(), setup = prepare, teardown = nothing_is_lost)]
+#[benches::case(iter = Counted::Tracing.ids_here(), setup = prepare, teardown = nothing_is_lost)]
 fn tracing_with(prepared: Prepared) -> Prepared {
     count(prepared)
 }
 
 #[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Perfetto.ids(), setup = prepare, teardown = nothing_is_lost)]
+#[benches::case(iter = Counted::Perfetto.ids_here(), setup = prepare, teardown = nothing_is_lost)]
 fn perfetto(prepared: Prepared) -> Prepared {
     count(prepared)
 }

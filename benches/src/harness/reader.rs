@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use atrace::perfetto::service::{Keep, Service};
+use atrace_cli::service::{Keep, Service};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 
 use super::child;

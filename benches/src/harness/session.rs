@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use atrace::SinkKind;
-use atrace::tracefs::Instance;
+use atrace_cli::tracefs::Instance;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use super::args::Args;

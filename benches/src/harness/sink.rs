@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use atrace::tracefs::{self, Instance};
+use atrace_cli::tracefs::{self, Instance};
 
 use super::args::Args;
 use super::terminal::say;

@@ -1,8 +1,8 @@
-//! Frames that are linked by frame pointers, and how far they are believed.
+//! Walks frames that are linked by frame pointers, and checks each link.
 //!
-//! Nothing is read here: the caller's `read` says which words are at an address. It is asked only of addresses that
-//! were checked: aligned, both words within the stack, above the stack pointer and above each frame before. So a walk
-//! goes up, reads no address twice, and ends.
+//! Nothing is read here: the caller's `read` returns the words at an address. It is called only with checked addresses:
+//! aligned, with both words within the stack, above the stack pointer and above each earlier frame. So a walk goes up,
+//! reads no address twice, and ends.
 
 /// What is known of a thread's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,17 +1,17 @@
-//! Who called: the return addresses on the calling thread's stack. All unsafe code of this crate is in this folder.
+//! Backtraces: the return addresses on the calling thread's stack. All unsafe code of this crate is in this folder.
 //!
-//! A program with frame pointers has, at each frame's start, the address of its caller's frame and beside it the
-//! return address: a linked list. A program without has any number at all in that register. So nothing is believed:
+//! In a program with frame pointers, each frame begins with the address of its caller's frame, and beside it the return
+//! address: a linked list. In a program without, that register holds any number. So nothing is trusted:
 //!
-//! - Each frame must lie above the one before and within the thread's stack, as the thread library tells it (asked
-//!   once a thread). The library may tell of more than there is, such as of a main thread what its stack may grow to;
-//!   so the kernel is asked whether there is memory from the lowest stack pointer up.
-//! - The walk must end at the thread's outermost frame. That was learnt when a walk on this thread agreed with the
+//! - Each frame must lie above the one before and within the thread's stack, as the thread library reports it (asked
+//!   once per thread). The library may report more than there is: for a main thread, the size that its stack may grow to.
+//!   So the kernel is asked whether there is memory from the lowest stack pointer up.
+//! - The walk must end at the thread's outermost frame. That frame is learnt when a walk on this thread agrees with the
 //!   unwinder, address by address, up to the frames of the C library that starts threads.
 //! - A walk that ends anywhere else (code without frame pointers, a coroutine's stack, the first time on a thread)
-//!   counts for nothing. The unwinder does it again, and the next walk may be held against what it finds.
+//!   is discarded. The unwinder repeats it, and the next walk may be compared with the unwinder's result.
 //!
-//! What can't be seen so: a function without frame pointers that leaves their register alone hides its caller,
+//! Two things can't be seen: a function without frame pointers that leaves their register alone hides its caller,
 //! and a signal handler hides the function that the signal interrupted.
 #![allow(unsafe_code, reason = "reads the stack")]
 

@@ -1,10 +1,10 @@
-//! The table of the spans alive now, by their ids.
+//! The table of the spans that are alive, by their ids.
 //!
-//! - It has some dozen shards, each behind a lock that is held for a moment, or for as long as a dump takes to
-//!   copy that shard. An id's hash says which. Nothing of the program runs below a lock.
-//! - A shard's room stays: nothing is allocated once there was room for as many spans as are alive.
-//! - A span's return addresses lie in the room for the most that are kept: a walk writes them where they belong.
-//! - A forked child has shards of its own, as a thread of its parent may hold the parent's locks.
+//! - It has some dozen shards, chosen by a hash of the id. Each shard's lock is held for a moment, or for as long as a
+//!   dump takes to copy that shard. No code of the program runs while it is held.
+//! - A shard keeps its memory: nothing is allocated once there was room for as many spans as are alive.
+//! - A span has room for the largest number of return addresses that are kept, and a walk writes them there directly.
+//! - A forked child has its own shards, because a thread of its parent may hold the parent's locks.
 
 mod shard;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A part of the table, behind its lock: slots that are used again, found by the ids of their spans.
+//! A shard of the table, behind its lock: reusable slots, found by the ids of their spans.
 
 use std::mem;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use super::super::error::{Error, ErrorKind};
 use super::area::Area;
 use super::attempt::{Failure, persist};
 use super::location::{Location, Owner};
-use crate::system::{directory as at, effective_ids};
+use crate::system::{directory as at, effective_ids, is_known_by_number};
 
 /// Which file a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,14 @@ impl Location {
             if asker != uid && asker != 0 {
                 let what = format!("this file is for user {uid} and root, and user {asker} asks for it");
                 return Err(self.foreign(&self.path, &what, "ask as one of them").into());
+            }
+            if asker == uid && !is_known_by_number(uid) {
+                let what = format!(
+                    "here {uid} is the number of every user whom this namespace of users does not map"
+                );
+                return Err(self
+                    .foreign(&self.path, &what, "map this user, or name a store with ATRACE_PROPERTIES")
+                    .into());
             }
         }
         let mut opened = at::open(&self.directory, flags);

@@ -7,21 +7,20 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use super::{Counted, ONLY};
+
 /// What has the C library copy alike on all processors. (Valgrind has no AVX-512 to offer anyway.)
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-ERMS,-FSRM";
 
 /// Starts a program where every process' id has five digits; fails before it does if that can't be.
 const FIVE_DIGITS: &str = "echo 9999 >/proc/sys/kernel/ns_last_pid && exec \"$@\"";
 
-/// Runs every case, and returns the instructions of all its operations, by the function of the bench and the
-/// number of the case.
-pub(crate) fn count() -> Result<BTreeMap<(String, usize), u64>, String> {
+/// Instructions by the function of the bench and the number of the case.
+type Counts = BTreeMap<(String, usize), u64>;
+
+/// Runs every case of these, and returns the instructions of all its operations.
+pub(crate) fn count(counted: &[Counted]) -> Result<Counts, String> {
     possible()?;
-    let temp =
-        tempfile::Builder::new().prefix("atrace-instructions-").tempdir().map_err(|e| e.to_string())?;
-    let sink = temp.path().join("marker");
-    std::fs::write(&sink, "").map_err(|e| format!("{}: {e}", sink.display()))?;
-    let home = temp.path().join("gungraun");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let bench =
         ["bench", "--quiet", "-p", "atrace-benches", "--features", "instructions", "--bench", "instructions"];
@@ -31,8 +30,27 @@ pub(crate) fn count() -> Result<BTreeMap<(String, usize), u64>, String> {
     if !built.success() {
         return Err("the bench could not be built: see above".to_owned());
     }
-    let mut run = command(&namespaced(&bench), &["--", "--save-summary=json", "--nosummary=true"]);
+    // Half of them are the subscriber's. What is counted does not depend on what runs beside it.
+    let (tracing, events): (Vec<_>, Vec<_>) = counted.iter().partition(|who| **who == Counted::Tracing);
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| run(&bench, &tracing));
+        let mut counts = run(&bench, &events)?;
+        counts.extend(beside.join().map_err(|_| "a thread that counts panicked")??);
+        Ok(counts)
+    })
+}
+
+/// Runs the cases of these, one after the other.
+fn run(bench: &[OsString], counted: &[&Counted]) -> Result<Counts, String> {
+    let temp =
+        tempfile::Builder::new().prefix("atrace-instructions-").tempdir().map_err(|e| e.to_string())?;
+    let sink = temp.path().join("marker");
+    std::fs::write(&sink, "").map_err(|e| format!("{}: {e}", sink.display()))?;
+    let home = temp.path().join("gungraun");
+    let only = counted.iter().map(|who| who.function()).collect::<Vec<_>>().join(",");
+    let mut run = command(&namespaced(bench), &["--", "--save-summary=json", "--nosummary=true"]);
     run.env("GUNGRAUN_HOME", &home)
+        .env(ONLY, only)
         .env("ATRACE_MARKER", &sink)
         .env("ATRACE_PROPERTIES", temp.path().join("properties"))
         .env("PERFETTO_PRODUCER_SOCK_NAME", temp.path().join("service"))
@@ -132,6 +150,8 @@ fn read(summary: &Value) -> Option<((String, usize), u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
@@ -158,7 +178,11 @@ mod tests {
         let words = ["sh", "-c", "sh -c 'echo $$'; true"].map(OsString::from);
         let there = namespaced(&words);
         if there == words {
-            println!("skipped: this kernel lets nobody make a namespace of process ids here");
+            // Not `eprintln!`, which libtest hides.
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: this kernel lets nobody make a namespace of process ids here"
+            );
             return;
         }
         let output = command(&there, &[]).output().unwrap();

@@ -1,0 +1,282 @@
+//! A stream socket to a service of this machine: whom to trust there, and how bytes and descriptors go over it.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use crate::system::c::Call;
+use crate::system::{self, Descriptor, Plain, bare, file, zeros};
+
+// SAFETY: zeros are an empty message, nothing beside it, an address, and ids.
+unsafe impl Plain for libc::msghdr {}
+// SAFETY: as above.
+unsafe impl Plain for libc::cmsghdr {}
+// SAFETY: as above.
+unsafe impl Plain for libc::sockaddr_un {}
+// SAFETY: as above.
+unsafe impl Plain for libc::ucred {}
+
+/// Who may be the service, by user id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// This user, root, or Android's `traced`.
+    Usual,
+    /// Whoever listens there: the user has named the place.
+    Any,
+}
+
+/// Android's user `nobody`, as whom its services of tracing run.
+#[cfg(target_os = "android")]
+const TRACED: libc::uid_t = 9999;
+
+/// A connection to the service.
+#[derive(Debug)]
+pub struct Socket(Descriptor);
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The errno: nobody listens there, as a rule.
+    Errno(i32),
+    /// Another user listens there.
+    Stranger(u32),
+    /// The name is no socket's.
+    Name,
+}
+
+impl Refused {
+    #[cold]
+    #[inline(never)]
+    fn errno(error: std::io::Error) -> Self {
+        Self::Errno(error.raw_os_error().unwrap_or_default())
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Errno(code) => {
+                write!(f, "nobody to talk to: {}", std::io::Error::from_raw_os_error(*code))
+            }
+            Self::Stranger(user) => write!(f, "its socket is another user's, {user}"),
+            Self::Name => f.write_str("its name is no socket's"),
+        }
+    }
+}
+
+impl Socket {
+    /// A connection that there is already.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self(socket.into())
+    }
+
+    /// Connects to the socket with this name: a path, or `@` and an abstract name.
+    ///
+    /// # Errors
+    ///
+    /// Returns why there is no connection.
+    pub fn connect(name: &OsStr, trust: Trust) -> Result<Self, Refused> {
+        let (address, len) = address(name).ok_or(Refused::Name)?;
+        let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let made = Call::SOCKET.call([libc::AF_UNIX as isize, flags as isize]).map_err(Refused::errno)?;
+        let socket = Self(Descriptor::new(made));
+        let place = (&raw const address).expose_provenance() as isize;
+        let connected = Call::CONNECT.call([socket.0.as_raw_fd() as isize, place, len as isize]);
+        connected.map_err(Refused::errno)?;
+        if trust == Trust::Usual {
+            let (_, peer) = peer(socket.0.as_fd()).ok_or(Refused::Errno(libc::EPERM))?;
+            let (own, _) = system::effective_ids();
+            let is_trusted = peer == 0 || peer == own && system::is_known_by_number(own);
+            #[cfg(target_os = "android")]
+            let is_trusted = is_trusted || peer == TRACED;
+            if !is_trusted {
+                return Err(Refused::Stranger(peer));
+            }
+        }
+        Ok(socket)
+    }
+
+    /// Waits until there is something to receive, at most so long (`None`: without end). An end of the connection
+    /// counts. Where the system denies the call, there may be something: it is to be looked, every 50 ms.
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error.raw_os_error() != Some(libc::EINTR))
+    }
+
+    fn poll(&self, events: libc::c_short, timeout: Option<Duration>) -> std::io::Result<bool> {
+        let mut place = [libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 }];
+        file::poll(&mut place, timeout).map(|ready| ready > 0)
+    }
+
+    /// Sends all of these bytes, the first of them with a descriptor; false: the connection is of no more use. Waits at
+    /// most five seconds for a service that does not read.
+    pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
+        // Where the system denies the call that waits, each attempt takes 50 ms.
+        let mut denied = 100;
+        while !bytes.is_empty() {
+            match self.send_some(bytes, descriptor) {
+                Ok(sent) => {
+                    descriptor = None;
+                    bytes = bytes.get(sent..).unwrap_or_default();
+                }
+                Err(libc::EINTR) => {}
+                Err(libc::EAGAIN) => match self.poll(libc::POLLOUT, Some(Duration::from_secs(5))) {
+                    Ok(true) => {}
+                    Err(_) if denied > 0 => denied -= 1,
+                    _ => return false,
+                },
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn send_some(&self, bytes: &[u8], descriptor: Option<i32>) -> Result<usize, i32> {
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut message: libc::msghdr = zeros();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        let mut control = descriptor.map(Control::new);
+        if let Some(control) = &mut control {
+            control.offer(&mut message);
+        }
+        let place = (&raw const message).expose_provenance() as isize;
+        let sent = Call::SENDMSG.call([self.0.as_raw_fd() as isize, place, libc::MSG_NOSIGNAL as isize]);
+        sent.map(|sent| sent as usize).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// Receives what there is of a peer that has no descriptors to give; `Ok(None)` where nothing is there yet.
+    ///
+    /// # Errors
+    ///
+    /// When the connection has ended; EPROTO where a descriptor comes along. To close what is another's may take long, so it
+    /// stays where it is, and the socket open, until the process ends.
+    pub fn receive_bytes(&self, bytes: &mut [u8]) -> Result<Option<usize>, i32> {
+        let seen = self.receive_as(bytes, None, libc::MSG_PEEK)?;
+        let Some((seen, flags)) = seen else { return Ok(None) };
+        if flags & libc::MSG_CTRUNC != 0 {
+            // Of the socket, which nobody closes.
+            let _ = file::control(self.0.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0);
+            return Err(libc::EPROTO);
+        }
+        // No more than was seen: behind that a descriptor may have come since.
+        let received = self.receive_as(bytes.get_mut(..seen).unwrap_or_default(), None, 0)?;
+        Ok(received.map(|(received, _)| received))
+    }
+
+    /// Receives what there is, and a descriptor if one came along; `Ok(None)` where nothing is there yet.
+    ///
+    /// # Errors
+    ///
+    /// When the connection has ended.
+    pub fn receive(&self, bytes: &mut [u8]) -> Result<Option<(usize, Option<Descriptor>)>, i32> {
+        let mut control = Control::new(-1);
+        let received = self.receive_as(bytes, Some(&mut control), 0)?;
+        Ok(received.map(|(received, _)| (received, control.take())))
+    }
+
+    /// Receives with these flags; returns how many bytes there were, and the message's flags.
+    fn receive_as(
+        &self,
+        bytes: &mut [u8],
+        mut control: Option<&mut Control>,
+        flags: libc::c_int,
+    ) -> Result<Option<(usize, libc::c_int)>, i32> {
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut message: libc::msghdr = zeros();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if let Some(control) = &mut control {
+            control.offer(&mut message);
+        }
+        let flags = flags | libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+        let place = (&raw mut message).expose_provenance() as isize;
+        let numbers = [self.0.as_raw_fd() as isize, place, flags as isize, 0, 0, 0];
+        // SAFETY: the message's parts are writable and live until after the call.
+        let got = unsafe { bare::call(libc::SYS_recvmsg, numbers) };
+        if let Some(control) = control {
+            control.is_full = message.msg_controllen >= Control::LEN as _;
+        }
+        match got {
+            0 => Err(libc::ECONNRESET),
+            got @ 1.. => Ok(Some((got as usize, message.msg_flags))),
+            code => match -code as i32 {
+                libc::EAGAIN | libc::EINTR => Ok(None),
+                code => Err(code),
+            },
+        }
+    }
+}
+
+/// Who is at the other end of a socket, as the kernel says: the process (0 where it can't be named here) and its user.
+pub fn peer(socket: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    let mut peer: libc::ucred = zeros();
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (place, len) = ((&raw mut peer).expose_provenance(), (&raw mut len).expose_provenance());
+    let (level, option) = (libc::SOL_SOCKET as isize, libc::SO_PEERCRED as isize);
+    let numbers = [socket.as_raw_fd() as isize, level, option, place as isize, len as isize, 0];
+    // SAFETY: writable memory of that length.
+    let code = unsafe { bare::call(libc::SYS_getsockopt, numbers) };
+    (code == 0).then_some((peer.pid.cast_unsigned(), peer.uid))
+}
+
+/// One descriptor beside a message, as the kernel lays it out. No more: what aligns its end is no room for a second one, which would
+/// be nobody's.
+#[repr(C)]
+struct Control {
+    header: libc::cmsghdr,
+    descriptor: libc::c_int,
+    /// The kernel has filled it in.
+    is_full: bool,
+}
+
+impl Control {
+    const LEN: usize = std::mem::offset_of!(Self, descriptor) + size_of::<libc::c_int>();
+
+    fn new(descriptor: libc::c_int) -> Self {
+        let mut header: libc::cmsghdr = zeros();
+        header.cmsg_len = Self::LEN as _;
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        Self { header, descriptor, is_full: false }
+    }
+
+    fn offer(&mut self, message: &mut libc::msghdr) {
+        message.msg_control = std::ptr::from_mut(self).cast();
+        message.msg_controllen = Self::LEN as _;
+    }
+
+    /// What the kernel has put here; it is ours from now on.
+    fn take(&self) -> Option<Descriptor> {
+        let Self { header, descriptor, is_full } = self;
+        let is_there = *is_full
+            && (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
+            && header.cmsg_len >= Self::LEN as _;
+        (is_there && *descriptor >= 0).then(|| Descriptor::new(*descriptor as isize))
+    }
+}
+
+/// The address of a name.
+fn address(name: &OsStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
+    let mut address: libc::sockaddr_un = zeros();
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = name.as_bytes();
+    let is_abstract = bytes.first() == Some(&b'@');
+    if bytes.is_empty() || bytes.contains(&0) || bytes.len() >= address.sun_path.len() {
+        return None;
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    if is_abstract {
+        address.sun_path[0] = 0;
+    }
+    // An abstract name has no NUL at its end.
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + usize::from(!is_abstract);
+    Some((address, len as libc::socklen_t))
+}
+
+/// Whether the calling process may look into a directory.
+pub fn may_enter(directory: &CStr) -> bool {
+    file::may_enter(directory)
+}

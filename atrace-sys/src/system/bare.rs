@@ -1,0 +1,259 @@
+//! System calls without the C library, and threads that it does not know.
+//!
+//! An event may be written in a signal handler that interrupted `malloc`, in a forked child whose parent's threads held
+//! locks, or on a thread that is about to end. What it reaches must work there, so it makes its system calls itself: they
+//! need no errno, no thread-local, no lock, and are no cancellation points.
+//!
+//! [`start`] begins a thread by `clone(2)` alone. Such a thread has a stack of its own and **no thread-locals**: what runs
+//! in it must not allocate, panic, take a lock of std's, use errno, or call the C library but for what only copies or
+//! compares memory. In place of thread-locals it has zeros, so that code which reads one by mistake does not find another
+//! thread's. Only x86_64 and aarch64 have it.
+//!
+//! Sources: `clone(2)`, `syscall(2)`; the registers of each architecture from their ABIs.
+
+use std::ffi::c_long;
+
+/// Makes a system call; returns its result, or a negated errno.
+///
+/// # Safety
+///
+/// As for the call itself.
+#[cfg(all(bare, target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
+    let result;
+    // SAFETY: the caller's; the kernel changes rax, rcx and r11 alone.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a system call; returns its result, or a negated errno.
+///
+/// # Safety
+///
+/// As for the call itself.
+#[cfg(all(bare, target_arch = "aarch64"))]
+#[inline(always)]
+pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
+    let result;
+    // SAFETY: the caller's; the kernel changes x0 alone.
+    unsafe {
+        std::arch::asm!(
+            "svc #0",
+            in("x8") number as isize,
+            inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a system call; returns its result, or a negated errno. errno is left as it was.
+///
+/// # Safety
+///
+/// As for the call itself.
+#[cfg(not(bare))]
+#[inline(never)]
+pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
+    let _errno = super::ErrnoGuard::new();
+    // SAFETY: the caller's.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if result < 0 { -(super::errno() as isize) } else { result as isize }
+}
+
+/// What a bare thread does: it is given the number that [`start`] was given.
+pub(crate) type Body = extern "C" fn(usize);
+
+/// How large a bare thread's stack is. What is never touched of it costs nothing.
+#[cfg(bare)]
+const STACK: usize = 256 << 10;
+/// The zeros in the place of thread-locals, to each side of the register that points there.
+#[cfg(bare)]
+const LOCALS: usize = 16 << 10;
+
+/// Starts a thread that runs `body(argument)`, with the caller's mask of signals; false where that can't be.
+/// Async-signal-safe.
+#[cfg(bare)]
+pub(crate) fn start(body: Body, argument: usize) -> bool {
+    use super::memory::Region;
+
+    const FLAGS: libc::c_int = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_SETTLS;
+    // From below: a page that nobody may touch, the stack, zeros to both sides of the thread register.
+    let guard = super::page_size();
+    let size = guard + STACK + 2 * LOCALS;
+    let Ok(memory) = Region::own(size) else { return false };
+    let (base, stack) = (memory.at(0), memory.at(guard + STACK));
+    let locals = stack.wrapping_add(LOCALS);
+    // SAFETY: all of it is this mapping's, and aligned: the guard is its first page; on x86-64 the word at the register
+    // is to have its address.
+    unsafe {
+        call(libc::SYS_mprotect, [base as isize, guard as isize, libc::PROT_NONE as isize, 0, 0, 0]);
+        locals.cast::<*mut u8>().write(locals);
+    }
+    // SAFETY: a stack and a place for thread-locals that are nobody else's; the thread takes the mapping over.
+    let started = unsafe { clone_with(FLAGS, stack, locals, body, argument, base, size) };
+    if started > 0 {
+        std::mem::forget(memory);
+    }
+    started > 0
+}
+
+#[cfg(not(bare))]
+pub(crate) fn start(_: Body, _: usize) -> bool {
+    false
+}
+
+/// Clones the calling thread; the new one calls `body(argument)` on its own stack, unmaps `base` and ends.
+///
+/// # Safety
+///
+/// `flags` are those of a thread; `stack` is the aligned end of memory that nobody else uses, `locals` the place for its
+/// thread-locals, and the mapping from `base` on holds both.
+#[cfg(all(bare, target_arch = "x86_64"))]
+unsafe fn clone_with(
+    flags: libc::c_int,
+    stack: *mut u8,
+    locals: *mut u8,
+    body: Body,
+    argument: usize,
+    base: *mut u8,
+    size: usize,
+) -> isize {
+    let result;
+    // SAFETY: the caller's. The new thread has the registers of its maker, but for its stack, and never leaves this block.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r9",
+            "mov rdi, r13",
+            "mov rsi, r14",
+            "mov eax, {munmap}",
+            "syscall",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "2:",
+            munmap = const libc::SYS_munmap,
+            exit = const libc::SYS_exit,
+            inlateout("rax") libc::SYS_clone as isize => result,
+            in("rdi") flags as isize,
+            in("rsi") stack,
+            in("rdx") 0_usize,
+            in("r10") 0_usize,
+            in("r8") locals,
+            in("r9") body,
+            in("r12") argument,
+            in("r13") base,
+            in("r14") size,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// Clones the calling thread; the new one calls `body(argument)` on its own stack, unmaps `base` and ends.
+///
+/// # Safety
+///
+/// `flags` are those of a thread; `stack` is the aligned end of memory that nobody else uses, `locals` the place for its
+/// thread-locals, and the mapping from `base` on holds both.
+#[cfg(all(bare, target_arch = "aarch64"))]
+unsafe fn clone_with(
+    flags: libc::c_int,
+    stack: *mut u8,
+    locals: *mut u8,
+    body: Body,
+    argument: usize,
+    base: *mut u8,
+    size: usize,
+) -> isize {
+    let result;
+    // SAFETY: the caller's. The new thread has the registers of its maker, but for its stack, and never leaves this block.
+    unsafe {
+        std::arch::asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x29, #0",
+            "mov x30, #0",
+            "mov x0, x20",
+            "blr x21",
+            "mov x0, x22",
+            "mov x1, x23",
+            "mov x8, #{munmap}",
+            "svc #0",
+            "mov x0, #0",
+            "mov x8, #{exit}",
+            "svc #0",
+            "brk #1",
+            "2:",
+            munmap = const libc::SYS_munmap,
+            exit = const libc::SYS_exit,
+            inlateout("x0") flags as isize => result,
+            in("x1") stack,
+            in("x2") 0_usize,
+            in("x3") locals,
+            in("x4") 0_usize,
+            in("x8") libc::SYS_clone,
+            in("x20") argument,
+            in("x21") body,
+            in("x22") base,
+            in("x23") size,
+        );
+    }
+    result
+}
+
+#[cfg(all(test, bare))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_bare_thread_runs_and_ends() {
+        static DONE: AtomicUsize = AtomicUsize::new(0);
+        extern "C" fn body(number: usize) {
+            // SAFETY: no arguments. Another thread of this process.
+            let is_other =
+                unsafe { call(libc::SYS_gettid, [0; 6]) } != unsafe { call(libc::SYS_getpid, [0; 6]) };
+            DONE.fetch_add(if is_other { number } else { 0 }, Ordering::SeqCst);
+        }
+        for round in 1..=100 {
+            assert!(start(body, 3));
+            while DONE.load(Ordering::SeqCst) < 3 * round {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(DONE.load(Ordering::SeqCst), 300);
+    }
+
+    #[test]
+    fn a_failed_call_leaves_errno() {
+        super::super::errno::set_errno(77);
+        // SAFETY: there is no such descriptor.
+        assert_eq!(unsafe { call(libc::SYS_close, [-1, 0, 0, 0, 0, 0]) }, -(libc::EBADF as isize));
+        assert_eq!(super::super::errno(), 77);
+    }
+}

@@ -1,0 +1,61 @@
+//! Copying and cutting texts on the stack.
+
+use std::mem::MaybeUninit;
+
+/// The length from which a text is long.
+pub const SHORT: usize = 32;
+
+/// Copies a text to where there is room for it, as long: a short one as two pieces of a fixed size, which overlap.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub fn put(from: &[u8], to: &mut [MaybeUninit<u8>]) {
+    if from.len() >= SHORT {
+        to.copy_from_slice(as_uninit(from));
+    } else if let (Some(&first), Some(&last)) = (from.first_chunk::<16>(), from.last_chunk::<16>()) {
+        put_ends(to, first, last);
+    } else if let (Some(&first), Some(&last)) = (from.first_chunk::<8>(), from.last_chunk::<8>()) {
+        put_ends(to, first, last);
+    } else if let (Some(&first), Some(&last)) = (from.first_chunk::<4>(), from.last_chunk::<4>()) {
+        put_ends(to, first, last);
+    } else if let (Some(&first), Some(&last)) = (from.first_chunk::<2>(), from.last_chunk::<2>()) {
+        put_ends(to, first, last);
+    } else if let ([byte], [to]) = (from, to) {
+        to.write(*byte);
+    }
+}
+
+/// Writes the first and the last bytes of `to`.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last: [u8; N]) {
+    if let Some(to) = to.first_chunk_mut::<N>() {
+        to.copy_from_slice(as_uninit(&first));
+    }
+    if let Some(to) = to.last_chunk_mut::<N>() {
+        to.copy_from_slice(as_uninit(&last));
+    }
+}
+
+/// Returns bytes as what may be copied to where none are yet.
+#[inline(always)]
+pub fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
+    // SAFETY: bytes are as good as bytes that may be uninitialised, and can't be written through this.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+}
+
+/// Cuts a text to so many bytes, between characters.
+#[inline]
+pub const fn cut(text: &str, max: usize) -> &str {
+    if text.len() <= max { text } else { cut_long(text, max) }
+}
+
+/// A call: with the length known, its loop would be unrolled.
+#[cold]
+#[inline(never)]
+const fn cut_long(text: &str, max: usize) -> &str {
+    let mut end = max;
+    while !text.is_char_boundary(end) {
+        end -= 1; // 0 is a boundary.
+    }
+    text.split_at(end).0
+}

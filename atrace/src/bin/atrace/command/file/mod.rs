@@ -1,9 +1,0 @@
-//! The file that a recording is saved to.
-
-mod directory;
-mod output;
-pub(crate) mod systrace;
-mod target;
-
-pub(crate) use self::directory::roots_own;
-pub(crate) use self::output::Output;

@@ -1,0 +1,77 @@
+//! Macros that trace the rest of a function, and what they expand to.
+
+/// Traces the rest of the function (or block) as a slice named by its path, such as `my_crate::Type::method`.
+///
+/// Takes the tag. Costs nothing but the question while the tag is off; works under any name of this crate.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{AtraceTag, trace_method};
+///
+/// fn decode() {
+///     trace_method!(AtraceTag::App);
+///     // …
+/// }
+/// # decode();
+/// ```
+#[macro_export]
+macro_rules! trace_method {
+    ($tag:expr $(,)?) => {
+        let _atrace_scoped_event = {
+            fn here() {}
+            static NUMBER: $crate::__private::Number = $crate::__private::Number::new();
+            $crate::__private::begin_scoped_event_at($tag, &NUMBER, || $crate::__private::path_of(&here))
+        };
+    };
+}
+
+/// Traces the rest of the function (or block) as a slice with this name, a constant, and arguments.
+///
+/// As [`begin_scoped_event_args`](crate::begin_scoped_event_args) with a [`Name`](crate::Name), which it keeps: Perfetto's
+/// service is sent the name once.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{Arg, AtraceTag, trace_name};
+///
+/// fn decode(block: u64) {
+///     trace_name!(AtraceTag::App, "decode");
+///     for row in 0..2 {
+///         trace_name!(AtraceTag::App, "row", Arg::Uint("block", block), Arg::Int("row", row));
+///         // …
+///     }
+/// }
+/// # decode(7);
+/// ```
+#[doc(alias = "ATRACE_NAME")]
+#[macro_export]
+macro_rules! trace_name {
+    ($tag:expr, $name:expr $(, $arg:expr)* $(,)?) => {
+        let _atrace_scoped_event = {
+            static NAME: $crate::Name = $crate::Name::new($name);
+            $crate::begin_scoped_event_args($tag, &NAME, &[$($arg),*])
+        };
+    };
+}
+
+/// For the macros of this crate.
+#[doc(hidden)]
+pub mod private {
+    pub use crate::producer::Number;
+    pub use crate::typed::begin_scoped_event_at;
+
+    /// The path of the function in whose body the item `marker`, named `here`, is defined: without the item itself, nor the
+    /// closures (of `async`, too) around it.
+    #[inline]
+    pub fn path_of<T>(_marker: &T) -> &'static str {
+        let path = std::any::type_name::<T>();
+        // Nothing is searched for: the compiler knows the text, and so what is left of it.
+        let mut path = path.strip_suffix("::here").unwrap_or(path);
+        while let Some(outer) = path.strip_suffix("::{{closure}}") {
+            path = outer;
+        }
+        path
+    }
+}

@@ -1,0 +1,69 @@
+//! Names that are always the same, so that Perfetto's service is sent each of them once.
+
+use crate::producer::{Number, Site, hash};
+
+/// A name that is always the same: Perfetto's service is sent it once, and a number with each event.
+///
+/// Make it a `static`, and hand a reference to it to the functions that end in `_args`, or to
+/// [`atrace_int64_name`](crate::atrace_int64_name); [`trace_name!`](crate::trace_name) does so by itself. By ATrace it is
+/// the same as its text.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{AtraceTag, Name, atrace_begin_args, atrace_end};
+///
+/// static DECODE: Name = Name::new("decode");
+///
+/// atrace_begin_args(AtraceTag::App, &DECODE, &[]);
+/// atrace_end(AtraceTag::App);
+/// ```
+#[derive(Debug)]
+pub struct Name {
+    pub(crate) text: &'static str,
+    number: Number,
+    /// What the number of a track of this name is made of.
+    pub(crate) hash: u64,
+}
+
+impl Name {
+    /// A name with this text.
+    pub const fn new(text: &'static str) -> Self {
+        Self { text, number: Number::new(), hash: hash::of_name(text) }
+    }
+}
+
+/// The name of an event: a text, or a [`Name`].
+#[derive(Clone, Copy, Debug)]
+pub struct EventName<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) number: Option<&'a Number>,
+}
+
+impl<'a> EventName<'a> {
+    /// One that is always the same where this is the number.
+    #[inline(always)]
+    pub(crate) const fn at(number: &'a Number, text: &'a str) -> Self {
+        Self { text, number: Some(number) }
+    }
+
+    /// The callsite that it is of.
+    #[inline(always)]
+    pub(crate) fn site(self) -> Option<Site<'a>> {
+        self.number.map(|number| Site::named(number, self.text))
+    }
+}
+
+impl<'a> From<&'a str> for EventName<'a> {
+    #[inline(always)]
+    fn from(text: &'a str) -> Self {
+        Self { text, number: None }
+    }
+}
+
+impl From<&'static Name> for EventName<'static> {
+    #[inline(always)]
+    fn from(name: &'static Name) -> Self {
+        Self::at(&name.number, name.text)
+    }
+}

@@ -1,0 +1,95 @@
+//! How this process stands to Perfetto's service, in words.
+
+use std::fmt;
+
+use crate::AtraceTag;
+use crate::producer::{self, Standing, category};
+
+/// How this process stands to Perfetto's service: see [`status`].
+#[derive(Clone, Debug)]
+pub struct Status {
+    standing: Standing,
+    sessions: u32,
+    tags: AtraceTag,
+    lost: u64,
+}
+
+/// Tells how this process stands to Perfetto's service.
+///
+/// # Examples
+///
+/// ```
+/// println!("{}", atrace::perfetto::status());
+/// ```
+pub fn status() -> Status {
+    let (standing, sessions) = producer::standing();
+    let is_apart = standing == Standing::APART;
+    // In a forked child, to ask connects it.
+    let presumed = if is_apart { AtraceTag::empty() } else { producer::tags() };
+    let tags = if sessions > 0 { presumed } else { AtraceTag::empty() };
+    Status { standing, sessions, tags, lost: producer::lost() }
+}
+
+impl Status {
+    /// Whether the service is there.
+    pub fn is_connected(&self) -> bool {
+        self.standing == Standing::CONNECTED
+    }
+
+    /// How many sessions want events of this process.
+    pub fn sessions(&self) -> u32 {
+        self.sessions
+    }
+
+    /// The tags that they want.
+    pub fn tags(&self) -> AtraceTag {
+        self.tags
+    }
+
+    /// How many events were lost: without room in the memory, within another event of their thread, or before the service had
+    /// said which sessions there are.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.standing {
+            Standing::CONNECTED => {
+                write!(f, "Perfetto's service: connected, {} sessions", self.sessions)?;
+                match self.tags {
+                    AtraceTag::ValidMask => f.write_str(" (all categories)")?,
+                    tags => (0..category::COUNT)
+                        .filter(|bit| tags.bits() >> bit & 1 != 0)
+                        .enumerate()
+                        .try_for_each(|(at, bit)| {
+                            f.write_str(if at == 0 { " of the categories " } else { ", " })?;
+                            f.write_str(category::name(bit))
+                        })?,
+                }
+                write!(f, ", {} events lost", self.lost)
+            }
+            other if f.alternate() => write!(f, "Perfetto's service: {other:#}"),
+            other => write!(f, "Perfetto's service: {other}"),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "perfetto", not(no_tracing)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tag_has_its_name() {
+        let of = |tag: AtraceTag| category::name(tag.bits().trailing_zeros());
+        assert_eq!(of(AtraceTag::Always), "always");
+        assert_eq!(of(AtraceTag::SyncManager), "syncmanager");
+        assert_eq!(of(AtraceTag::App), "app");
+        assert_eq!(of(AtraceTag::SystemServer), "ss");
+        assert_eq!(of(AtraceTag::Aidl), "aidl");
+        assert_eq!(of(AtraceTag::Last), "thermal");
+        assert_eq!(AtraceTag::ValidMask.bits(), (1 << category::COUNT) - 1);
+        assert_eq!(category::name(category::COUNT), "");
+    }
+}

@@ -1,0 +1,57 @@
+//! What a test has in the kernel goes with the test's process, however that ends.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+#[allow(unsafe_code, reason = "a process ends as a C program can")]
+mod cases {
+    use std::fs::File;
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::os::unix::process::CommandExt as _;
+    use std::path::PathBuf;
+    use std::process::{Command, Stdio};
+
+    use crate::common::{Place, case, end_of, until};
+
+    #[test]
+    fn an_instance_goes_with_its_process() {
+        let name = case!({
+            let place = Place::kernel("its case").unwrap();
+            println!("AT {}", place.instance().path().display());
+            // As the process of a test can be that was killed with it.
+            let held = File::options().write(true).open(place.marker()).unwrap();
+            let _ = Command::new("sleep")
+                .arg("1")
+                .stdin(held)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            match std::env::var("END").unwrap().as_str() {
+                "return" => {}
+                "panic" => panic!("on purpose"),
+                "abort" => std::process::abort(),
+                // SAFETY: ends the process at once.
+                "_exit" => unsafe { libc::_exit(0) },
+                "exec" => panic!("{}", Command::new("cat").exec()),
+                _ => drop(std::io::stdin().read(&mut [0])),
+            }
+        });
+        if Place::kernel(&name).is_none() {
+            return;
+        }
+        for end in ["return", "panic", "abort", "_exit", "exec", "kill"] {
+            let place = Place::file();
+            let mut child = place.command(&name).env("END", end).stdin(Stdio::piped()).spawn().unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+            let path = lines.find_map(|line| Some(PathBuf::from(line.split_once("AT ")?.1))).unwrap();
+            if end == "kill" {
+                assert!(path.exists());
+                child.kill().unwrap();
+            }
+            until(&format!("the instance is gone after {end}"), || !path.exists());
+            drop(child.stdin.take()); // What was executed instead ends.
+            end_of(child);
+        }
+    }
+}

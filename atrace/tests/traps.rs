@@ -1,0 +1,389 @@
+//! No event reaches the allocator, a lock, the dynamic linker, the environment, or a thread of the C library: every kind of event, in
+//! every state, by every way.
+//!
+//! A library that is loaded before all others (`traps/traps.c`) counts calls of these functions by a thread that asks for it. What
+//! libcutils and libandroid call themselves does not count: the stand-ins here call nothing of the kind.
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+mod common;
+#[allow(unreachable_pub, reason = "a module of several test programs")]
+mod standins;
+
+#[allow(unsafe_code, reason = "children are forked, and descriptors closed, as a C program would")]
+mod cases {
+    use std::fs::File;
+    use std::os::unix::net::UnixListener;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+    use std::sync::OnceLock;
+    use std::time::Duration;
+
+    use atrace::*;
+    use atrace_cli::service::{Keep, Service};
+
+    use crate::common::{self, Place, case, control};
+    use crate::standins;
+
+    const TAG: AtraceTag = AtraceTag::App;
+    static NAME: Name = Name::new("a name");
+
+    /// Every kind of event; slices with their ends.
+    const KINDS: &[(&str, fn())] = &[
+        ("is it on", || {
+            atrace_is_tag_enabled(TAG);
+        }),
+        ("begin, end", || {
+            atrace_begin(TAG, "slice");
+            atrace_end(TAG);
+        }),
+        ("end alone", || atrace_end(TAG)),
+        ("long begin, end", || {
+            atrace_begin(TAG, str::from_utf8(&[b'x'; 1500]).unwrap());
+            atrace_end(TAG);
+        }),
+        ("begin_fmt", || {
+            atrace_begin_fmt(TAG, format_args!("slice {} {:?}", 7, "text"));
+            atrace_end(TAG);
+        }),
+        ("begin_with", || {
+            atrace_begin_with(TAG, |name| name.push_str("piece"));
+            atrace_end(TAG);
+        }),
+        ("scoped", || drop(begin_scoped_event(TAG, "slice"))),
+        ("scoped_fmt", || drop(begin_scoped_event_fmt(TAG, format_args!("slice {}", 7)))),
+        ("scoped_args", || {
+            drop(begin_scoped_event_args(TAG, "slice", &[Arg::Int("number", 7), Arg::Str("text", "text")]));
+        }),
+        ("trace_method", || {
+            trace_method!(TAG);
+        }),
+        ("slice", || Slice::begin(TAG, "slice").end()),
+        ("begin_args", || {
+            atrace_begin_args(TAG, &NAME, &[Arg::Float("real", 1.5)]);
+            atrace_end(TAG);
+        }),
+        ("instant", || atrace_instant(TAG, "moment")),
+        ("instant_fmt", || atrace_instant_fmt(TAG, format_args!("moment {}", 7))),
+        ("instant_args", || atrace_instant_args(TAG, "moment", &[Arg::Str("text", "text")])),
+        ("instant_for_track", || atrace_instant_for_track(TAG, "row", "moment")),
+        ("async", || {
+            atrace_async_begin(TAG, "task", 7);
+            atrace_async_end(TAG, "task", 7);
+        }),
+        ("async_for_track", || {
+            atrace_async_for_track_begin(TAG, "row", "task", 7);
+            atrace_async_for_track_end(TAG, "row", 7);
+        }),
+        ("async_for_track_args", || {
+            atrace_async_for_track_begin_args(TAG, "row", "task", 8, &[Arg::Int("number", 7)]);
+            atrace_async_for_track_end(TAG, "row", 8);
+        }),
+        ("int", || atrace_int(TAG, "counter", 7)),
+        ("int64", || atrace_int64(TAG, "counter", 7)),
+        ("int64_name", || atrace_int64_name(TAG, &NAME, 7)),
+        ("f64", || atrace_f64(TAG, "counter", 1.5)),
+    ];
+
+    /// What was before the event.
+    type State = (&'static str, fn(fn()));
+    const STATES: &[State] = &[
+        ("the first of the process", |event| trapped(event)),
+        ("another one", |event| {
+            event();
+            trapped(event);
+        }),
+        ("many", |event| {
+            event();
+            // As many as fill chunks, and have the marker looked at.
+            trapped_times(event, 300);
+        }),
+        ("the first of a thread", |event| {
+            event();
+            std::thread::spawn(move || trapped(event)).join().unwrap();
+        }),
+        ("the first after a fork", |event| {
+            event();
+            in_child(|| trapped(event));
+        }),
+        ("the first of a child's thread", |event| {
+            event();
+            in_child(|| std::thread::spawn(move || trapped(event)).join().unwrap());
+        }),
+        ("after a switch", |event| {
+            event();
+            let switched = control().enable("*").unwrap();
+            trapped(event);
+            drop(switched);
+            trapped(event);
+        }),
+        ("the marker closed", |event| {
+            event();
+            close_marker();
+            trapped_times(event, 300);
+        }),
+        ("the marker closed and gone", |event| {
+            event();
+            close_marker();
+            let _ = std::fs::rename(marker(), marker().with_extension("gone"));
+            trapped_times(event, 300);
+            let _ = std::fs::rename(marker().with_extension("gone"), marker());
+        }),
+        ("no memory to be had", |event| {
+            event();
+            without_memory();
+            trapped_times(event, 300);
+        }),
+        ("no memory at first", |event| {
+            without_memory();
+            trapped_times(event, 300);
+        }),
+    ];
+
+    fn marker() -> PathBuf {
+        std::env::var_os("ATRACE_MARKER").unwrap().into()
+    }
+
+    fn close_marker() {
+        for (number, path) in common::descriptors() {
+            if number > 2 && path == marker() {
+                // SAFETY: the library's; what it must bear is what is tested.
+                unsafe { libc::close(number) };
+            }
+        }
+    }
+
+    /// Has the system give no more addresses.
+    fn without_memory() {
+        let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
+        common::limit(libc::RLIMIT_AS, pages * 4096, libc::RLIM_INFINITY).unwrap();
+    }
+
+    type Traps = (extern "C" fn(), extern "C" fn() -> i32);
+
+    fn traps() -> Traps {
+        static TRAPS: OnceLock<Traps> = OnceLock::new();
+        *TRAPS.get_or_init(|| {
+            // SAFETY: functions of these types, of the library that was loaded first.
+            unsafe {
+                let arm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_arm".as_ptr());
+                let disarm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_disarm".as_ptr());
+                assert!(!arm.is_null() && !disarm.is_null(), "without the library this tests nothing");
+                (
+                    std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(arm),
+                    std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> i32>(disarm),
+                )
+            }
+        })
+    }
+
+    fn trapped(event: fn()) {
+        trapped_times(event, 1);
+    }
+
+    /// Ends the process with 3 where the event reaches what it must not.
+    fn trapped_times(event: fn(), times: u32) {
+        let (arm, disarm) = traps();
+        arm();
+        for _ in 0..times {
+            event();
+        }
+        if disarm() > 0 {
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(3) };
+        }
+    }
+
+    /// Runs `body` in a child, which must end well; returns whether it did.
+    fn in_child(body: impl FnOnce()) {
+        // SAFETY: the child ends without returning from here.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                body();
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            if status != 0 {
+                libc::_exit(3);
+            }
+        }
+    }
+
+    /// Every kind in every state, each in a child of a process that has written nothing; `before` prepares the child.
+    fn all(before: fn()) {
+        traps();
+        let mut faults = Vec::new();
+        for (state, run) in STATES {
+            for (kind, event) in KINDS {
+                // SAFETY: the child ends without returning from here.
+                unsafe {
+                    let child = libc::fork();
+                    if child == 0 {
+                        before();
+                        run(*event);
+                        libc::_exit(0);
+                    }
+                    let mut status = 0;
+                    assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                    if status != 0 {
+                        faults.push(format!("{state}: {kind}: {status:#x}"));
+                    }
+                }
+            }
+        }
+        assert!(
+            faults.is_empty(),
+            "{} of {}:\n{}",
+            faults.len(),
+            STATES.len() * KINDS.len(),
+            faults.join("\n")
+        );
+    }
+
+    /// The library, built for this test.
+    fn library(place: &Place) -> PathBuf {
+        let built = place.path("traps.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traps/traps.c");
+        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        compiler
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"])
+            .arg(source)
+            .arg("-o")
+            .arg(&built);
+        let status = compiler.arg("-ldl").status().unwrap_or_else(|reason| panic!("{compiler:?}: {reason}"));
+        assert!(status.success(), "{compiler:?}: {status}");
+        built
+    }
+
+    fn trapping(place: &Place, name: &str) -> Command {
+        let mut command = place.command(name);
+        command.env("LD_PRELOAD", library(place));
+        command
+    }
+
+    /// A library that traps nothing would pass everything.
+    #[test]
+    fn the_traps_trap() {
+        let name = case!({
+            let (arm, disarm) = traps();
+            let count = |body: fn()| {
+                arm();
+                body();
+                disarm()
+            };
+            let lock = || drop(std::hint::black_box(std::env::var_os("HOME")));
+            assert!(count(lock) > 0);
+            assert_eq!(count(|| drop(std::hint::black_box(Box::new(7)))), 2);
+            // SAFETY: a symbol that every program has.
+            let link = || unsafe { assert!(!libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()).is_null()) };
+            assert_eq!(count(link), 1);
+            assert!(count(|| std::thread::spawn(|| ()).join().unwrap()) > 0);
+            assert_eq!(count(|| ()), 0);
+        });
+        let place = Place::file();
+        common::run(&mut trapping(&place, &name));
+    }
+
+    #[test]
+    fn by_the_marker() {
+        let name = case!({ all(|| ()) });
+        let place = Place::file().on();
+        common::run(&mut trapping(&place, &name));
+    }
+
+    #[test]
+    fn while_off() {
+        let name = case!({ all(|| ()) });
+        common::run(&mut trapping(&Place::file(), &name));
+        common::run(trapping(&Place::file(), &name).env("ATRACE_BACKEND", "none"));
+    }
+
+    #[test]
+    fn without_a_descriptor() {
+        let name = case!({ all(|| ()) });
+        let place = Place::file().on();
+        common::run(&mut common::without_descriptors(&trapping(&place, &name)));
+    }
+
+    #[test]
+    fn by_libraries_of_androids() {
+        let name = case!({ all(|| ()) });
+        let place = Place::file().on();
+        for (backend, library, level) in [("cutils", "libcutils", 34), ("ndk", "libandroid", 29)] {
+            let library = standins::build(library, level, place.path("").as_path());
+            let backend = format!("{backend}:{}", library.display());
+            common::run(trapping(&place, &name).env("ATRACE_BACKEND", backend));
+        }
+    }
+
+    /// Each child records itself.
+    #[test]
+    fn by_a_recording() {
+        let name = case!({
+            all(|| std::mem::forget(perfetto::record_to("/dev/null").unwrap()));
+        });
+        common::run(&mut trapping(&Place::file(), &name));
+    }
+
+    fn serve(place: &Place) -> Service {
+        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        Service::start(UnixListener::bind(place.path("socket")).unwrap(), user, keep).unwrap()
+    }
+
+    /// Every child connects by its first event.
+    #[test]
+    fn by_a_service() {
+        let name = case!({ all(|| ()) });
+        let place = Place::file();
+        let _service = serve(&place);
+        let mut command = trapping(&place, &name);
+        command.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", place.path("socket"));
+        common::run(&mut command);
+    }
+
+    /// Nobody listens, or listens and says nothing.
+    #[test]
+    fn without_a_service() {
+        let name = case!({
+            // Who is in a handler does not wait; here nobody is to.
+            all(|| {
+                perfetto::connect();
+            });
+        });
+        let place = Place::file();
+        let mut command = trapping(&place, &name);
+        common::run(command.env("PERFETTO_PRODUCER_SOCK_NAME", place.path("socket")));
+    }
+
+    /// Sessions begin and end while events are written.
+    #[test]
+    fn while_sessions_come_and_go() {
+        let name = case!({
+            traps();
+            perfetto::connect();
+            let start = std::time::Instant::now();
+            let mut sessions = 0;
+            while start.elapsed() < Duration::from_secs(60) && !marker().with_extension("over").exists() {
+                sessions += u32::from(perfetto::status().sessions() > 0);
+                KINDS.iter().for_each(|(_, event)| trapped(*event));
+            }
+            assert!(sessions > 0, "no session came");
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let child = trapping(&place, &name).env("PERFETTO_PRODUCER_SOCK_NAME", &socket).spawn().unwrap();
+        for _ in 0..6 {
+            let service = serve(&place);
+            std::thread::sleep(Duration::from_millis(300));
+            service.finish();
+            std::fs::remove_file(&socket).unwrap();
+        }
+        std::fs::write(place.marker().with_extension("over"), "").unwrap();
+        let ran = common::end_of(child);
+        assert!(ran.status.success(), "{ran:?}");
+    }
+}

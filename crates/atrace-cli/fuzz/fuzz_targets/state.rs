@@ -1,0 +1,31 @@
+//! Any page that a process may publish as its state, as the doctor reads it, and what is shown of it.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../src/doctor/published.rs"]
+mod published;
+
+use published::Published;
+
+fuzz_target!(|bytes: &[u8]| {
+    // Mostly of the right length, and not just being written.
+    let mut page = vec![0; atrace_sys::state::SIZE];
+    page[..8].copy_from_slice(&2_u64.to_ne_bytes());
+    let length = bytes.len().min(page.len() - 8);
+    page[8..8 + length].copy_from_slice(&bytes[..length]);
+    for page in [&page, bytes] {
+        let Some(text) = atrace_sys::state::text_of(page) else { continue };
+        let state = Published::parse(text);
+        state.marker();
+        for key in ["serial", "tags", "filters"] {
+            state.number(key);
+        }
+        for text in state.lacks.iter().map(String::as_str).chain(state.get("place")) {
+            let shown = atrace_cli::escape::shown(text).to_string();
+            assert!(!shown.chars().any(char::is_control));
+            assert!(!atrace_cli::escape::quoted(text).chars().any(char::is_control));
+        }
+    }
+});

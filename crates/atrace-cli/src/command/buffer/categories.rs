@@ -1,0 +1,124 @@
+//! Kernel events by category: Android's category names, or the kernel's own groups and events.
+
+use std::fs;
+use std::path::Path;
+
+use crate::command::terminal::{Failure, Result, say};
+
+/// A name and the events it stands for; a kernel has some of them.
+const CATEGORIES: [(&str, &str); 9] = [
+    (
+        "sched",
+        "sched/sched_switch sched/sched_waking sched/sched_wakeup_new sched/sched_process_exit \
+         sched/sched_process_free sched/sched_blocked_reason task/task_newtask task/task_rename",
+    ),
+    ("freq", "power/cpu_frequency power/clock_set_rate power/clock_enable power/clock_disable"),
+    ("idle", "power/cpu_idle"),
+    ("irq", "irq ipi"),
+    (
+        "disk",
+        "block/block_rq_issue block/block_rq_complete ext4/ext4_sync_file_enter \
+         ext4/ext4_sync_file_exit",
+    ),
+    ("workq", "workqueue"),
+    (
+        "memory",
+        "kmem/rss_stat oom/oom_score_adj_update vmscan/mm_vmscan_direct_reclaim_begin \
+         vmscan/mm_vmscan_direct_reclaim_end",
+    ),
+    ("sync", "dma_fence sync_trace"),
+    ("binder", "binder"),
+];
+
+/// The events of these categories, whatever this kernel has of them: where that can't be seen.
+pub(crate) fn events_unseen(names: &[String]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for name in names {
+        match ours(name) {
+            Some(events) => found.extend(events.split(' ').map(str::to_owned)),
+            None if is_name(name) => {
+                say(format_args!("whether this kernel has events of {name} can't be seen by this user"));
+                found.push(name.clone());
+            }
+            None => return Err(no_category(name)),
+        }
+    }
+    Ok(found)
+}
+
+fn ours(name: &str) -> Option<&'static str> {
+    CATEGORIES.iter().find(|(category, _)| *category == name).map(|(_, events)| *events)
+}
+
+fn no_category(name: &str) -> Failure {
+    Failure::new(format!(
+        "{name:?} is no category; there are {}; and the kernel's groups",
+        CATEGORIES.map(|(category, _)| category).join(", ")
+    ))
+}
+
+/// Returns the events of these categories, as paths below `events`.
+///
+/// A name that is none of ours is the kernel's: a group (`net`) or an event (`net/netif_rx`).
+pub(crate) fn events(root: &Path, names: &[String]) -> Result<Vec<String>> {
+    let events = root.join("events");
+    let is_there = |event: &str| events.join(event).join("enable").exists();
+    let mut found = Vec::new();
+    for name in names {
+        let before = found.len();
+        match ours(name) {
+            Some(ours) => found.extend(ours.split(' ').filter(|event| is_there(event)).map(str::to_owned)),
+            None if is_name(name) && is_there(name) => found.push(name.clone()),
+            None => return Err(Failure::new(format!("{}: {}", no_category(name), groups(&events)))),
+        }
+        if found.len() == before {
+            return Err(Failure::new(format!("this kernel has none of the events of {name:?}")));
+        }
+    }
+    Ok(found)
+}
+
+/// A group, or a group and an event; nothing that leads out of the directory.
+fn is_name(name: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    name.split('/').count() <= 2 && name.split('/').all(is_part) && name != "ftrace"
+}
+
+fn groups(events: &Path) -> String {
+    let entries = fs::read_dir(events).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .filter(|entry| entry.path().is_dir())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| is_name(name))
+        .collect();
+    names.sort();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn categories_become_the_events_that_are_there() {
+        let root = tempfile::tempdir().unwrap();
+        for event in ["sched", "sched/sched_switch", "net", "net/netif_rx"] {
+            fs::create_dir_all(root.path().join("events").join(event)).unwrap();
+            fs::write(root.path().join("events").join(event).join("enable"), "0").unwrap();
+        }
+        let of = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            events(root.path(), &names).map_err(|e| e.to_string())
+        };
+        assert_eq!(of(&["sched", "net"]).unwrap(), ["sched/sched_switch", "net"]);
+        assert_eq!(of(&["net/netif_rx"]).unwrap(), ["net/netif_rx"]);
+        let unknown = of(&["shed"]).unwrap_err();
+        assert!(unknown.contains("\"shed\" is no category") && unknown.contains("net, sched"), "{unknown}");
+        assert!(of(&["idle"]).unwrap_err().contains("none of the events"));
+        for name in ["", "..", "../events/net", "net/../net", "net/netif_rx/x", "/net", "header_page"] {
+            assert!(of(&[name]).unwrap_err().contains("no category"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Cleans up the buffers of recordings whose command was killed, when the next recording begins.
+//!
+//! A buffer with events in it is saved first: to the file in the killed command's note, by the same rules, or else to
+//! root's own directory. A buffer that a process still writes to is left for later. A buffer that can't be saved is
+//! marked, and stays until a user has saved it.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use crate::tracefs::{self, Instance};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+use uzers::os::unix::UserExt as _;
+
+use crate::command::buffer::ring::{PREFIX, maker};
+use crate::command::buffer::save::{is_kept, keep, rescue, save_from};
+use crate::command::buffer::{names, ring, top};
+use crate::command::caller::Caller;
+use crate::command::file::Output;
+use crate::command::notes;
+use crate::command::processes::{holders, name_holders};
+use crate::command::terminal::{Result, say, shown_path};
+
+/// Saves and removes what killed recordings have left, and says what can't be.
+pub(crate) fn sweep() -> Result<()> {
+    let unsaved: Vec<_> = notes::unsaved().into_iter().map(|(pid, _)| pid).collect();
+    let swept = tracefs::sweep_where(PREFIX, |path| {
+        save(path).unwrap_or_else(|e| {
+            say(e);
+            false
+        })
+    })?;
+    if !swept.removed.is_empty() {
+        top::end_silence()?;
+    }
+    for path in &swept.removed {
+        say(format_args!("removed {}, which an earlier recording left", shown_path(path)));
+    }
+    for path in &swept.busy {
+        let (path, holders) = (shown_path(path), name_holders(path));
+        say(format_args!(
+            "{path} of an earlier recording is still held open by {holders}: a later one will remove it"
+        ));
+    }
+    let mut left = Vec::new();
+    for (path, pid) in ring::instances(PREFIX)? {
+        if is_kept(&path) {
+            let (path, rescue) = (shown_path(&path), rescue(&path));
+            say(format_args!("{path} still holds a recording that could not be saved: {rescue}"));
+        } else {
+            left.push(pid);
+        }
+    }
+    // The names are of use until the recording is saved.
+    let is_left = |pid: &u32| left.contains(pid);
+    tracefs::sweep_where(names::PREFIX, |path| maker(path, names::PREFIX).is_none_or(|pid| !is_left(&pid)))?;
+    notes::forget(&unsaved.into_iter().filter(|pid| !is_left(pid)).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// Saves the recording whose command is dead, if there is one; then, or if there is none, its buffer may go.
+fn save(path: &Path) -> Result<bool> {
+    if is_kept(path) {
+        return Ok(false);
+    }
+    // Of commands that start at once, one does it.
+    let Ok(directory) = File::open(path) else { return Ok(true) };
+    if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(false);
+    }
+    let Ok(instance) = Instance::attach(path) else { return Ok(true) };
+    if instance.stats()?.entries == 0 {
+        return Ok(true);
+    }
+    if fs::read_to_string(path.join("tracing_on")).is_ok_and(|text| text.trim() == "1")
+        && !holders(path).is_empty()
+    {
+        let (path, holders) = (shown_path(path), name_holders(path));
+        say(format_args!(
+            "{path} of an earlier recording is still written to by {holders}: a later one will save it"
+        ));
+        return Ok(false);
+    }
+    // What filled it without being there, as `record` does.
+    if path.join("options").join(tracefs::COPY).exists() {
+        instance.set_option(tracefs::COPY, false)?;
+    }
+    instance.set_tracing_on(false)?;
+    let pid = maker(path, PREFIX).unwrap_or_default();
+    let names = names_of(pid)?;
+    let saved = output(path, pid)
+        .and_then(|output| save_from(&instance, output, names.len(), |process| names.get(&process).cloned()));
+    match saved {
+        Ok(saved) => {
+            // For another command that comes before it is removed.
+            instance.clear()?;
+            say(format_args!(
+                "saved {}: a recording whose command (process {pid}) was killed",
+                shown_path(&saved)
+            ));
+            Ok(true)
+        }
+        Err(e) => {
+            say(format_args!("a recording whose command (process {pid}) was killed: {e}"));
+            keep(instance);
+            Ok(false)
+        }
+    }
+}
+
+/// Where the command was to save it, or root's own directory.
+fn output(instance: &Path, pid: u32) -> Result<Output> {
+    if let Some((_, noted)) = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
+        let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));
+        match Output::create(&noted.path, false, owner.as_ref()) {
+            Ok(output) => return Ok(output),
+            Err(e) => say(format_args!("a recording whose command (process {pid}) was killed: {e}")),
+        }
+    }
+    let mut name = instance.file_name().unwrap_or_default().to_owned();
+    name.push(".ftrace");
+    let home = match uzers::get_user_by_uid(0) {
+        Some(root) if geteuid().is_root() => root.home_dir().to_owned(),
+        _ => PathBuf::new(),
+    };
+    Output::create(&home.join(name), false, None)
+}
+
+fn names_of(pid: u32) -> Result<HashMap<u32, String>> {
+    let mut all = HashMap::new();
+    for (path, _) in ring::instances(names::PREFIX)?.iter().filter(|(_, maker)| *maker == pid) {
+        if let Ok(instance) = Instance::attach(path) {
+            all.extend(names::read(&instance));
+        }
+    }
+    Ok(all)
+}

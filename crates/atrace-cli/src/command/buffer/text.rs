@@ -1,0 +1,87 @@
+//! Reads names from the kernel's text. A name may hold any byte but NUL.
+
+use std::collections::HashMap;
+
+use crate::tracefs::header;
+
+/// Reads events such as `sched_process_exec: filename=/bin/sh pid=42 old_pid=42`, and counts them.
+pub(crate) fn execs(text: &[u8]) -> (HashMap<u32, String>, u64) {
+    let (mut names, mut events, mut at) = (HashMap::new(), 0, 0);
+    while let Some((_, event)) = header::next(text, &mut at) {
+        events += 1;
+        let event = String::from_utf8_lossy(event);
+        let name = event.strip_prefix("sched_process_exec: filename=").and_then(|event| {
+            let (path, rest) = event.rsplit_once(" pid=")?;
+            let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
+            Some((rest.split(' ').next()?.parse().ok()?, name.to_owned()))
+        });
+        names.extend(name);
+    }
+    (names, events)
+}
+
+/// Reads lines `PID NAME`. A name with a newline makes a line that may say anything, so a number that occurs
+/// twice has no name.
+pub(crate) fn kept(text: &[u8]) -> HashMap<u32, String> {
+    let mut names = HashMap::<u32, Option<String>>::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        let Some(space) = line.iter().position(|&byte| byte == b' ') else { continue };
+        let (number, name) = line.split_at(space);
+        let number = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
+        if let (Some(number), [_, name @ ..]) = (number, name) {
+            let name = Some(String::from_utf8_lossy(name).into_owned());
+            names.entry(number).and_modify(|name| *name = None).or_insert(name);
+        }
+    }
+    names.into_iter().filter_map(|(number, name)| Some((number, name?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(task: &str, pid: u32, file: &str) -> String {
+        format!(
+            "{task:>16}-{pid:<7} [001] .....     1.000001: sched_process_exec: filename={file} pid={pid} old_pid={pid}\n"
+        )
+    }
+
+    fn sorted(names: HashMap<u32, String>) -> Vec<(u32, String)> {
+        let mut names: Vec<_> = names.into_iter().collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_last_program_counts() {
+        let text = [
+            "# tracer: nop\n".to_owned(),
+            line("sh", 42, "/bin/sh"),
+            line("a b", 43, "./dir/a pid=b"),
+            line("x", 42, "x"),
+            line("x", 44, ""),
+        ]
+        .concat();
+        let (names, events) = execs(text.as_bytes());
+        assert_eq!(events, 4);
+        assert_eq!(sorted(names), [(42, "x".to_owned()), (43, "a pid=b".to_owned())]);
+    }
+
+    #[test]
+    fn a_newline_ends_no_name() {
+        let text = line("a\nb", 42, "/bin/a\nb") + &line("x", 43, "/bin/x");
+        let (names, events) = execs(text.as_bytes());
+        assert_eq!(events, 2);
+        assert_eq!(sorted(names), [(42, "a\nb".to_owned()), (43, "x".to_owned())]);
+        // A file called so that it looks like another event is found out by the kernel's count.
+        let forged =
+            line("x", 44, &format!("/bin/x pid=44 old_pid=44\n{}", line("init", 1, "evil").trim_end()));
+        assert_eq!(execs(forged.as_bytes()).1, 2);
+    }
+
+    #[test]
+    fn a_kept_name_with_a_newline_names_nobody_else() {
+        let names = kept(b"1 init\n42 a\n1 evil\n43 x y\n44\nnone\n");
+        assert_eq!(sorted(names), [(42, "a".to_owned()), (43, "x y".to_owned())]);
+    }
+}

@@ -1,0 +1,153 @@
+//! The kernel's top-level buffer, shared by all users: taken only if it is unused, and restored afterwards.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::escape::shown;
+use crate::tracefs::{self, Instance};
+use atrace_sys::fork::{Generation, generation};
+
+use crate::command::buffer::ring;
+use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
+
+/// The top-level buffer; what was changed is undone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Top {
+    instance: Instance,
+    /// The files that were read, and what they said, in the order of their putting back.
+    before: Vec<(PathBuf, String)>,
+    /// What was recorded is to be emptied.
+    empties: bool,
+    by: Generation,
+}
+
+impl Top {
+    /// Whether an instance can have a copy of what is written to the top-level marker.
+    pub(crate) fn can_be_copied() -> Result<bool> {
+        Ok(tracefs::root()?.join("options").join(tracefs::COPY).exists())
+    }
+
+    /// Where the top-level buffer is off, has its marker write to the copies alone.
+    pub(crate) fn silence() -> Result<Option<Self>> {
+        let root = tracefs::root()?;
+        if read(&root.join("tracing_on"))? != "0" {
+            return Ok(None);
+        }
+        let mut top =
+            Self { instance: Instance::attach(&root)?, before: Vec::new(), empties: false, by: generation() };
+        top.note(&format!("options/{}", tracefs::COPY))?;
+        top.instance.set_option(tracefs::COPY, false)?;
+        Ok(Some(top))
+    }
+
+    /// Takes it to record into.
+    pub(crate) fn take(discard: bool) -> Result<Self> {
+        let root = tracefs::root()?;
+        let instance = Instance::attach(&root)?;
+        if let Ok(tracer) = read(&root.join("current_tracer"))
+            && tracer != "nop"
+        {
+            return Err(Failure::new(format!(
+                "somebody uses the kernel's trace buffer with the tracer {}: end that, or run: echo nop > {}",
+                shown(&tracer),
+                quoted_path(&root.join("current_tracer"))
+            )));
+        }
+        if let Some(event) = read(&root.join("set_event")).unwrap_or_default().lines().next() {
+            return Err(Failure::new(format!(
+                "somebody records events of the kernel ({}, …) in its top-level buffer: end that, or run: echo > {}",
+                shown(event),
+                quoted_path(&root.join("set_event"))
+            )));
+        }
+        let held = instance.stats()?.entries;
+        if held > 0 && !discard {
+            return Err(Failure::new(format!(
+                "the kernel's top-level buffer holds {held} events, which this recording would discard: save {}, or give --discard",
+                shown_path(&root.join("trace"))
+            )));
+        }
+        let mut top = Self { instance, before: Vec::new(), empties: true, by: generation() };
+        for file in ["tracing_on", "trace_clock", "options/record-tgid"] {
+            top.note(file)?;
+        }
+        top.note_sizes(&root)?;
+        top.instance.set_tracing_on(false)?;
+        Ok(top)
+    }
+
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// Leaves the recording where it is. Then its clock and size have to stay, too.
+    pub(crate) fn keep_content(&mut self) {
+        self.empties = false;
+        self.before.retain(|(path, _)| !path.ends_with("trace_clock") && !path.ends_with("buffer_size_kb"));
+    }
+
+    fn note(&mut self, file: &str) -> Result<()> {
+        let path = self.instance.path().join(file);
+        let text = read(&path)?;
+        // Of a choice, the one in brackets.
+        let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+        let value = chosen.map_or(text.as_str(), |(chosen, _)| chosen).to_owned();
+        self.before.push((path, value));
+        Ok(())
+    }
+
+    fn note_sizes(&mut self, root: &Path) -> Result<()> {
+        let directory = root.join("per_cpu");
+        for cpu in fs::read_dir(&directory).map_err(failed(shown_path(&directory)))?.flatten() {
+            let path = cpu.path().join("buffer_size_kb");
+            let text = read(&path)?;
+            // `7 (expanded: 1408)`: what it becomes with the first event, and can't be made smaller.
+            let size =
+                text.split_once("expanded: ").map_or(text.as_str(), |(_, size)| size.trim_end_matches(')'));
+            self.before.push((path, size.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self) -> Result<()> {
+        if self.empties {
+            self.instance.set_tracing_on(false)?;
+            // Nobody else had events on.
+            self.instance.control("events/enable", "0")?;
+            let filter = format!("events/{}/filter", ring::TEACHER);
+            if self.instance.path().join(&filter).exists() {
+                self.instance.control(&filter, "0")?;
+            }
+            self.instance.clear()?;
+        }
+        let mut problems = Vec::new();
+        // The switch is the first that was noted.
+        for (path, value) in self.before.drain(..).rev() {
+            if let Err(e) = fs::write(&path, &value) {
+                problems.push(format!("{}={}: {e}", shown_path(&path), shown(&value)));
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Failure::new(problems.join("; "))) }
+    }
+}
+
+impl Drop for Top {
+    fn drop(&mut self) {
+        if self.by != generation() {
+            return; // A forked child has changed nothing.
+        }
+        if let Err(e) = self.put_back() {
+            say(format_args!("putting the kernel's trace buffer back: {e}"));
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(shown_path(path)))
+}
+
+/// Undoes what a killed `record` may have left, see [`Top::silence`].
+pub(crate) fn end_silence() -> Result<()> {
+    let _ = Instance::attach(tracefs::root()?)?.set_option(tracefs::COPY, true);
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! `atrace doctor`: the library's report about each of the named processes.
+
+use crate::doctor::{Report, examine, examine_program};
+use crate::escape::shown;
+
+use crate::command::processes::{self, Process};
+use crate::command::terminal::{Failure, Result, print};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// A process, or the name or path of a program, running or not [default: any program of this user]
+    #[arg(value_name = "PID|CMD")]
+    patient: Option<String>,
+}
+
+/// The exit status is 0 only if an event written now arrives, for each process that was looked at.
+pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
+    let mut all_arrive = true;
+    let mut show = |report: Report| {
+        print(&report.to_string());
+        all_arrive &= report.arrives();
+    };
+    let Some(patient) = &args.patient else {
+        show(examine_program(None));
+        return Ok(u8::from(!all_arrive));
+    };
+    if let Ok(pid) = patient.parse() {
+        show(examine(pid));
+        return Ok(u8::from(!all_arrive));
+    }
+    if patient.is_empty() {
+        return Err(Failure::new("an empty name is no program's"));
+    }
+    let running: Vec<_> =
+        processes::all().into_iter().filter(|process| is_called(*process, patient)).collect();
+    if running.is_empty() {
+        print(&format!("no running process is called {}: this is what one would find", shown(patient)));
+        show(examine_program(Some(patient)));
+    }
+    for (index, process) in running.iter().enumerate() {
+        if index > 0 {
+            print("");
+        }
+        show(examine(process.0));
+    }
+    Ok(u8::from(!all_arrive))
+}
+
+/// By its whole name, its name without the path, or a pattern.
+fn is_called(process: Process, name: &str) -> bool {
+    let Some(argv0) = process.argv0() else { return false };
+    let argv0 = argv0.to_string_lossy();
+    argv0 == name || argv0.rsplit('/').next() == Some(name) || process.matches(name)
+}

@@ -1,0 +1,209 @@
+//! The file that a recording is saved to: complete or not at all.
+//!
+//! It is written under another name in the same directory and renamed at the end. So neither a full disk nor a signal
+//! leaves half a file, and no existing file is touched unless that was requested. If a killed command left a file under
+//! such a name, the next command that writes to the directory removes it.
+//!
+//! The writing user decides which links are followed:
+//!
+//! - A user writes as usual, also through the user's own links.
+//! - Under sudo the file is created, renamed and removed with the rights of the caller. So a path that turns out to
+//!   lead elsewhere leads only where the caller could go anyway. Only in root's own directories root does it.
+//! - Root without sudo follows no link at the file's place: `--force` replaces the link. A directory that everybody may
+//!   change is refused. In a sticky directory, a file of another user at the place is not replaced, as a shell's `>`
+//!   would not follow it either (`fs.protected_symlinks`, `fs.protected_regular`).
+//!
+//! All calls are relative to a descriptor of the directory. Only root may read root's files: mode 0600.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::fchown;
+use std::path::{Path, PathBuf};
+
+use crate::escape::shown;
+use atrace_sys::fork::{Generation, generation};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+
+use crate::command::caller::Caller;
+use crate::command::file::directory::{open_directory, roots_own};
+use crate::command::file::target::{Target, parent, unwritable};
+use crate::command::terminal::{Failure, Result, failed, shown_path};
+
+/// A file in the making; without [`finish`](Self::finish) it goes.
+#[derive(Debug)]
+pub(crate) struct Output {
+    target: Target,
+    temporary: OsString,
+    /// Locked as long as it is written, so that nobody takes it for a leftover; where the file system has locks.
+    file: File,
+    /// Who does what is done to it, if not this process' user.
+    actor: Option<Caller>,
+    is_moved: bool,
+    by: Generation,
+}
+
+impl Output {
+    /// Makes sure that `path` can be written, before there is anything to write.
+    pub(crate) fn create(path: &Path, replace: bool, owner: Option<&Caller>) -> Result<Self> {
+        Self::create_as(path, replace, owner, false)
+    }
+
+    /// The same for a file that is of use at any moment: what a killed command has of it stays.
+    pub(crate) fn create_live(path: &Path, replace: bool, owner: Option<&Caller>) -> Result<Self> {
+        Self::create_as(path, replace, owner, true)
+    }
+
+    fn create_as(path: &Path, replace: bool, owner: Option<&Caller>, is_live: bool) -> Result<Self> {
+        let roots = owner.and_then(|_| roots_own(parent(path)));
+        let actor = owner.filter(|_| roots.is_none()).cloned();
+        let by_root = geteuid().is_root();
+        let work = || {
+            let target = match roots {
+                Some(directory) => Target::of_root(directory, path, replace)?,
+                None if by_root && owner.is_none() => {
+                    let directory = open_directory(parent(path)).map_err(unwritable(path))?;
+                    Target::of_root(directory, path, replace)?
+                }
+                None => Target::of_user(path, replace)?,
+            };
+            target.sweep();
+            let (temporary, file) = target.make_temporary(by_root, is_live).map_err(unwritable(path))?;
+            Ok((target, temporary, file))
+        };
+        let (target, temporary, file) = match &actor {
+            Some(actor) => actor.act(work).map_err(|e| {
+                Failure::new(format!("{e}\natrace: it is written as user {}, who called sudo", actor.uid))
+            })?,
+            None => work()?,
+        };
+        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let output = Self { target, temporary, file, actor, is_moved: false, by: generation() };
+        if let Some(owner) = owner {
+            fchown(&output.file, Some(owner.uid), Some(owner.gid)).map_err(failed(format!(
+                "giving {} to user {}",
+                shown_path(path),
+                owner.uid
+            )))?;
+        }
+        Ok(output)
+    }
+
+    /// The file as the user named it.
+    pub(crate) fn named(&self) -> &Path {
+        &self.target.named
+    }
+
+    /// Has `write` write the file, and makes sure that there was room for it.
+    pub(crate) fn fill(&mut self, write: impl FnOnce(&mut &File) -> io::Result<()>) -> io::Result<()> {
+        write(&mut &self.file)?;
+        self.file.sync_data()
+    }
+
+    /// The file, for who writes it bit by bit.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Moves a file that was written bit by bit to its place. Where that fails, it stays where it is.
+    pub(crate) fn finish_live(mut self) -> Result<PathBuf> {
+        self.is_moved = true;
+        let left = || format!("it is complete beside its place: {}", shown(self.temporary.as_bytes()));
+        let done = self.file.sync_data().map_err(Failure::from);
+        let done = done.and_then(|()| self.act(|| self.target.put(&self.temporary)));
+        done.map_err(|e| Failure::new(format!("{e}\natrace: {}", left())))?;
+        Ok(std::mem::take(&mut self.target.named))
+    }
+
+    /// Moves the file to its place.
+    pub(crate) fn finish(mut self) -> Result<PathBuf> {
+        self.act(|| self.target.put(&self.temporary))?;
+        self.is_moved = true;
+        Ok(std::mem::take(&mut self.target.named))
+    }
+
+    fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        match &self.actor {
+            Some(actor) => actor.act(work),
+            None => work(),
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if !self.is_moved && self.by == generation() {
+            let _ = self.act(|| Ok(self.target.remove(&self.temporary)?));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_whole_or_not_there() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("out");
+        drop(Output::create(&path, false, None).unwrap());
+        assert_eq!(names(place.path()), [""; 0]);
+        let mut output = Output::create(&path, false, None).unwrap();
+        output.fill(|to| to.write_all(b"text")).unwrap();
+        assert!(!path.exists());
+        output.finish().unwrap();
+        assert_eq!((fs::read(&path).unwrap(), names(place.path())), (b"text".to_vec(), vec!["out".into()]));
+    }
+
+    #[test]
+    fn nothing_is_replaced_unasked() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("out");
+        fs::write(&path, "mine").unwrap();
+        let refused = Output::create(&path, false, None).unwrap_err().to_string();
+        assert!(refused.contains("exists already") && refused.contains("--force"), "{refused}");
+        // Made by somebody meanwhile.
+        fs::remove_file(&path).unwrap();
+        let output = Output::create(&path, false, None).unwrap();
+        fs::write(&path, "mine").unwrap();
+        assert!(output.finish().unwrap_err().to_string().contains("exists already"));
+        assert_eq!((fs::read(&path).unwrap(), names(place.path())), (b"mine".to_vec(), vec!["out".into()]));
+        let mut output = Output::create(&path, true, None).unwrap();
+        output.fill(|to| to.write_all(b"new")).unwrap();
+        output.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn only_files_are_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        for path in [Path::new("/dev/null"), place.path()] {
+            let refused = Output::create(path, true, None).unwrap_err().to_string();
+            assert!(refused.contains("no regular file"), "{refused}");
+        }
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(place.path().join("file"), &link).unwrap();
+        fs::write(place.path().join("file"), "old").unwrap();
+        Output::create(&link, true, None).unwrap().finish().unwrap();
+        // Root's own links are replaced, too: nobody has to know whose they are.
+        let (replaced, text) = if geteuid().is_root() { (true, "old") } else { (false, "") };
+        assert_eq!(fs::symlink_metadata(&link).unwrap().is_file(), replaced);
+        assert_eq!(fs::read_to_string(place.path().join("file")).unwrap(), text);
+        let missing = Output::create(&place.path().join("no/out"), false, None).unwrap_err().to_string();
+        assert!(missing.contains("can't write to") && missing.contains("-o"), "{missing}");
+    }
+}

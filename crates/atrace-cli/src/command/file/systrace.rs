@@ -1,0 +1,181 @@
+//! A trace in the format that Perfetto draws best: the kernel's text in the HTML that Android's systrace made.
+//!
+//! The text names only threads; Perfetto takes the names of processes from a list before the text. The processes are known
+//! only at the end. So space is reserved for the list, and the text is moved if the space is too small.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufWriter, Read, Seek, SeekFrom, Write};
+
+use crate::tracefs::header::Header;
+
+/// What tells Perfetto's reader that a part follows, and that it ends.
+const BEGIN: &str = "<script class=\"trace-data\" type=\"application/text\">\n";
+const END: &str = "</script>\n";
+
+const HEAD: &str = "<!DOCTYPE html>\n<html><body>\n";
+const LIST: &str = "PROCESS DUMP\nUSER PID PPID VSZ RSS WCHAN PC S NAME COMM\n";
+
+/// The longest line of the list, with the longest name.
+const LINE: usize = 160;
+const NAME: usize = 60;
+
+/// Copies the text of a trace and adds the names of its processes: `name` says them, else that of the main
+/// thread is taken. There is room for `processes` of them; where there are more, the text is moved.
+pub(crate) fn write(
+    mut from: impl BufRead,
+    to: &mut (impl Read + Write + Seek),
+    processes: usize,
+    mut name: impl FnMut(u32) -> Option<String>,
+) -> io::Result<()> {
+    let room = BEGIN.len() + LIST.len() + END.len() + processes * LINE;
+    let mut mains = BTreeMap::<u32, Vec<u8>>::new();
+    let mut text = BufWriter::with_capacity(1 << 16, &mut *to);
+    text.write_all(HEAD.as_bytes())?;
+    // Not by a width, which may be no more than 65,535.
+    io::copy(&mut io::repeat(b' ').take(room as u64), &mut text)?;
+    write!(text, "\n{BEGIN}")?;
+    let mut line = Vec::new();
+    loop {
+        let start = read_event(&mut from, &mut line)?;
+        if line.is_empty() {
+            break;
+        }
+        if let Some((task, thread, process)) = start.and_then(|start| owner(line.get(start..)?)) {
+            let main = mains.entry(process).or_default();
+            if thread == process && task != b"<...>" && main != task {
+                *main = task.to_vec();
+            }
+        }
+        // Whoever wrote this, it would be the end for the reader.
+        while let Some(at) = line.windows(8).position(|text| text == b"</script") {
+            line[at] = b'?';
+        }
+        text.write_all(&line)?;
+    }
+    writeln!(text, "{END}</body></html>")?;
+    text.flush()?;
+    drop(text);
+
+    let mut list = format!("{BEGIN}{LIST}").into_bytes();
+    for (process, main) in mains {
+        let main = (!main.is_empty()).then(|| String::from_utf8_lossy(&main).into_owned());
+        let name = name(process).or(main).unwrap_or_default();
+        let plain = |c: char| if c.is_ascii_graphic() && c != '<' { c } else { '_' };
+        let name: String = name.chars().take(NAME).map(plain).collect();
+        if !name.is_empty() {
+            writeln!(list, "- {process} 0 0 0 - - - {name} {name}")?;
+        }
+    }
+    write!(list, "{END}")?;
+    if let Some(more) = list.len().checked_sub(room).filter(|more| *more > 0) {
+        move_up(to, (HEAD.len() + room) as u64, more as u64)?;
+    }
+    to.seek(SeekFrom::Start(HEAD.len() as u64))?;
+    to.write_all(&list)
+}
+
+/// Reads the next line, or several: a name with line ends is one of an event's first line, where they become
+/// `_`. Returns where in `line` an event begins, if one does.
+fn read_event(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    line.clear();
+    // A shorter line may be a part of a name.
+    while from.read_until(b'\n', line)? > 0 && line.len() <= Header::TASK && line.starts_with(b" ") {}
+    let ends = line.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    let start =
+        [0].into_iter().chain(ends).find(|&at| line.get(at..).is_some_and(|it| Header::parse(it).is_some()));
+    let name = start.and_then(|start| line.get_mut(start..start + Header::TASK)).unwrap_or_default();
+    name.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b'_');
+    Ok(start)
+}
+
+/// Moves what follows `from` by so many bytes, from its end on.
+fn move_up(file: &mut (impl Read + Write + Seek), from: u64, by: u64) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut end = file.seek(SeekFrom::End(0))?;
+    while end > from {
+        let len = (end - from).min(buffer.len() as u64);
+        end -= len;
+        let part = buffer.get_mut(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
+        file.seek(SeekFrom::Start(end))?;
+        file.read_exact(part)?;
+        file.seek(SeekFrom::Start(end + by))?;
+        file.write_all(part)?;
+    }
+    Ok(())
+}
+
+/// The thread's name, its number and its process' in the first line of an event. Where the kernel did not learn
+/// the process, as while another recording ends, what it wrote says it.
+pub(crate) fn owner(line: &[u8]) -> Option<(&[u8], u32, u32)> {
+    let header = Header::parse(line)?;
+    let process = header.tgid.or_else(|| writer(line.get(header.len..)?))?;
+    Some((header.task, header.tid, process))
+}
+
+/// The process that a message says it is of: `B|PID|…`.
+fn writer(event: &[u8]) -> Option<u32> {
+    let mut parts = event.strip_prefix(b"tracing_mark_write: ")?.trim_ascii_end().split(|&byte| byte == b'|');
+    let kind = parts.next()?;
+    let process = std::str::from_utf8(parts.next()?).ok()?;
+    process.parse().ok().filter(|_| kind.len() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_listed_under_their_names() {
+        let text = "# tracer: nop\n#\n\
+            \x20         worker-24884   (  24879) [000] ...1. 1.000001: tracing_mark_write: B|24879|x\n\
+            \x20   main thread)-24879   (  24879) [000] ...1. 1.000002: tracing_mark_write: E|24879\n\
+            \x20          other-77      (     77) [000] ...1. 1.000003: tracing_mark_write: I|77|</script>\n\
+            \x20          <...>-79      (-------) [000] ...1. 1.000004: tracing_mark_write: E|78\n";
+        let mut got = io::Cursor::new(Vec::new());
+        let name = |process| (process == 77).then(|| "its <name".to_owned() + &"x".repeat(500));
+        write(text.as_bytes(), &mut got, 2, name).unwrap();
+        let got = String::from_utf8(got.into_inner()).unwrap();
+        // What is around the text stays whole.
+        assert!(got.starts_with(HEAD) && got.contains(" \n<script"), "{got}");
+        assert!(got.contains("I|77|?/script>\n") && got.matches("</script>").count() == 2, "{got}");
+        let list: Vec<_> = got.lines().filter(|line| line.starts_with("- ")).collect();
+        let its = "its__name".to_owned() + &"x".repeat(NAME - 9);
+        let expected = [
+            format!("- 77 0 0 0 - - - {its} {its}"),
+            "- 24879 0 0 0 - - - main_thread) main_thread)".to_owned(),
+        ];
+        assert_eq!(list, expected);
+    }
+
+    #[test]
+    fn the_text_makes_way_for_a_long_list() {
+        let line = |pid: u32| {
+            format!("{:>16}-{pid:<7} ({pid:>7}) [000] ..... 1.000001: tracing_mark_write: E|{pid}\n", "main")
+        };
+        let text: String = (1..20_000).map(line).collect();
+        let saved = |room| {
+            let mut got = io::Cursor::new(Vec::new());
+            write(text.as_bytes(), &mut got, room, |pid| Some(format!("name-{pid}"))).unwrap();
+            String::from_utf8(got.into_inner()).unwrap()
+        };
+        let (tight, wide) = (saved(2), saved(20_000));
+        let without = |text: &str| text.replace(' ', "");
+        assert!(tight.contains(&text) && without(&tight) == without(&wide));
+        assert_eq!(tight.matches("\n- ").count(), 19_999);
+    }
+
+    #[test]
+    fn a_name_with_a_newline_is_one_of_an_event() {
+        let event = "-7       (      7) [000] ..... 1.000001: tracing_mark_write: B|7|x\n";
+        let other = "             one-8       (      8) [000] ..... 1.000001: tracing_mark_write: B|8|a\nb\n";
+        let text = format!("{:>16}{event}{other}{:>16}{event} y\n{other}", "a\nb", "\n\nc\n");
+        let mut got = io::Cursor::new(Vec::new());
+        write(text.as_bytes(), &mut got, 2, |_| None).unwrap();
+        let got = String::from_utf8(got.into_inner()).unwrap();
+        assert!(
+            got.contains(&format!("{:>16}{event}{other}{:>16}{event} y\n{other}", "a_b", "__c_")),
+            "{got}"
+        );
+        assert!(got.contains("- 7 0 0 0 - - - __c_ __c_\n- 8 0 0 0 - - - one one\n"), "{got}");
+    }
+}

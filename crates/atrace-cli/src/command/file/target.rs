@@ -1,0 +1,268 @@
+//! The target of a file: a name in an open directory, and which users may put a file there.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::escape::shown;
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, linkat, openat, renameat, statat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::command::file::directory::{SHARED, open_directory};
+use crate::command::processes::Process;
+use crate::command::terminal::{Failure, Result, failed, say, shown_path};
+
+/// What a file's name ends in while it is written; the number of the process stands before.
+const UNFINISHED: &str = ".atrace";
+
+/// What the names of files end in that are written as events come.
+const LIVE: &str = ".pftrace";
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// As the user named it.
+    pub(crate) named: PathBuf,
+    directory: OwnedFd,
+    name: OsString,
+    replace: bool,
+    /// Links are replaced, and others' files are not.
+    is_roots: bool,
+}
+
+impl Target {
+    /// As everybody writes to a file that they name: an existing one that is a link is that which it leads to.
+    pub(crate) fn of_user(path: &Path, replace: bool) -> Result<Self> {
+        let named = path.to_owned();
+        let mut path = path.to_owned();
+        match fs::symlink_metadata(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(shown_path(&path))(e)),
+            Ok(_) if !replace => return Err(exists(&path)),
+            Ok(_) => {
+                path = fs::canonicalize(&path).map_err(failed(shown_path(&path)))?;
+                if !fs::metadata(&path).is_ok_and(|data| data.is_file()) {
+                    return Err(irregular(&path));
+                }
+            }
+        }
+        let name = name_of(&path)?;
+        let directory = open_directory(parent(&path)).map_err(unwritable(&path))?;
+        Ok(Self { named, directory, name, replace, is_roots: false })
+    }
+
+    /// As root writes: links are replaced, and others' files are not.
+    pub(crate) fn of_root(directory: OwnedFd, path: &Path, replace: bool) -> Result<Self> {
+        let name = name_of(path)?;
+        let mode = Mode::from_raw_mode(fstat(&directory).map_err(failed(shown_path(path)))?.st_mode);
+        if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
+            return Err(Failure::new(format!(
+                "every user may replace the files in {}: name another place with -o",
+                shown_path(parent(path))
+            )));
+        }
+        let target = Self { named: path.to_owned(), directory, name, replace, is_roots: true };
+        target.check_present()?;
+        Ok(target)
+    }
+
+    /// Whether what stands at the place lets root go on.
+    fn check_present(&self) -> Result<()> {
+        let path = self.named.as_path();
+        let Some(data) = self.status(&self.name).map_err(failed(shown_path(path)))? else { return Ok(()) };
+        if !self.replace {
+            return Err(exists(path));
+        }
+        if !matches!(kind(&data), FileType::RegularFile | FileType::Symlink) {
+            return Err(irregular(path));
+        }
+        let directory = fstat(&self.directory).map_err(failed(shown_path(path)))?;
+        let is_shared = Mode::from_raw_mode(directory.st_mode).intersects(SHARED);
+        if is_shared && data.st_uid != geteuid().as_raw() && data.st_uid != directory.st_uid {
+            return Err(Failure::new(format!(
+                "{} is user {}'s, in a directory that others may write to: name another with -o",
+                shown_path(path),
+                data.st_uid
+            )));
+        }
+        Ok(())
+    }
+
+    /// What is at a name, itself; None if nothing.
+    fn status(&self, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
+        match statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(data) => Ok(Some(data)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes the file that is written; nobody else's, under whatever name is free.
+    pub(crate) fn make_temporary(&self, by_root: bool, is_live: bool) -> io::Result<(OsString, File)> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(if by_root { 0o600 } else { 0o666 });
+        let mut tries = 0_u32;
+        loop {
+            let mut name = OsString::from(".");
+            name.push(&self.name);
+            name.push(format!(".{}", std::process::id()));
+            if tries > 0 {
+                name.push(format!("-{:x}", chance()));
+            }
+            if !is_live {
+                name.push(UNFINISHED);
+            }
+            match openat(&self.directory, &name, flags, mode) {
+                Ok(file) => return Ok((name, File::from(file))),
+                // Planted, or of an earlier process of this number that was another user's.
+                Err(Errno::EXIST) if tries < 100 => tries += 1,
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Moves the file that was written to its place.
+    pub(crate) fn put(&self, temporary: &OsStr) -> Result<()> {
+        let directory = &self.directory;
+        let rename = || renameat(directory, temporary, directory, &self.name).map_err(io::Error::from);
+        if self.replace {
+            if self.is_roots {
+                self.check_present()?;
+            }
+            return Ok(rename()?);
+        }
+        match linkat(directory, temporary, directory, &self.name, AtFlags::empty()) {
+            Ok(()) => Ok(self.remove(temporary)?),
+            Err(Errno::EXIST) => Err(exists(&self.named)),
+            // A file system without links.
+            Err(_) if matches!(self.status(&self.name), Ok(None)) => Ok(rename()?),
+            Err(e) => Err(io::Error::from(e).into()),
+        }
+    }
+
+    /// Removes a file of the directory.
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&self.directory, name, AtFlags::empty())?)
+    }
+
+    /// Removes what killed commands have left unfinished here, where the buffers that they read from keep what was
+    /// recorded. A file that was written as events came is of use, and only named.
+    pub(crate) fn sweep(&self) {
+        let way = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        for entry in fs::read_dir(way).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some((pid, is_live)) = maker(&name, &self.name) else { continue };
+            if !Process(pid).exists() && self.is_leftover(&name) {
+                let shown = shown(name.as_bytes());
+                match if is_live { Err(None) } else { self.remove(&name).map_err(Some) } {
+                    Err(None) => say(format_args!(
+                        "{shown} is what a recording had whose command (process {pid}) was killed: it can be opened as it is"
+                    )),
+                    Ok(()) => {
+                        say(format_args!("removed {shown}, which an earlier recording left unfinished"))
+                    }
+                    Err(Some(e)) => say(format_args!("removing {shown}: {e}")),
+                }
+            }
+        }
+    }
+
+    /// A file that nobody writes, and that is this user's or where nobody else can make one.
+    fn is_leftover(&self, name: &OsStr) -> bool {
+        let user = geteuid().as_raw();
+        let is_alone = fstat(&self.directory)
+            .is_ok_and(|data| data.st_uid == user && !Mode::from_raw_mode(data.st_mode).intersects(SHARED));
+        let is_ours = |data: &Stat| kind(data) == FileType::RegularFile && (is_alone || data.st_uid == user);
+        if !self.status(name).is_ok_and(|data| data.as_ref().is_some_and(is_ours)) {
+            return false;
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = openat(&self.directory, name, flags, Mode::empty()) else { return false };
+        fstat(&file).is_ok_and(|data| is_ours(&data))
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
+}
+
+/// The process that made `.NAME.PID.atrace`, or, written as events came, `.NAME.pftrace.PID` or `.NAME.PID` beside a file
+/// of that name; and which of both it is.
+fn maker(name: &OsStr, beside: &OsStr) -> Option<(u32, bool)> {
+    let name = name.as_bytes().strip_prefix(b".")?;
+    let unfinished = name.strip_suffix(UNFINISHED.as_bytes());
+    let mut parts = unfinished.unwrap_or(name).rsplitn(2, |&byte| byte == b'.');
+    let (pid, of) = (parts.next()?.split(|&byte| byte == b'-').next()?, parts.next()?);
+    let is_known = unfinished.is_some() || of == beside.as_bytes() || of.ends_with(LIVE.as_bytes());
+    let is_number = !pid.is_empty() && pid.iter().all(u8::is_ascii_digit);
+    let pid = std::str::from_utf8(pid).ok().filter(|_| is_number && is_known)?.parse().ok()?;
+    Some((pid, unfinished.is_none()))
+}
+
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn name_of(path: &Path) -> Result<OsString> {
+    let name = path.file_name().map(OsStr::to_owned);
+    name.ok_or_else(|| Failure::new(format!("{} names no file: name one with -o", shown_path(path))))
+}
+
+fn kind(data: &Stat) -> FileType {
+    FileType::from_raw_mode(data.st_mode)
+}
+
+/// A number that nobody can have expected.
+pub(crate) fn chance() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(0)
+}
+
+fn exists(path: &Path) -> Failure {
+    Failure::new(format!(
+        "{} exists already: name another file with -o, or replace it with --force",
+        shown_path(path)
+    ))
+}
+
+fn irregular(path: &Path) -> Failure {
+    Failure::new(format!("{} is no regular file: name another with -o", shown_path(path)))
+}
+
+pub(crate) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Failure + '_ {
+    move |e| Failure::new(format!("can't write to {}: {e}: name another place with -o", shown_path(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftovers_are_known_by_their_names() {
+        let maker = |name: &str| maker(name.as_ref(), "out".as_ref());
+        for (name, pid) in [(".out.12.atrace", 12), (".a.b.12-ff.atrace", 12)] {
+            assert_eq!(maker(name), Some((pid, false)), "{name}");
+        }
+        for (name, pid) in [(".out.12", 12), (".out.12-ff", 12), (".a.b.pftrace.7", 7)] {
+            assert_eq!(maker(name), Some((pid, true)), "{name}");
+        }
+        for name in [
+            ".else.12",
+            "out.12.atrace",
+            ".12.atrac",
+            ".out.x.atrace",
+            ".out..atrace",
+            ".out.+1",
+            ".out.-1.atrace",
+        ] {
+            assert_eq!(maker(name), None, "{name}");
+        }
+    }
+}

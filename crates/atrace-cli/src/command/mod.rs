@@ -1,0 +1,86 @@
+//! The command line: `atrace run`, `record`, `on`, `off`, `status` and `doctor`.
+//!
+//! A command switches back everything that it switched, and each error says what to do.
+
+mod buffer;
+mod caller;
+mod doctor;
+mod file;
+mod notes;
+mod processes;
+mod program;
+mod record;
+mod run;
+mod status;
+mod stores;
+mod switch;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::program::{stage, witness};
+use self::terminal::{note, say, unprinted};
+
+/// Records what programs trace with ATrace, for ui.perfetto.dev
+#[derive(Debug, Parser)]
+#[command(name = "atrace", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program, trace it and save the recording
+    Run(run::RunArgs),
+    /// Record programs that are running, or the kernel, for a while
+    Record(record::RecordArgs),
+    /// Switch tracing on in programs, until it is switched off
+    On(switch::SwitchArgs),
+    /// Switch off what `on` switched on
+    Off(switch::SwitchArgs),
+    /// Show what is switched on, and in which processes
+    Status,
+    /// Find out why nothing is traced
+    Doctor(doctor::DoctorArgs),
+    #[command(name = "__become", hide = true)]
+    Become(stage::StageArgs),
+    #[command(name = "__witness", hide = true)]
+    Witness(witness::WitnessArgs),
+}
+
+/// Runs the command that the program's arguments say.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(e) => {
+            if let Err(e) = e.print() {
+                note(e);
+            }
+            if let Some(e) = unprinted() {
+                say(&e);
+                return ExitCode::from(e.status);
+            }
+            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let done = match &arguments.command {
+        Command::Run(args) => run::main(args),
+        Command::Record(args) => record::main(args).map(|()| 0),
+        Command::On(args) => switch::on(args).map(|()| 0),
+        Command::Off(args) => switch::off(args).map(|()| 0),
+        Command::Status => status::main().map(|()| 0),
+        Command::Doctor(args) => doctor::main(args),
+        Command::Become(args) => return stage::main(args),
+        Command::Witness(args) => witness::main(args).map(|()| 0),
+    };
+    match done.and_then(|status| unprinted().map_or(Ok(status), Err)) {
+        Ok(status) => ExitCode::from(status),
+        Err(e) => {
+            say(&e);
+            ExitCode::from(e.status)
+        }
+    }
+}

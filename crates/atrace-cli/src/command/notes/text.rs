@@ -1,0 +1,182 @@
+//! The text of a note, line by line.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::command::stores::Store;
+
+/// The first word of the line that says that the patterns of a store were switched on.
+const DONE: &str = "done";
+
+/// The lines that strike out the patterns, or the output.
+pub(crate) const UNDONE: &str = "undone";
+pub(crate) const SAVED: &str = "saved";
+
+/// The first word of the line that says where the recording is to be saved.
+const OUTPUT: &str = "output";
+
+/// A pattern that a recording switches on in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NotedPattern {
+    /// Whose store it is; None where the path says which.
+    pub(crate) uid: Option<u32>,
+    pub(crate) path: PathBuf,
+    /// It is on because of the recording if it is listed more often than this: as often as before, as long as it may not
+    /// have been switched on.
+    pub(crate) before: usize,
+    pub(crate) pattern: String,
+}
+
+impl NotedPattern {
+    pub(crate) fn new(store: &Store, before: usize, pattern: &str) -> Self {
+        Self { uid: store.uid, path: store.path.clone(), before, pattern: pattern.to_owned() }
+    }
+
+    pub(crate) fn is_of(&self, store: &Store) -> bool {
+        self.uid == store.uid && self.path == store.path
+    }
+
+    /// It was switched on.
+    pub(crate) fn done(&mut self) {
+        self.before = 0;
+    }
+
+    pub(crate) fn line(&self) -> String {
+        let (path, pattern) = (hex(self.path.as_os_str().as_bytes()), hex(self.pattern.as_bytes()));
+        format!("{} {} {path} {pattern}\n", word(self.uid), self.before)
+    }
+}
+
+/// The line that says that the patterns of a store were switched on.
+pub(crate) fn done_line(uid: Option<u32>, path: &Path) -> String {
+    format!("{DONE} {} {}\n", word(uid), hex(path.as_os_str().as_bytes()))
+}
+
+/// Where a recording is to be saved, and for which user and group, if not for who saves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    pub(crate) path: PathBuf,
+    pub(crate) owner: Option<(u32, u32)>,
+}
+
+impl Destination {
+    pub(crate) fn line(&self) -> String {
+        let (uid, gid) = self.owner.unzip();
+        format!("{OUTPUT} {} {} {}\n", word(uid), word(gid), hex(self.path.as_os_str().as_bytes()))
+    }
+}
+
+/// All that a note says and did not strike out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NoteText {
+    /// The start of the machine in which it was written.
+    pub(crate) boot: String,
+    pub(crate) output: Option<Destination>,
+    pub(crate) entries: Vec<NotedPattern>,
+}
+
+impl NoteText {
+    /// Reads the lines that are whole; `None` where one makes no sense.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let mut parsed = Self { boot: lines.next()?.to_owned(), ..Self::default() };
+        for line in lines {
+            match *line.split(' ').collect::<Vec<_>>() {
+                [DONE, uid, path] => {
+                    let (uid, path) = (number(uid)?, path_of(path)?);
+                    let of_store = |entry: &&mut NotedPattern| entry.uid == uid && entry.path == path;
+                    parsed.entries.iter_mut().filter(of_store).for_each(NotedPattern::done);
+                }
+                [UNDONE] => parsed.entries.clear(),
+                [SAVED] => parsed.output = None,
+                [OUTPUT, uid, gid, path] => {
+                    let path = path_of(path).filter(|path| path.is_absolute())?;
+                    parsed.output = Some(Destination { path, owner: number(uid)?.zip(number(gid)?) });
+                }
+                [uid, before, path, pattern] => parsed.entries.push(NotedPattern {
+                    uid: number(uid)?,
+                    path: path_of(path)?,
+                    before: before.parse().ok()?,
+                    pattern: String::from_utf8(bytes(pattern)?).ok()?,
+                }),
+                _ => return None,
+            }
+        }
+        Some(parsed)
+    }
+}
+
+/// A number, or that there is none.
+fn word(number: Option<u32>) -> String {
+    number.map_or("-".to_owned(), |number| number.to_string())
+}
+
+fn number(word: &str) -> Option<Option<u32>> {
+    if word == "-" { Some(None) } else { word.parse().ok().map(Some) }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = hex.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect();
+    let (pairs, []) = digits.as_ref()?.as_chunks::<2>() else { return None };
+    Some(pairs.iter().map(|[high, low]| high << 4 | low).collect())
+}
+
+fn path_of(hex: &str) -> Option<PathBuf> {
+    Some(OsString::from_vec(bytes(hex)?).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(uid: Option<u32>, pattern: &str) -> NotedPattern {
+        let path = OsString::from_vec(b"/a b\xff".to_vec()).into();
+        NotedPattern { uid, path, before: 3, pattern: pattern.to_owned() }
+    }
+
+    #[test]
+    fn what_was_written_down_is_read() {
+        let entries = vec![entry(Some(7), "*/a \n'"), entry(None, "ü")];
+        let mut text = "boot\n".to_owned();
+        entries.iter().for_each(|entry| text += &entry.line());
+        let mut expected = NoteText { boot: "boot".into(), output: None, entries };
+        assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
+        // Killed while writing: the last line is none.
+        assert_eq!(NoteText::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
+        text += &done_line(expected.entries[0].uid, &expected.entries[0].path);
+        expected.entries[0].before = 0;
+        assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
+        for owner in [None, Some((1000, 100)), Some((u32::MAX, 0))] {
+            let output = Destination { path: "/a b/c\n d ".into(), owner };
+            let text = text.clone() + &output.line();
+            expected.output = Some(output);
+            assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
+            let undone = NoteText { entries: Vec::new(), ..expected.clone() };
+            assert_eq!(NoteText::parse(&(text.clone() + "undone\n")), Some(undone));
+            let saved = NoteText { output: None, ..expected.clone() };
+            assert_eq!(NoteText::parse(&(text + "saved\n")), Some(saved));
+        }
+        for wrong in [
+            "",
+            "b\n1\n",
+            "b\nx 0 2f 2a\n",
+            "b\n1 0 2 2a\n",
+            "b\n1 0 2f zz\n",
+            "b\n1 -1 2f 2a\n",
+            "b\n1 0 2f ff\n",
+            "b\ndone\n",
+            "b\ndone 1 2\n",
+            "b\noutput 1 1 61\n",
+            "b\noutput - - \n",
+            "b\noutput x 1 2f\n",
+            "b\noutput 1 2f\n",
+        ] {
+            assert_eq!(NoteText::parse(wrong), None, "{wrong:?}");
+        }
+    }
+}

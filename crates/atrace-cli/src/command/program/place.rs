@@ -1,0 +1,143 @@
+//! The directory of a run: private to its user, in memory, and removed with the command.
+//!
+//! It holds the socket of the service. If the program runs as another user, the directory still belongs to root, so that
+//! nobody replaces the socket. That user may use the socket, and no other user.
+//!
+//! Its name is unpredictable, so nobody can create it first. The command holds the directory's lock while it runs,
+//! whatever its PID namespace. If a directory's lock is free, its command was killed, and the next command of its owner
+//! removes it. Directories that other users plant under such names are left alone.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_dir, set_permissions, symlink_metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown,
+};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::escape::shown;
+use atrace_sys::errand::{Errand, User, answers};
+use atrace_sys::fork::{Generation, generation};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+use crate::command::caller::Caller;
+use crate::command::file::chance;
+use crate::command::terminal::{Failure, Result, failed, shown_path};
+
+/// What such a directory begins with; the number of the process that made it and a random one follow.
+#[cfg(not(target_os = "android"))]
+const PREFIX: &str = "/dev/shm/atrace-run-";
+#[cfg(target_os = "android")]
+const PREFIX: &str = "/data/local/tmp/atrace-run-";
+
+/// How long removing the directories of killed commands may take; the rest is left to the next command.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// The directory of this run. Dropped, it is gone.
+pub(crate) struct RunDirectory {
+    path: PathBuf,
+    /// The directory, whose lock is held by it.
+    _lock: File,
+    by: Generation,
+}
+
+impl RunDirectory {
+    /// Makes it, and removes those of killed commands of the user of this process, and of this user.
+    pub(crate) fn make(user: Option<&Caller>) -> Result<Self> {
+        let caller = user.map(|user| User { uid: user.uid, gid: user.gid });
+        let sweeps = [Some(User::present()), caller].into_iter().flatten().map(|owner| {
+            let sweep = || {
+                sweep_of(owner.uid);
+                Vec::new()
+            };
+            Errand::start(owner, SWEEP, sweep)
+        });
+        answers(sweeps.flatten().collect());
+        let mut path;
+        for _ in 0..100 {
+            path = PathBuf::from(format!("{PREFIX}{}-{:016x}", std::process::id(), chance()));
+            let made = DirBuilder::new().mode(0o700).create(&path).and_then(|()| lock(&path));
+            match made.map_err(|e| (e.kind(), e)) {
+                Ok(Some(lock)) => return Ok(Self { path, _lock: lock, by: generation() }),
+                // Another command's sweep has locked it first, and removes it, unless its time is over.
+                Ok(None) => _ = std::fs::remove_dir(&path),
+                Err((ErrorKind::NotFound | ErrorKind::AlreadyExists, _)) => {}
+                Err((_, e)) => return Err(failed(format!("making a directory, {}", shown_path(&path)))(e)),
+            }
+        }
+        Err(Failure::new(format!("making a directory {PREFIX}…: others removed it again and again")))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        if self.by == generation() {
+            // Nobody else can write into it. (What is not this process' own, the sweep removes, and has half a second.)
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Where the service listens. Dropped, it is gone.
+pub(crate) struct ServicePlace {
+    socket: PathBuf,
+    _directory: RunDirectory,
+}
+
+impl ServicePlace {
+    /// Makes it, for programs of this user, or of the user of this process.
+    pub(crate) fn make(user: Option<&Caller>) -> Result<(Self, UnixListener)> {
+        let directory = RunDirectory::make(user)?;
+        let socket = directory.path().join("producers");
+        let listen = || -> io::Result<UnixListener> {
+            let listener = UnixListener::bind(&socket)?;
+            set_permissions(&socket, Permissions::from_mode(0o600))?;
+            if let Some(user) = user {
+                lchown(&socket, Some(user.uid), Some(user.gid))?;
+                set_permissions(directory.path(), Permissions::from_mode(0o711))?;
+            }
+            Ok(listener)
+        };
+        let problem = |e: io::Error| {
+            Failure::new(format!("listening at {}: {}", shown_path(&socket), shown(&e.to_string())))
+        };
+        let listener = listen().map_err(problem)?;
+        Ok((Self { socket, _directory: directory }, listener))
+    }
+
+    /// The path of the socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+/// Takes the lock of a directory; None where another has it, or has removed the directory.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
+    let directory = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok((directory.metadata()?.nlink() > 0).then_some(directory)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Removes the directories of this user's commands that were killed.
+fn sweep_of(uid: u32) {
+    let Some((directory, prefix)) = PREFIX.rsplit_once('/') else { return };
+    for entry in read_dir(directory).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        if name.as_encoded_bytes().starts_with(prefix.as_bytes())
+            && symlink_metadata(&path).is_ok_and(|data| data.is_dir() && data.uid() == uid)
+            && let Ok(Some(_lock)) = lock(&path)
+        {
+            let _ = std::fs::remove_dir_all(&path);
+        }
+    }
+}

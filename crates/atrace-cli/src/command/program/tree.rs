@@ -1,0 +1,210 @@
+//! Watches the processes of a running program, to find which can't be recorded, and why.
+//!
+//! A process that closes the marker's descriptor can't be helped: without rights it can't open the marker again, and
+//! no other process can open it there. So the command names it. A process that lives shorter than the time between two
+//! looks is not seen.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::escape::shown;
+
+use crate::command::processes::Process;
+
+/// How many processes are named.
+const NAMED: usize = 5;
+
+/// The part of the time that looking may take, one in so many; but it is done as often as this.
+const SHARE: u32 = 20;
+const REST: Duration = Duration::from_millis(500);
+
+/// Why nothing of a process is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    Closed,
+    Environment,
+    Elevated,
+    User(u32),
+}
+
+#[derive(Debug, Default)]
+struct Observed {
+    name: String,
+    program: PathBuf,
+    uid: u32,
+    looks: u32,
+    had_marker: bool,
+    uses_atrace: bool,
+    reason: Option<Reason>,
+}
+
+/// What was seen of them.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    marker: PathBuf,
+    /// The number that the marker was found under last.
+    number: u32,
+    /// The path of the property store.
+    store: Vec<u8>,
+    uid: u32,
+    observed: BTreeMap<u32, Observed>,
+    threads: HashSet<u32>,
+    next: Option<Instant>,
+}
+
+impl Tree {
+    /// Of a program that is to write to this marker, by this store, as this user.
+    pub(crate) fn new(marker: PathBuf, store: &Path, uid: u32) -> Self {
+        let store = store.as_os_str().as_bytes().to_vec();
+        let (observed, threads) = (BTreeMap::new(), HashSet::new());
+        Self {
+            marker,
+            number: crate::command::program::stage::MARKER_FD.unsigned_abs(),
+            store,
+            uid,
+            observed,
+            threads,
+            next: None,
+        }
+    }
+
+    /// Looks at the threads with these numbers; `is_silent` while none has written anything.
+    pub(crate) fn look(&mut self, living: &[u32], is_silent: bool) {
+        let start = Instant::now();
+        if self.next.is_some_and(|next| start < next) {
+            return;
+        }
+        self.threads.retain(|thread| living.contains(thread));
+        for &pid in living {
+            if !self.threads.contains(&pid) {
+                self.examine(pid, is_silent);
+            }
+        }
+        self.next = start.checked_add((start.elapsed() * SHARE).min(REST));
+    }
+
+    fn examine(&mut self, pid: u32, is_silent: bool) {
+        let process = Process(pid);
+        let Some(status) = process.status() else { return };
+        let (leader, uid) = (status.numbers("Tgid"), status.numbers("Uid"));
+        let (&[leader], &[_, uid, ..]) = (&*leader, &*uid) else { return };
+        if leader != pid {
+            self.threads.insert(pid);
+            return;
+        }
+        let has_marker = self.has_marker(process);
+        // Its memory goes before its files: what has memory had files when they were looked at.
+        let Some(program) = process.read_link("exe") else { return };
+        let seen = self.observed.entry(pid).or_default();
+        seen.looks += 1;
+        let is_another = seen.program != program || seen.uid != uid;
+        (seen.program, seen.uid) = (program, uid);
+        seen.had_marker |= has_marker;
+        if has_marker && seen.reason == Some(Reason::Closed) {
+            seen.reason = None;
+        }
+        let is_lost = !has_marker && seen.reason != Some(Reason::Closed);
+        if !(is_lost || is_silent && (is_another || seen.looks.is_power_of_two())) {
+            return;
+        }
+        let maps = process.read("maps").unwrap_or_default();
+        let environment = process.environment();
+        if process.read_link("exe").is_none() {
+            return;
+        }
+        if let Some(name) = process.argv0() {
+            seen.name = shown(name.to_bytes()).to_string();
+        }
+        seen.uses_atrace = contains(&maps, &self.store);
+        seen.reason = if seen.uses_atrace {
+            (!has_marker).then_some(Reason::Closed)
+        } else if process.is_elevated() {
+            Some(Reason::Elevated)
+        } else if environment.get("ATRACE_MARKER").is_none() {
+            Some(Reason::Environment)
+        } else if uid != self.uid {
+            Some(Reason::User(uid))
+        } else {
+            (!has_marker).then_some(Reason::Closed)
+        };
+    }
+
+    fn has_marker(&mut self, process: Process) -> bool {
+        let is_marker = |path: &PathBuf| *path == self.marker;
+        if process.read_link(&format!("fd/{}", self.number)).as_ref().is_some_and(is_marker) {
+            return true;
+        }
+        let found = process.descriptors().ok().and_then(|mut all| all.find(|(_, path)| is_marker(path)));
+        if let Some((number, _)) = &found {
+            self.number = *number;
+        }
+        found.is_some()
+    }
+
+    /// That processes which use the marker, or had it, have lost it.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.closed(|seen| seen.uses_atrace || seen.had_marker)
+    }
+
+    fn closed(&self, of: impl Fn(&Observed) -> bool) -> Option<String> {
+        let names = self.names(|seen| seen.reason == Some(Reason::Closed) && of(seen))?;
+        Some(format!(
+            "{names} closed the descriptor of the marker ({}): what was traced after that is lost; keep it open",
+            self.number
+        ))
+    }
+
+    /// Why nothing was written.
+    pub(crate) fn silence(&self) -> Vec<String> {
+        let mut reasons: Vec<_> = self.observed.values().filter_map(|seen| seen.reason).collect();
+        reasons.sort();
+        reasons.dedup();
+        let mut lines: Vec<_> = reasons.into_iter().filter_map(|reason| self.reason(reason)).collect();
+        if lines.is_empty() {
+            lines.push(match self.names(|seen| seen.uses_atrace) {
+                Some(names) => format!("{names} traced nothing, although tracing was on"),
+                None => "the program wrote none: it does not use ATrace, or ended before it could".to_owned(),
+            });
+        }
+        lines
+    }
+
+    fn reason(&self, reason: Reason) -> Option<String> {
+        let names = self.names(|seen| seen.reason == Some(reason))?;
+        let why = match reason {
+            Reason::Closed => return self.closed(|_| true),
+            Reason::Environment => {
+                "was started without ATRACE_MARKER in its environment, as env -i, sudo and su do: \
+                keep ATRACE_MARKER and ATRACE_PROPERTIES"
+                    .to_owned()
+            }
+            Reason::Elevated => {
+                "has elevated rights (a set-user-ID program or one with capabilities) and ignores \
+                ATRACE_MARKER: start it as the user whose rights it takes"
+                    .to_owned()
+            }
+            Reason::User(uid) => format!(
+                "became user {uid}, who can't read the properties of user {}: run it as that user, or have it trace \
+                 before",
+                self.uid
+            ),
+        };
+        Some(format!("{names} {why}"))
+    }
+
+    fn names(&self, of: impl Fn(&Observed) -> bool) -> Option<String> {
+        let found: Vec<_> = self.observed.iter().filter(|(_, seen)| of(seen)).collect();
+        let mut names: Vec<_> =
+            found.iter().take(NAMED).map(|(pid, seen)| format!("{pid} ({})", seen.name)).collect();
+        if found.len() > NAMED {
+            names.push(format!("{} more", found.len() - NAMED));
+        }
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    !part.is_empty() && text.windows(part.len()).any(|window| window == part)
+}

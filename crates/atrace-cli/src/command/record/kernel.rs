@@ -1,0 +1,153 @@
+//! `atrace record` with the kernel's ring buffers: messages that programs write to the marker, and the kernel's own events.
+//!
+//! These programs write to the marker of the kernel's top-level buffer. Since Linux 6.16 an instance can get a copy of
+//! those messages, and the top-level buffer is left alone. Before, the top-level buffer itself is used, provided that
+//! nobody else is using it, and restored afterwards.
+
+use crate::escape::shown;
+use crate::tracefs::{self, Instance};
+
+use super::{RecordArgs, wait};
+use crate::command::buffer::{self, Tally, Top};
+use crate::command::caller::Caller;
+use crate::command::file::Output;
+use crate::command::notes::{self, Note};
+use crate::command::processes::{self, Process};
+use crate::command::program::Signals;
+use crate::command::stores::{self, Content};
+use crate::command::terminal::{Failure, Result, say, thousands};
+
+/// The buffer that the events come to, which is put back as it was when this is dropped.
+enum Buffer {
+    Copy(Instance, Option<Top>),
+    Top(Top),
+}
+
+impl Buffer {
+    fn make(args: &RecordArgs) -> Result<Self> {
+        buffer::sweep()?;
+        if !args.top && !cfg!(target_os = "android") && Top::can_be_copied()? {
+            let instance = buffer::make(args.buffer)?;
+            return Ok(Self::Copy(instance, None));
+        }
+        let top = Top::take(args.discard)?;
+        buffer::prepare(top.instance(), args.buffer)?;
+        Ok(Self::Top(top))
+    }
+
+    fn instance(&self) -> &Instance {
+        match self {
+            Self::Copy(instance, _) => instance,
+            Self::Top(top) => top.instance(),
+        }
+    }
+
+    fn start(&mut self) -> Result<()> {
+        self.instance().clear()?;
+        match self {
+            Self::Copy(instance, silenced) => {
+                // While the top-level buffer is off, a write to its marker fails although the copy was made.
+                *silenced = Top::silence()?;
+                Ok(instance.set_option(tracefs::COPY, true)?)
+            }
+            Self::Top(top) => Ok(top.instance().set_tracing_on(true)?),
+        }
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        if let Self::Copy(instance, silenced) = self {
+            instance.set_option(tracefs::COPY, false)?;
+            *silenced = None;
+        }
+        Ok(self.instance().set_tracing_on(false)?)
+    }
+}
+
+pub(super) fn record(args: &RecordArgs) -> Result<()> {
+    let caller = Caller::behind_sudo()?;
+    let path = args.output.clone().unwrap_or_else(|| "recording.ftrace".into());
+    let root = tracefs::root()?;
+    let events = buffer::events(&root, &args.categories)?;
+    notes::sweep();
+    let matching = processes::matching(&args.apps);
+    if !args.apps.is_empty() && matching.is_empty() && !args.wait {
+        let text = processes::none_matches(&args.apps);
+        return Err(Failure::new(format!("{text}\natrace: --wait records nevertheless")));
+    }
+    let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
+    let is_on = stores.iter().any(|store| store.content != Content::default());
+    if args.apps.is_empty() && events.is_empty() && !is_on {
+        return Err(Failure::new(
+            "there is nothing to record: name programs with -a PATTERN, or events of the kernel with -c sched",
+        ));
+    }
+    let output = Output::create(&path, args.force, caller.as_ref())?;
+    let mut note = match Note::write(&path, caller.as_ref()) {
+        Err(e) if !args.apps.is_empty() => return Err(e),
+        note => note.ok(),
+    };
+    let signals = Signals::catch()?;
+    let mut buffer = Buffer::make(args)?;
+    buffer::enable(buffer.instance(), &events)?;
+    matching.iter().for_each(|process| warn_of(*process));
+
+    let mut tally = Tally::default();
+    buffer.start()?;
+    if let Some(note) = note.as_mut().filter(|_| !args.apps.is_empty()) {
+        note.switch_on(&args.apps, &stores)?;
+    }
+    let waited = wait(args.time, &signals, || {
+        tally.look(buffer.instance())?;
+        Ok(format!("{} events", thousands(tally.written())))
+    });
+    if let Some(note) = &mut note {
+        note.switch_off();
+    }
+    buffer.stop()?;
+    waited?;
+    tally.look(buffer.instance())?;
+    finish(buffer, output, &tally)?;
+    if tally.written() == 0 && !args.apps.is_empty() {
+        say("nothing was written: `atrace doctor PID` tells why");
+    }
+    Ok(())
+}
+
+fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result<()> {
+    let name = |pid| {
+        let name = Process(pid).argv0()?;
+        Some(name.to_string_lossy().rsplit('/').next()?.to_owned())
+    };
+    // Those there are, and as many again that came and went.
+    let count = processes::all().len() * 2;
+    let path = match buffer {
+        Buffer::Copy(instance, _) => {
+            let (path, instance) = buffer::save(instance, output, count, name)?;
+            buffer::remove(instance)?;
+            path
+        }
+        Buffer::Top(mut top) => match buffer::save_from(top.instance(), output, count, name) {
+            Ok(path) => path,
+            Err(e) => {
+                top.keep_content();
+                return Err(buffer::kept(
+                    e,
+                    &format!("cat {}/trace > FILE", top.instance().path().display()),
+                ));
+            }
+        },
+    };
+    say(tally.report("events"));
+    say(format_args!("saved {}: open it at https://ui.perfetto.dev", path.display()));
+    Ok(())
+}
+
+/// A process whose events go elsewhere.
+fn warn_of(process: Process) {
+    if let Some(marker) = process.variable("ATRACE_MARKER") {
+        say(format_args!(
+            "{process} writes to {} (ATRACE_MARKER), so nothing of it will be recorded",
+            shown(marker.as_encoded_bytes())
+        ));
+    }
+}

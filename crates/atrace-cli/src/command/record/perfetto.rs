@@ -1,0 +1,219 @@
+//! `atrace record` with Perfetto: as a consumer of the system's service, or, without one, as the service in its place.
+
+use std::ffi::CString;
+use std::fmt::Display;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use crate::consumer::{Consumer, State, Wanted};
+use crate::escape::shown;
+use crate::service::{Keep, Service};
+use crate::tracefs;
+use atrace_perfetto::socket::{self, Refused, Socket, Trust};
+use atrace_sys::fork::{Generation, generation};
+use atrace_sys::process::matches;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::told::Told;
+use super::{RecordArgs, wait};
+use crate::command::buffer;
+use crate::command::caller::Caller;
+use crate::command::file::Output;
+use crate::command::notes::{self, Note};
+use crate::command::processes;
+use crate::command::program::Signals;
+use crate::command::run;
+use crate::command::stores::{self, Content, Store};
+use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
+
+/// The size of the service's buffer, in KB.
+const BUFFER: u64 = 65536;
+/// The kernel's event that is a write to its marker: ATrace.
+const MARKER: &str = "ftrace/print";
+/// The command switches on who traces by ATrace: the service's traced_probes does so on Android only.
+const SWITCHES: bool = cfg!(not(target_os = "android"));
+
+fn path(args: &RecordArgs) -> PathBuf {
+    args.output.clone().unwrap_or_else(|| "recording.pftrace".into())
+}
+
+fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
+    Output::create_live(&path(args), args.force, caller)
+}
+
+/// Has the system's service record. It may end the recording itself: then what it wrote until then is saved.
+pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()> {
+    let asked = "asking Perfetto's service (--kernel records without it)";
+    let state = consumer.state().map_err(failed(asked))?;
+    let mut events = events(args, &state)?;
+    let (patterns, stores) = by_atrace(args, &state)?;
+    let is_on = stores.iter().any(|store| store.content != Content::default());
+    if is_on || !patterns.is_empty() || !events.is_empty() {
+        events.push(MARKER.to_owned());
+    }
+    let wanted = Wanted {
+        buffer_kib: args.buffer.unwrap_or(BUFFER),
+        producers: args.apps.clone(),
+        atrace_apps: if SWITCHES { Vec::new() } else { patterns.clone() },
+        events,
+    };
+    let caller = Caller::behind_sudo()?;
+    let output = output(args, caller.as_ref())?;
+    let file = output.file()?;
+    let is_noted = SWITCHES && !patterns.is_empty();
+    let mut note = is_noted.then(|| Note::write(&path(args), caller.as_ref())).transpose()?;
+    let signals = Signals::catch()?;
+    consumer.start(&wanted, &file).map_err(failed(asked))?;
+    if let Some(note) = &mut note {
+        note.switch_on(&patterns, &stores)?;
+    }
+    let waited = wait(args.time, &signals, || match consumer.ended() {
+        Some(why) => Err(ended(why)),
+        None => Ok(format!("{} KB", thousands(file.metadata()?.len() >> 10))),
+    });
+    if let Some(note) = &mut note {
+        note.switch_off();
+    }
+    let stopped = consumer.stop().map_err(ended);
+    let done = waited.and(stopped);
+    if done.is_err() && file.metadata()?.len() == 0 {
+        return done;
+    }
+    Told::read(&file)?.lines().into_iter().for_each(say);
+    let path = output.finish_live()?;
+    say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
+    done
+}
+
+fn ended(why: impl Display) -> Failure {
+    Failure::new(format!("the service ended the recording: {why}; what came after that is lost"))
+}
+
+/// The patterns of programs that trace by ATrace, as no producer is called so, and the stores that they are switched on in.
+fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
+    let is_there = |pattern: &String| {
+        let pattern = CString::new(pattern.as_str()).unwrap_or_default();
+        let is_it = |(name, _): &(String, u32)| {
+            CString::new(name.as_str()).is_ok_and(|name| matches(&pattern, &name))
+        };
+        state.producers.iter().any(is_it)
+    };
+    let patterns: Vec<_> = args.apps.iter().filter(|pattern| !is_there(pattern)).cloned().collect();
+    if !has_kernel(state) {
+        for pattern in &patterns {
+            say(format_args!("no producer of Perfetto's service is called {} yet", shown(pattern)));
+        }
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let running = processes::matching(&patterns);
+    notes::sweep();
+    Ok((patterns, stores::all(running.iter().filter_map(|process| process.uid()))?))
+}
+
+fn has_kernel(state: &State) -> bool {
+    state.sources.iter().any(|source| source == "linux.ftrace")
+}
+
+/// The events of the kernel that are asked for.
+fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
+    if !args.categories.is_empty() && !has_kernel(state) {
+        return Err(Failure::new(
+            "Perfetto's service has no events of the kernel, as its traced_probes does not run: start it, or record without \
+             the service by --kernel, as root",
+        ));
+    }
+    match tracefs::root() {
+        Ok(root) => buffer::events(&root, &args.categories),
+        Err(_) => buffer::events_unseen(&args.categories),
+    }
+}
+
+/// The socket of a service, which goes with this.
+struct Listening {
+    path: PathBuf,
+    /// Which one it is. As it is open here, no later one gets its number.
+    own: OwnedFd,
+    by: Generation,
+}
+
+impl Listening {
+    /// Listens where programs look for a service, if nobody does; `refused` is why no service there can be asked to record.
+    fn start(refused: Refused) -> Result<(Self, UnixListener)> {
+        let path = PathBuf::from(socket::producers(socket::named_producers().as_deref()).0);
+        let listen = || -> io::Result<_> {
+            let listener = UnixListener::bind(&path)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+            Ok((open_place(&path)?, listener))
+        };
+        let bound = listen().or_else(|e: io::Error| {
+            let left = if e.kind() == ErrorKind::AddrInUse { open_place(&path).ok() } else { None };
+            // A connection that is refused: of one that was killed. What is no socket refuses it, too.
+            let is_left = |left: &OwnedFd| {
+                fstat(left).is_ok_and(|left| FileType::from_raw_mode(left.st_mode) == FileType::Socket)
+                    && Socket::connect(path.as_os_str(), Trust::Any)
+                        .is_err_and(|e| e == Refused::Errno(Errno::CONNREFUSED.raw_os_error()))
+            };
+            let left = left.filter(is_left).ok_or(e)?;
+            remove(&path, &left);
+            listen()
+        });
+        let advice =
+            "as root, `atrace record --kernel` needs no service; `atrace run -- CMD` none of the system's";
+        let (own, listener) = bound.map_err(|e| {
+            let why = match e.kind() {
+                ErrorKind::AddrInUse => {
+                    format!("{e}; the service there does not let this user record: {refused}")
+                }
+                _ => e.to_string(),
+            };
+            Failure::new(format!("listening at {}: {why}\natrace: {advice}", shown_path(&path)))
+        })?;
+        Ok((Self { path, own, by: generation() }, listener))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if self.by == generation() {
+            remove(&self.path, &self.own);
+        }
+    }
+}
+
+/// Opens what a path is itself, to know it by.
+fn open_place(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Removes what is at a path, if it is this.
+fn remove(path: &Path, this: &OwnedFd) {
+    let identity = |fd: &OwnedFd| fstat(fd).map(|data| (data.st_dev, data.st_ino)).ok();
+    if open_place(path).is_ok_and(|there| identity(&there) == identity(this)) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Is the service, for programs of this user.
+pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result<()> {
+    let output = output(args, Caller::behind_sudo()?.as_ref())?;
+    let signals = Signals::catch()?;
+    let (listening, listener) = Listening::start(refused)?;
+    let keep = Keep::File { file: output.file()?, max: None };
+    let service = Service::start_for(listener, geteuid().as_raw(), &args.apps, keep);
+    let service = service.map_err(failed("starting a service"))?;
+    say(format_args!(
+        "no service of Perfetto's runs here: this is one, at {}; programs that look for one connect within 30 s",
+        shown_path(&listening.path)
+    ));
+    let waited = wait(args.time, &signals, || Ok(format!("{} events", thousands(service.events()))));
+    drop(listening);
+    let report = service.finish();
+    waited?;
+    run::finish(output, report, Ok(()))
+}

@@ -1,0 +1,109 @@
+//! `atrace run`: records one program and its children; no other process is affected.
+//!
+//! By default this command is a tracing service for them (`service`), which needs no special rights. With `--kernel`, or
+//! for events of the kernel, it records with a ring buffer of the kernel's (`kernel`), which needs root.
+
+mod kernel;
+mod service;
+
+pub(crate) use self::service::finish;
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use crate::command::program::FAILED;
+use crate::command::terminal::{Result, say};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The file to save [default: the program's name, then .pftrace; by the kernel's buffer .ftrace]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(short, long)]
+    force: bool,
+    /// End the recording, not the program, when the file has this size, such as 500M or 2G
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "ring")]
+    max_size: Option<u64>,
+    /// Keep the last events in memory: saved when the program ends, and each time that this command gets SIGUSR1
+    #[arg(long)]
+    ring: bool,
+    /// How much --ring keeps, in KB [default: 65536]; by the kernel's buffer its size for each CPU [default: 16384, less where
+    /// memory is small]
+    #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
+    buffer: Option<u64>,
+    /// Record by a ring buffer of the kernel's, as root: also what C and C++ programs write to trace_marker
+    #[arg(long, conflicts_with_all = ["ring", "max_size"])]
+    kernel: bool,
+    /// Events of the kernel, too, by its buffer: sched, freq, idle, irq, disk, …, or its own groups; separated by commas
+    #[arg(short, long, value_name = "CATEGORIES", value_delimiter = ',', conflicts_with_all = ["ring", "max_size"])]
+    categories: Vec<String>,
+    /// Run the program as root, although sudo was called by somebody else
+    #[arg(long)]
+    root: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Fails as other commands that start one do.
+pub(crate) fn main(args: &RunArgs) -> Result<u8> {
+    let is_kernels = args.kernel || !args.categories.is_empty();
+    let done = if is_kernels { kernel::record(args) } else { service::record(args) };
+    done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
+}
+
+/// The names of signals, from 1 on.
+const SIGNALS: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU \
+                       URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
+
+/// Says so where a signal has killed the program.
+fn tell_end(status: ExitStatus) {
+    let Some(number) = status.signal() else { return };
+    let place = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    match place.and_then(|place| SIGNALS.split(' ').nth(place)) {
+        Some(name) => say(format_args!("the program was killed by SIG{name}")),
+        None => say(format_args!("the program was killed by signal {number}")),
+    }
+}
+
+/// Reads a size such as `500M`.
+fn size(text: &str) -> std::result::Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        _ => return Err(format!("{unit:?} is none of K, M, G")),
+    };
+    let number = number.parse::<u64>().map_err(|_| format!("{number:?} is no number"))?;
+    let size = number.checked_mul(1 << shift).ok_or("that is too much")?;
+    if size < 4096 { Err("a trace has 4096 bytes at least".to_owned()) } else { Ok(size) }
+}
+
+/// The name of the program, in the current directory.
+fn default_name(command: &[OsString], extension: &str) -> PathBuf {
+    let program = command.first().map(Path::new);
+    let mut name = program.and_then(Path::file_name).unwrap_or("trace".as_ref()).to_owned();
+    name.push(extension);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [("4096", 4096), ("4K", 4096), ("500M", 500 << 20), ("2g", 2 << 30)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "M", "-1", "1", "1.5G", "5T", "99999999999999999999", "99999999999999G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `atrace run` as a tracing service: in a thread of this command, on a socket that only the program's user may use.
+//!
+//! The trace is written beside the target file, under a hidden name, and can be read there at any moment; at the end it is
+//! renamed. The file of a killed command stays.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use crate::escape::shown;
+use crate::service::{Counts, CutOff, Ended, Keep, Lost, Report, Service};
+use rustix::process::{Signal, geteuid};
+
+use super::{RunArgs, default_name, tell_end};
+use crate::command::caller::Caller;
+use crate::command::file::Output;
+use crate::command::program::{Program, ServicePlace, Signals, Witness, code, wait};
+use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
+
+/// What a ring keeps, in KB.
+const RING: u64 = 65536;
+
+pub(super) fn record(args: &RunArgs) -> Result<u8> {
+    let caller = Caller::behind_sudo()?;
+    let signals = Signals::catch_also(args.ring.then_some(Signal::USR1))?;
+    let path = args.output.clone().unwrap_or_else(|| default_name(&args.command, ".pftrace"));
+    let output = Output::create_live(&path, args.force, caller.as_ref())?;
+    let file = output.file().map_err(failed(shown_path(&path)))?;
+    let user = if args.root { None } else { caller.as_ref() };
+    let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
+    let (place, listener) = ServicePlace::make(user)?;
+    let keep = if args.ring {
+        Keep::Ring { bytes: args.buffer.unwrap_or(RING).saturating_mul(1024) }
+    } else {
+        Keep::File { file: file.try_clone()?, max: args.max_size }
+    };
+    let service = Service::start(listener, uid, keep).map_err(failed("starting the service"))?;
+    let mut witness = Some(Witness::start(&signals)?);
+    let mut child = Program::of_service(&args.command, place.socket(), user).start()?;
+    let (mut is_over, mut saves) = (false, 0);
+    let status = wait(&mut child, &signals, witness.take().flatten(), |asks| {
+        if asks {
+            saves += 1;
+            save_once(&service, &numbered(&path, saves), args.force, caller.as_ref());
+        }
+        if service.is_over() && !is_over {
+            is_over = true;
+            say("no more is recorded; the program goes on");
+        }
+        Ok(())
+    })?;
+    let saved = if args.ring { service.save(file) } else { Ok(()) };
+    let report = service.finish();
+    drop(place);
+    tell_end(status);
+    finish(output, report, saved)?;
+    Ok(code(status))
+}
+
+/// Saves the file, and says what was recorded, what was not, and why.
+pub(crate) fn finish(output: Output, report: Report, saved: std::io::Result<()>) -> Result<()> {
+    let problem = format!("can't save {}", shown_path(output.named()));
+    saved.map_err(failed(&problem))?;
+    let path = output.finish_live().map_err(failed(problem))?;
+    lines(&report).into_iter().for_each(say);
+    if let Some(Ended::Failed(e)) = report.ended {
+        let unsaved = thousands(report.counts.unsaved);
+        let path = shown_path(&path);
+        return Err(Failure::new(format!(
+            "{path} ends too early: {e}: {unsaved} events more, and what came later, are lost"
+        )));
+    }
+    say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
+    Ok(())
+}
+
+/// Saves what the ring holds now; the recording goes on whatever becomes of it.
+fn save_once(service: &Service, path: &Path, replace: bool, owner: Option<&Caller>) {
+    let saved = Output::create_live(path, replace, owner).and_then(|output| {
+        let problem = format!("can't save {}", shown_path(path));
+        let file: File = output.file()?;
+        service.save(file).map_err(failed(problem))?;
+        output.finish_live()
+    });
+    match saved {
+        Ok(path) => say(format_args!("saved {}", shown_path(&path))),
+        Err(e) => say(e),
+    }
+}
+
+/// The name of what is saved before the end: `out.1.pftrace`.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+/// What was recorded, what was not, and why.
+fn lines(report: &Report) -> Vec<String> {
+    let Report { counts, cut_off, lost, ended } = report;
+    let mut lines = Vec::new();
+    let is_whole = counts.lost == 0 && counts.uncounted == 0 && counts.unsaved == 0;
+    let lost_or_none = match counts.lost {
+        0 if is_whole && ended.is_none() && cut_off.is_empty() => ", none lost".to_owned(),
+        0 => String::new(),
+        lost => format!(", {} lost", thousands(lost)),
+    };
+    lines.push(format!("{} events written{lost_or_none}", thousands(counts.events)));
+    lines.extend(lost.iter().flat_map(|lost| lines_of(lost, counts)));
+    let others = counts.lost.saturating_sub(lost.iter().map(Lost::events).sum());
+    if others > 0 {
+        lines.push(format!("{} more were lost by other processes", thousands(others)));
+    }
+    if counts.uncounted > 0 {
+        lines.push(format!(
+            "{} times programs of another library lost events, without a count, as they came faster than they could be taken",
+            thousands(counts.uncounted)
+        ));
+    }
+    if counts.invalid > 0 {
+        lines.push(format!("{} packets were no such and left out", thousands(counts.invalid)));
+    }
+    for CutOff { pid, name, fault } in cut_off {
+        lines.push(format!("process {pid} ({}) was cut off: {fault}", shown(name)));
+    }
+    if counts.refused > 0 {
+        lines.push(format!("{} connections were refused", thousands(counts.refused)));
+    }
+    if let Some(Ended::Full) = ended {
+        lines.push(
+            "the recording ended before the program, as the file has the size of --max-size: what came later is not in it"
+                .to_owned(),
+        );
+    }
+    if counts.producers == 0 {
+        lines.push(
+            "nobody connected: the program uses neither this library nor Perfetto's SDK, ended before its first event, has \
+             elevated rights, or was started with another environment (env -i, sudo, su: keep PERFETTO_PRODUCER_SOCK_NAME \
+             and ATRACE_BACKEND)"
+                .to_owned(),
+        );
+    } else if counts.events == 0 && counts.lost == 0 {
+        lines.push("the program connected and traced nothing".to_owned());
+    }
+    lines
+}
+
+/// The largest memory that a program may share, in KiB.
+const LARGEST: u64 = 32768;
+
+/// What a process lost, why, and what helps.
+fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
+    let Lost { pid, name, room, inside, early, kib, threads } = lost;
+    let process = format!("process {pid} ({})", shown(name));
+    let mut lines = Vec::new();
+    if *room > 0 {
+        let mut text =
+            format!("{process} lost {} events, which came faster than they could be taken", thousands(*room));
+        let names: Vec<_> = threads.iter().map(|(tid, name)| format!("{} ({tid})", shown(name))).collect();
+        if !names.is_empty() {
+            text.push_str(&format!(", in the threads {}", names.join(", ")));
+        }
+        // As if all of them had come at once.
+        let each = counts.bytes.checked_div(counts.events).unwrap_or(0).max(16);
+        let needed = kib.saturating_add(room.saturating_mul(each) / 1024).min(LARGEST).next_power_of_two();
+        let needed = needed.max(2 * kib).min(LARGEST);
+        if *kib < LARGEST {
+            text.push_str(&format!(
+                ": its memory has {kib} KB; ATRACE_SHMEM_KB={needed} in its environment makes it {needed} KB"
+            ));
+        } else {
+            text.push_str(&format!(": its memory has {kib} KB, the most there can be"));
+        }
+        lines.push(text);
+    }
+    if *inside > 0 {
+        lines.push(format!(
+            "{process} lost {} events in signal handlers that interrupted an event, or in more threads than have room",
+            thousands(*inside)
+        ));
+    }
+    if *early > 0 {
+        lines.push(format!(
+            "{process} lost {} events before the recording reached it: in a signal handler, which does not wait for that, or as \
+             the machine was too busy for seconds",
+            thousands(*early)
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_before_the_end_has_a_number() {
+        for (path, name) in [("a/out.pftrace", "a/out.2.pftrace"), ("out", "out.2"), ("a.b.c", "a.b.2.c")] {
+            assert_eq!(numbered(Path::new(path), 2), Path::new(name));
+        }
+    }
+
+    fn said(lost: Lost) -> String {
+        let counts =
+            Counts { events: 1000, bytes: 20_000, lost: lost.events(), producers: 1, ..Counts::default() };
+        lines(&Report { counts, lost: vec![lost], ..Report::default() }).join("\n")
+    }
+
+    #[test]
+    fn a_loss_is_told_with_its_threads_and_what_helps() {
+        let threads = vec![(8, b"main".to_vec()), (9, b"\x1b[2J".to_vec())];
+        let lost = Lost { pid: 7, name: b"a".to_vec(), room: 1200, kib: 64, threads, ..Lost::default() };
+        let text = said(lost.clone());
+        assert!(
+            text.starts_with("1,000 events written, 1,200 lost\nprocess 7 (a) lost 1,200 events"),
+            "{text}"
+        );
+        assert!(text.contains("in the threads main (8), ") && !text.contains('\x1b'), "{text}");
+        assert!(text.contains("has 64 KB; ATRACE_SHMEM_KB=128 in"), "{text}");
+        for (room, kib, needed) in
+            [(1, 1000, "=2000 "), (1_000_000, 1024, "=32768 "), (1000, 32768, "the most")]
+        {
+            let text = said(Lost { room, kib, ..lost.clone() });
+            assert!(text.contains(needed), "{text}");
+        }
+        let text = said(Lost { inside: 2, early: 3, ..Lost::default() });
+        assert!(
+            text.contains("lost 2 events in signal handlers") && text.contains("lost 3 events before"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_whole_is_not_called_so() {
+        let whole = Counts { events: 5, producers: 1, ..Counts::default() };
+        let of = |report: &Report| lines(report).join("\n");
+        assert_eq!(of(&Report { counts: whole, ..Report::default() }), "5 events written, none lost");
+        for counts in
+            [Counts { lost: 1, ..whole }, Counts { uncounted: 1, ..whole }, Counts { unsaved: 1, ..whole }]
+        {
+            assert!(!of(&Report { counts, ..Report::default() }).contains("none lost"));
+        }
+        for ended in [Ended::Full, Ended::Failed(std::io::ErrorKind::StorageFull.into())] {
+            let report = Report { counts: whole, ended: Some(ended), ..Report::default() };
+            assert!(!of(&report).contains("none lost"));
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! A client of the system's tracing service: it makes the service record programs and the kernel into a file, and lists the
+//! connected producers.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::time::{Duration, Instant};
+
+use atrace_perfetto::proto::{Reader, Value, Writer};
+use atrace_perfetto::socket::{self, Refused, Socket};
+use atrace_perfetto::wire::{self, Body, FRAME_MAX, Method, PREFIX};
+
+use crate::escape::shown;
+
+/// How long all answers are waited for until a recording has begun, and how long a flush at its end.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long its end is waited for: a service gives its producers five seconds to stop.
+const PATIENCE_AT_END: Duration = Duration::from_secs(6);
+/// What a service that does not answer is said to be.
+const ETIMEDOUT: i32 = 110;
+/// How much a service may say at once.
+const REPLY_MAX: usize = 4 << 20;
+/// How much is shown of why a service ended a recording.
+const FAULT_MAX: usize = 1000;
+/// How often the service writes to the file.
+const PERIOD_MS: u64 = 1000;
+/// How often it has producers hand over what they have.
+const FLUSH_PERIOD_MS: u64 = 5000;
+/// How long producers have to hand over what they have.
+const FLUSH_MS: u64 = 2000;
+
+/// What is to be recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// The size of the service's buffer.
+    pub buffer_kib: u64,
+    /// Of producers with such names only; `*` is any text. None: all.
+    pub producers: Vec<String>,
+    /// Apps that trace by ATrace: those that the service is to switch on, which it does on Android only.
+    pub atrace_apps: Vec<String>,
+    /// Events of the kernel: `group/event`, or a whole group.
+    pub events: Vec<String>,
+}
+
+/// Who is there.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// The names of the producers, and their users.
+    pub producers: Vec<(String, u32)>,
+    /// The names of what can be recorded.
+    pub sources: Vec<String>,
+    /// How many sessions there are.
+    pub sessions: u64,
+}
+
+/// A connection to the service.
+#[derive(Debug)]
+pub struct Consumer {
+    socket: Socket,
+    inbox: Vec<u8>,
+    scratch: Vec<u8>,
+    request: u64,
+    /// How much longer answers are waited for.
+    left: Duration,
+    methods: HashMap<Vec<u8>, Method>,
+    /// The request that is answered when the session has ended.
+    enabled: u64,
+    /// Why it has, though nobody here ended it.
+    ended: Option<String>,
+}
+
+impl Consumer {
+    /// Connects to the system's service.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn connect() -> Result<Self, Refused> {
+        let (name, trust) = socket::consumers();
+        let socket = Socket::connect(&name, trust)?;
+        let scratch = vec![0; FRAME_MAX + PREFIX];
+        let (inbox, methods) = (Vec::new(), HashMap::new());
+        let mut consumer =
+            Self { socket, inbox, scratch, request: 1, left: PATIENCE, methods, enabled: 0, ended: None };
+        let gone = |e: io::Error| Refused::Errno(e.raw_os_error().unwrap_or(ETIMEDOUT));
+        let bind = wire::bind(&mut consumer.scratch, 1, "ConsumerPort").ok_or(Refused::Name)?;
+        if !consumer.socket.send(bind, None) {
+            return Err(Refused::Name);
+        }
+        let bound = consumer.receive(|request, body| match body {
+            Body::Bound(bound) if request == 1 => Some(bound.to_vec()),
+            _ => None,
+        });
+        let bound = bound.map_err(gone)?;
+        let methods = wire::methods(&bound).ok_or(Refused::Name)?;
+        consumer.methods = methods.map(|(name, method)| (name.to_vec(), method)).collect();
+        Ok(consumer)
+    }
+
+    /// Invokes a method; returns the request's number.
+    fn invoke(
+        &mut self,
+        method: &str,
+        file: Option<&File>,
+        arguments: impl FnOnce(&mut Writer<'_>),
+    ) -> io::Result<u64> {
+        let lacks = || io::Error::other(format!("the service has no {method}"));
+        let found = *self.methods.get(method.as_bytes()).ok_or_else(lacks)?;
+        self.request += 1;
+        let frame = wire::invoke(&mut self.scratch, self.request, found, true, arguments);
+        let frame = frame.ok_or_else(|| io::Error::other("too much is asked for"))?;
+        if !self.socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd)) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(self.request)
+    }
+
+    /// Receives frames until one of them is what is waited for.
+    fn receive<T>(&mut self, what: impl FnMut(u64, Body<'_>) -> Option<T>) -> io::Result<T> {
+        let start = Instant::now();
+        let found = self.receive_within(self.left, what);
+        self.left = self.left.saturating_sub(start.elapsed());
+        found
+    }
+
+    /// The same, within this time; without any, of what is there.
+    fn receive_within<T>(
+        &mut self,
+        patience: Duration,
+        mut what: impl FnMut(u64, Body<'_>) -> Option<T>,
+    ) -> io::Result<T> {
+        let (start, mut received) = (Instant::now(), 0);
+        loop {
+            let (mut at, mut found) = (0, None);
+            while found.is_none()
+                && let Some((frame, len)) = wire::split(self.inbox.get(at..).unwrap_or_default())
+                    .map_err(|_| io::Error::other("the service makes no sense"))?
+            {
+                found = what(frame.request, frame.body);
+                at += len;
+            }
+            self.inbox.drain(..at);
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            if received > REPLY_MAX {
+                return Err(io::Error::other("the service says more than can be asked for"));
+            }
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() && !patience.is_zero() || !self.socket.wait(Some(left)) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let old = self.inbox.len();
+            self.inbox.resize(old + FRAME_MAX, 0);
+            let got = self.socket.receive_bytes(&mut self.inbox[old..]);
+            let len = got.as_ref().map_or(0, |got| got.unwrap_or(0));
+            self.inbox.truncate(old + len);
+            received += len;
+            got.map_err(io::Error::from_raw_os_error)?;
+        }
+    }
+
+    /// Waits for the last reply to a request; `each` looks at all of them.
+    fn replies(&mut self, wanted: u64, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        let is_done = self.receive(|request, body| match body {
+            Body::Reply { is_success, has_more, reply } if request == wanted => {
+                each(reply);
+                (!has_more).then_some(is_success)
+            }
+            _ => None,
+        })?;
+        if is_done { Ok(()) } else { Err(io::Error::other("the service refused")) }
+    }
+
+    /// Asks who is there.
+    ///
+    /// # Errors
+    ///
+    /// When the service does not answer.
+    pub fn state(&mut self) -> io::Result<State> {
+        let wanted = self.invoke("QueryServiceState", None, |_| ())?;
+        let mut state = State::default();
+        let text = |value: Value<'_>| String::from_utf8_lossy(value.bytes()).into_owned();
+        self.replies(wanted, |reply| {
+            for (field, value) in
+                Reader::first(reply, 1).into_iter().flat_map(|part| Reader::new(part.bytes()))
+            {
+                let of = |field| Reader::first(value.bytes(), field);
+                match field {
+                    1 => {
+                        let uid = of(3).map_or(0, |uid| uid.number() as u32);
+                        state.producers.push((of(2).map_or_else(String::new, text), uid));
+                    }
+                    2 => {
+                        let name = of(1).and_then(|descriptor| Reader::first(descriptor.bytes(), 1));
+                        state.sources.extend(name.map(text));
+                    }
+                    3 => state.sessions = value.number(),
+                    _ => {}
+                }
+            }
+        })?;
+        Ok(state)
+    }
+
+    /// Has the service record into a file, until [`stop`](Self::stop).
+    ///
+    /// # Errors
+    ///
+    /// When the service does not listen any more.
+    pub fn start(&mut self, wanted: &Wanted, file: &File) -> io::Result<()> {
+        self.enabled = self.invoke("EnableTracing", Some(file), |arguments| {
+            arguments.message(1, |config| wanted.write(config));
+        })?;
+        // Answered after the one before was obeyed; a session that was refused is answered before.
+        let (enabled, asked) = (self.enabled, self.invoke("QueryCapabilities", None, |_| ())?);
+        let refused = self.receive(|request, body| match body {
+            Body::Reply { reply, .. } if request == enabled => Some(Some(end_of(reply))),
+            Body::Reply { .. } if request == asked => Some(None),
+            _ => None,
+        })?;
+        refused.map_or(Ok(()), |why| Err(io::Error::other(format!("the service refused: {why}"))))
+    }
+
+    /// Tells whether the recording is over although nobody here ended it, and why: the service has gone, or its disk is full. Does
+    /// not wait.
+    pub fn ended(&mut self) -> Option<&str> {
+        let enabled = self.enabled;
+        if self.ended.is_none() {
+            let ended = self.receive_within(Duration::ZERO, |request, body| match body {
+                Body::Reply { reply, .. } if request == enabled => Some(end_of(reply)),
+                _ => None,
+            });
+            self.ended = match ended {
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => None,
+                ended => Some(ended.unwrap_or_else(|e| e.to_string())),
+            };
+        }
+        self.ended.as_deref()
+    }
+
+    /// Ends the recording: what was traced until now is in the file.
+    ///
+    /// # Errors
+    ///
+    /// When the service does not answer, or had [ended](Self::ended) the recording.
+    pub fn stop(&mut self) -> io::Result<()> {
+        if let Some(why) = self.ended() {
+            return Err(io::Error::other(why));
+        }
+        self.left = PATIENCE;
+        let flushed = self.invoke("Flush", None, |flush| {
+            flush.number(1, FLUSH_MS);
+        })?;
+        match self.replies(flushed, |_| ()) {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(e),
+            // A producer that has just gone does not answer; what it wrote is there.
+            _ => {}
+        }
+        self.left = PATIENCE_AT_END;
+        self.invoke("DisableTracing", None, |_| ())?;
+        let mut error = String::new();
+        self.replies(self.enabled, |reply| error = fault_of(reply))?;
+        let freed = self.invoke("FreeBuffers", None, |_| ())?;
+        self.replies(freed, |_| ())?;
+        if error.is_empty() { Ok(()) } else { Err(io::Error::other(error)) }
+    }
+}
+
+impl Wanted {
+    /// Writes the `TraceConfig`.
+    fn write(&self, config: &mut Writer<'_>) {
+        config.message(1, |buffer| {
+            buffer.number(1, self.buffer_kib).number(4, 1);
+        });
+        config.message(2, |source| {
+            source.message(1, |source| crate::service::source_config(source, 0));
+            for pattern in &self.producers {
+                source.bytes(3, regex(pattern).as_bytes());
+            }
+        });
+        if !self.atrace_apps.is_empty() || !self.events.is_empty() {
+            config.message(2, |source| {
+                source.message(1, |source| {
+                    source.bytes(1, b"linux.ftrace").message(100, |kernel| {
+                        for event in &self.events {
+                            let group = if event.contains('/') { "" } else { "/*" };
+                            kernel.bytes(1, format!("{event}{group}").as_bytes());
+                        }
+                        for app in &self.atrace_apps {
+                            kernel.bytes(3, app.as_bytes());
+                        }
+                    });
+                });
+            });
+            config.message(2, |source| {
+                source.message(1, |source| {
+                    source.bytes(1, b"linux.process_stats");
+                });
+            });
+        }
+        // write_into_file, file_write_period_ms, flush_period_ms
+        config.number(8, 1).number(9, PERIOD_MS).number(13, FLUSH_PERIOD_MS);
+    }
+}
+
+/// What a service says was wrong with a session that has ended, fit for a terminal; nothing where all was well.
+fn fault_of(reply: &[u8]) -> String {
+    let fault = Reader::first(reply, 3).map_or(&[][..], Value::bytes);
+    shown(&fault[..fault.len().min(FAULT_MAX)]).to_string()
+}
+
+/// The same of one that ended though nobody here ended it: where the file can't be written, the service says nothing.
+fn end_of(reply: &[u8]) -> String {
+    let fault = fault_of(reply);
+    if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }
+}
+
+/// A pattern as the regular expression that the service compares whole names with.
+fn regex(pattern: &str) -> String {
+    let (mut regex, mut rest) = (String::new(), pattern);
+    while let Some(c) = rest.chars().next() {
+        let mut len = c.len_utf8();
+        match (c, end_of_set(rest)) {
+            ('*', _) => regex.push_str(".*"),
+            ('?', _) => regex.push('.'),
+            ('[', Some(end)) => {
+                let inner = rest.get(1..end).unwrap_or_default();
+                let (start, inner) =
+                    inner.strip_prefix(['!', '^']).map_or(("[", inner), |inner| ("[^", inner));
+                regex.push_str(start);
+                // The first character is one, also where it would be the end.
+                regex.push_str(if inner.starts_with(']') { "\\" } else { "" });
+                regex.push_str(&inner.replace('\\', "\\\\"));
+                regex.push(']');
+                len = end + 1;
+            }
+            (c, _) if "^$\\.+()[]{}|".contains(c) => regex.extend(['\\', c]),
+            (c, _) => regex.push(c),
+        }
+        rest = rest.get(len..).unwrap_or_default();
+    }
+    regex
+}
+
+/// Where the set of characters ends that begins here, if one does: `[a-z]`, `[!]]`, `[[:digit:]]`.
+fn end_of_set(set: &str) -> Option<usize> {
+    let mut at = 1 + usize::from(set.strip_prefix('[')?.starts_with(['!', '^']));
+    at += usize::from(set.get(at..)?.starts_with(']'));
+    loop {
+        at += set.get(at..)?.find(['[', ']'])?;
+        let rest = set.get(at..)?;
+        if rest.starts_with(']') {
+            return Some(at);
+        }
+        at += if rest.starts_with("[:") { rest.find(":]")? + 2 } else { 1 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_a_regular_expression() {
+        for (pattern, expected) in [
+            ("plain", "plain"),
+            ("*/my_app.x", r".*/my_app\.x"),
+            ("(a|b)+{2}^$\\", r"\(a\|b\)\+\{2\}\^\$\\"),
+            ("a?é?", "a.é."),
+            ("x[1]y", "x[1]y"),
+            ("[!a-z][^b]", "[^a-z][^b]"),
+            ("[]a][!]a]", r"[\]a][^\]a]"),
+            ("[[:digit:]x][[]", "[[:digit:]x][[]"),
+            (r"[\]", r"[\\]"),
+            ("no[set", r"no\[set"),
+            ("no[[:set", r"no\[\[:set"),
+        ] {
+            assert_eq!(regex(pattern), expected, "{pattern}");
+        }
+    }
+}

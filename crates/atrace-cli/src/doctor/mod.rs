@@ -1,0 +1,189 @@
+//! Explains why nothing is traced: checks everything between an event and the trace, and says how to repair it.
+//!
+//! ```
+//! let report = atrace_cli::doctor::examine_program(Some("/usr/bin/my_service"));
+//! println!("{report}"); // a line for each check, and after each failed one a line that says how to repair it
+//! if !report.arrives() {
+//!     // An event that such a program writes now would not arrive.
+//! }
+//! ```
+//!
+//! A process publishes its state in a page that others can read (`atrace_sys::state`). There is none before its first
+//! event, nor after its host closed every descriptor, nor on Android: then the doctor sees the process only from outside.
+//!
+//! Root does not trust another user's process: a child that becomes this user looks at the process, its files and its
+//! property store, has one second, and answers in bytes. No file that they name is opened for writing, and none
+//! is created. Texts are [escaped](crate::escape::shown), and advice is [quoted](crate::escape::quoted) for a shell.
+
+mod event;
+mod facts;
+mod look;
+mod properties;
+mod published;
+mod report;
+mod sink;
+mod standings;
+
+use std::time::Duration;
+
+use atrace_sys::errand::{PATIENCE, User};
+
+use self::facts::{Facts, Page};
+use self::published::Published;
+pub use self::report::{Finding, Level, Report, Topic};
+pub use self::standings::{Standings, standings};
+use crate::escape::shown;
+use crate::process::{Process, Status};
+
+/// Looks at a running process.
+///
+/// It is not disturbed. That an event arrives is tried with one of the calling process' own, an instant in the
+/// same ring buffer, where it may write there.
+///
+/// As root, this forks: see `atrace_sys::errand`.
+pub fn examine(pid: u32) -> Report {
+    let mut report = Report::default();
+    let Some(status) = Process(pid).status() else {
+        report.bad(Topic::Process, format!("there is no process {pid}"), "pgrep -af NAME");
+        return report;
+    };
+    let mut left = PATIENCE;
+    let facts = match look::facts(pid, &status, &mut left) {
+        Ok(facts) => facts,
+        Err(e) => {
+            let text = format!("what user {} lets be seen of it is not known: {e}", uid_of(&status));
+            report.bad(Topic::State, text, "ask again; if that stays so, ask the program's user");
+            return report;
+        }
+    };
+    let patient = Patient { pid, facts, is_new: false, left };
+    if !patient.lives(&status, &mut report) {
+        return report;
+    }
+    let published = patient.state(&status, &mut report);
+    patient.report(published, report)
+}
+
+/// Looks at what a program would find that this user starts now, in the environment of the calling process:
+/// as `argv0`, or under whatever name.
+pub fn examine_program(argv0: Option<&str>) -> Report {
+    let mut facts = look::own();
+    facts.name = argv0.map(|name| name.as_bytes().to_vec());
+    let patient = Patient { pid: std::process::id(), facts, is_new: true, left: PATIENCE };
+    let published = patient.published();
+    patient.report(published, Report::default())
+}
+
+/// The process that is looked at.
+struct Patient {
+    pid: u32,
+    facts: Facts,
+    /// It is not there yet: it will have the name, and what this process has.
+    is_new: bool,
+    /// How much longer finding out about it may take.
+    left: Duration,
+}
+
+fn uid_of(status: &Status) -> String {
+    look::user(status).map_or("?".to_owned(), |user| user.uid.to_string())
+}
+
+impl Patient {
+    fn report(mut self, published: Option<Published>, mut report: Report) -> Report {
+        let marker = match &published {
+            Some(published) => self.sink(published, &mut report),
+            None => self.unknown_sink(&mut report),
+        };
+        if self.by_service(published.as_ref(), &mut report) {
+            return report;
+        }
+        self.properties(&mut report);
+        if let Some(published) = &published {
+            self.follows(published, &mut report);
+        }
+        self.event(published.is_some(), marker, &mut report);
+        report
+    }
+
+    /// Finds out once more, after a while; what can't be found out any more stays as it was, and is not asked again.
+    fn look_again(&mut self, pause: Duration) {
+        if self.left.is_zero() {
+            return;
+        }
+        std::thread::sleep(pause);
+        match Process(self.pid).status().map(|status| look::facts(self.pid, &status, &mut self.left)) {
+            Some(Ok(facts)) => self.facts = facts,
+            _ => self.left = Duration::ZERO,
+        }
+    }
+
+    fn published(&self) -> Option<Published> {
+        look::published(&self.facts.page)
+    }
+
+    fn lives(&self, status: &Status, report: &mut Report) -> bool {
+        let state = status.get("State").unwrap_or("?");
+        let name =
+            self.facts.name.as_ref().map_or("no name".to_owned(), |name| format!("\"{}\"", shown(name)));
+        let text = format!("process {}, {name}, state {state}", self.pid);
+        match state.as_bytes().first() {
+            Some(b'T' | b't') => report.bad(
+                Topic::Process,
+                format!("{text}: it is stopped, and writes nothing"),
+                format!("kill -CONT {}", self.pid),
+            ),
+            Some(b'Z' | b'X') => {
+                report.bad(Topic::Process, format!("{text}: it has ended"), "start it again");
+                return false;
+            }
+            _ => report.good(Topic::Process, text),
+        }
+        true
+    }
+
+    /// What the process says of itself.
+    fn state(&self, status: &Status, report: &mut Report) -> Option<Published> {
+        let is_root = User::present().uid == 0;
+        match &self.facts.page {
+            _ if cfg!(target_os = "android") && self.pid != std::process::id() => {
+                report.note(Topic::State, "on Android a process says nothing of itself: where its events go, and what it has read, can't be seen");
+            }
+            Page::Unseen(errno) if is_root => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                report.bad(
+                    Topic::State,
+                    format!(
+                        "what it says of itself can't be seen even by its own user, {} ({error}), and root does not look in its place: \
+                         its rights are mixed, or it may not be traced",
+                        uid_of(status)
+                    ),
+                    "start it without file capabilities or set-user-id, or have it print atrace::sink()",
+                );
+            }
+            Page::Unseen(errno) => report.bad(
+                Topic::State,
+                format!(
+                    "what it says of itself can't be seen ({}): it is for user {} and root",
+                    std::io::Error::from_raw_os_error(*errno),
+                    uid_of(status)
+                ),
+                format!("sudo atrace doctor {}", self.pid),
+            ),
+            Page::Nothing => report.bad(
+                Topic::State,
+                "it says nothing of itself: it does not use this library, wrote no event yet, closed its descriptors, \
+                 or runs with ATRACE_STATE=none",
+                "have it begin with atrace::atrace_init()",
+            ),
+            Page::Text { is_parents: true, .. } => report.note(
+                Topic::State,
+                "it was forked, and has written no event since: what follows is its parent's",
+            ),
+            Page::Text { text, .. } => {
+                let version = Published::parse(text).get("version").unwrap_or("?").to_owned();
+                report.good(Topic::State, format!("atrace {version}"));
+            }
+        }
+        self.published()
+    }
+}

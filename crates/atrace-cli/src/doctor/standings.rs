@@ -1,0 +1,150 @@
+//! The connections of processes to Perfetto's service, as the processes report them. For each user, a child process that
+//! becomes that user asks them.
+//!
+//! So no user's processes can hide those of others, however many they are: each user has a separate time limit, and sixteen
+//! users are asked at once, the lowest user ids first.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use atrace_sys::errand::{ANSWER_MAX, Errand, User, Words, answers, parse};
+
+use super::facts::Page;
+use super::look;
+use super::published::Published;
+use crate::process::Process;
+
+/// How many users are asked at once.
+const TOGETHER: usize = 16;
+/// After this no further user is asked: somebody can have thousands of numbers.
+const LONGEST: Duration = Duration::from_secs(10);
+/// How much of what a process says is shown, and of how many processes of a user: an answer has few parts.
+const TEXT_MAX: usize = 512;
+const PROCESSES_MAX: usize = 1000;
+
+/// How processes stand to Perfetto's service.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Standings {
+    /// What each process said last, by its number: of those that asked for a service, and may be seen from here.
+    pub known: BTreeMap<u32, String>,
+    /// The users of whose processes not all were asked, and why.
+    pub missed: BTreeMap<u32, String>,
+}
+
+/// The processes of a user, and the numbers that each has.
+type Processes = Vec<(u32, String)>;
+
+/// Asks processes how they stand to Perfetto's service; `patience` is how long this may take for a user.
+///
+/// As root, this forks: see `atrace_sys::errand`. Others see their own processes only.
+pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings {
+    let mut standings = Standings::default();
+    let (start, present) = (Instant::now(), User::present());
+    let mut users: BTreeMap<u32, (User, Processes)> = BTreeMap::new();
+    for &pid in pids {
+        let Some(status) = Process(pid).status() else { continue };
+        let Some(user) = look::user(&status).filter(|user| [0, user.uid].contains(&present.uid)) else {
+            continue;
+        };
+        let numbers = status.get("NSpid").map_or_else(|| pid.to_string(), str::to_owned);
+        users.entry(user.uid).or_insert_with(|| (user, Vec::new())).1.push((pid, numbers));
+    }
+    let users: Vec<_> = users.into_values().collect();
+    for users in users.chunks(TOGETHER) {
+        let mut asked = Vec::new();
+        for (user, processes) in users {
+            let left = patience(user.uid);
+            let begun = if start.elapsed() > LONGEST {
+                Err("other users took too long to answer".to_owned())
+            } else if left.is_zero() {
+                Err("their answers took too long".to_owned())
+            } else if cfg!(target_os = "android") {
+                standings.take(user.uid, processes, &answer_of(processes, left));
+                continue;
+            } else {
+                Errand::start(*user, left, || answer_of(processes, left * 3 / 4)).map_err(|e| e.to_string())
+            };
+            match begun {
+                Ok(errand) => asked.push((user.uid, processes, errand)),
+                Err(why) => _ = standings.missed.insert(user.uid, why),
+            }
+        }
+        let (whose, errands): (Vec<_>, Vec<_>) =
+            asked.into_iter().map(|(uid, processes, errand)| ((uid, processes), errand)).unzip();
+        for ((uid, processes), (answer, _)) in whose.into_iter().zip(answers(errands)) {
+            match answer {
+                Ok(answer) => standings.take(uid, processes, &answer),
+                Err(e) => _ = standings.missed.insert(uid, e.to_string()),
+            }
+        }
+    }
+    standings
+}
+
+impl Standings {
+    /// Takes what a user's child answered, which is that user's word: it may speak of the user's processes only.
+    fn take(&mut self, uid: u32, processes: &Processes, answer: &[u8]) {
+        let words = parse(answer).unwrap_or_default();
+        let Some((is_whole, words)) = words.split_first() else {
+            self.missed.insert(uid, "their answer can't be understood".to_owned());
+            return;
+        };
+        if *is_whole != [1] {
+            self.missed.insert(uid, "there are too many".to_owned());
+        }
+        for (pid, text) in words.iter().filter_map(|word| word.split_first_chunk::<4>()) {
+            let pid = u32::from_le_bytes(*pid);
+            if processes.iter().any(|(asked, _)| *asked == pid) {
+                self.known.insert(pid, String::from_utf8_lossy(text).into_owned());
+            }
+        }
+    }
+}
+
+/// Whether it is whole, and what each process says behind its number.
+fn answer_of(processes: &Processes, patience: Duration) -> Vec<u8> {
+    let start = Instant::now();
+    let (mut found, mut length, mut is_whole) = (Vec::new(), 0, true);
+    for (pid, numbers) in processes {
+        is_whole = start.elapsed() < patience && found.len() < PROCESSES_MAX && length < ANSWER_MAX / 2;
+        if !is_whole {
+            break;
+        }
+        let Page::Text { text, is_parents: false } = look::page(*pid, numbers) else { continue };
+        if let Some(said) = Published::parse(&text).get("perfetto") {
+            let word = [&pid.to_le_bytes(), &said.as_bytes()[..said.len().min(TEXT_MAX)]].concat();
+            length += word.len() + 4;
+            found.push(word);
+        }
+    }
+    let mut words = Words::default();
+    words.add([u8::from(is_whole)]);
+    found.into_iter().for_each(|word| _ = words.add(word));
+    words.bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_speaks_of_its_users_processes_only() {
+        let processes = vec![(7, String::new()), (8, String::new())];
+        let take = |bytes: &[u8]| {
+            let mut standings = Standings::default();
+            standings.take(1000, &processes, bytes);
+            standings
+        };
+        let mut words = Words::default();
+        words.add([1]).add(b"\x07\0\0\0connected\xff").add(b"\x09\0\0\0forged").add(b"\x07\0");
+        let bytes = words.bytes();
+        let Standings { known, missed } = take(&bytes);
+        assert_eq!(known, BTreeMap::from([(7, "connected\u{fffd}".to_owned())]));
+        assert!(missed.is_empty(), "{missed:?}");
+        for wrong in [&b""[..], &bytes[1..], b"\x01\0\0\0\0"] {
+            let Standings { known, missed } = take(wrong);
+            assert!(known.is_empty() && missed.contains_key(&1000), "{known:?} {missed:?}");
+        }
+    }
+}

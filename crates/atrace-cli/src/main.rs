@@ -1,0 +1,23 @@
+//! The program `atrace`. The library [`atrace_cli`] has its code.
+
+/// The command itself is not traced: the crate `atrace` opens no file and makes no property store at load. The loader runs
+/// sections with a number before those without.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[used]
+#[expect(
+    unsafe_code,
+    reason = "the section has addresses of functions, which may ignore what they are called with"
+)]
+#[unsafe(link_section = ".init_array.00101")]
+static NOT_TRACED: extern "C" fn() = atrace::skip_load;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn main() -> std::process::ExitCode {
+    atrace_cli::main()
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn main() -> std::process::ExitCode {
+    eprintln!("atrace: there is tracing on Linux and Android only");
+    std::process::ExitCode::FAILURE
+}

@@ -1,0 +1,263 @@
+//! Stores the packets: all of them in a file as they come, or the newest in memory.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+
+use super::packets::{self, Facts};
+use super::report::{Counts, Ended};
+use atrace_perfetto::trace_file::{TraceFile, Whose, add};
+
+/// Where what is recorded goes.
+#[derive(Debug)]
+pub enum Keep {
+    /// Into a file, as it comes.
+    File {
+        /// The file: empty, and this service's.
+        file: File,
+        /// It may have so many bytes.
+        max: Option<u64>,
+    },
+    /// The last so many bytes stay in memory, until they are saved.
+    Ring {
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// The service's own sequence.
+const OWN: u32 = 1;
+/// What is left of a file's size for how it ends.
+const END_ROOM: u64 = 512;
+/// So many bytes are written at once. A ring has as many at least.
+const BLOCK: usize = 64 << 10;
+
+/// Packets that are kept.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    to: To,
+    /// Whole packets that are not yet there.
+    bytes: Vec<u8>,
+    own: Whose,
+    /// How many events they are.
+    events: u64,
+    /// Why no more is kept.
+    ended: Option<Ended>,
+    unkept: Unkept,
+}
+
+/// Events that came and are not in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unkept {
+    /// They came after the end.
+    pub(crate) late: u64,
+    /// They were kept, until writing failed.
+    pub(crate) failed: u64,
+}
+
+#[derive(Debug)]
+enum To {
+    File {
+        file: TraceFile,
+        max: u64,
+    },
+    /// Whole packets, as the file is to have them. Nothing else is remembered of them: it would need as much room as they do.
+    Ring {
+        packets: VecDeque<u8>,
+        max: usize,
+    },
+}
+
+impl Kept {
+    pub(crate) fn new(keep: Keep, pid: u32, uid: u32) -> Self {
+        let mut ended = None;
+        let to = match keep {
+            Keep::File { file, max } => {
+                To::File { file: TraceFile::new(file), max: max.unwrap_or(u64::MAX).saturating_sub(END_ROOM) }
+            }
+            Keep::Ring { bytes } => {
+                let max = usize::try_from(bytes).unwrap_or(usize::MAX).max(BLOCK);
+                let mut packets = VecDeque::new();
+                // At once as much as it may need, of which there is what is touched: to grow it would need two of it.
+                if packets.try_reserve_exact(max).is_err() {
+                    ended = Some(Ended::Failed(io::ErrorKind::OutOfMemory.into()));
+                }
+                To::Ring { packets, max }
+            }
+        };
+        let own = Whose::new(OWN, pid, uid);
+        let mut kept = Self { to, bytes: Vec::new(), own, events: 0, ended, unkept: Unkept::default() };
+        if let To::File { .. } = kept.to {
+            kept.say(&packets::clocks());
+            kept.say(&packets::config(0, false));
+        }
+        kept
+    }
+
+    /// Whether the oldest packets go.
+    pub(crate) const fn is_ring(&self) -> bool {
+        matches!(self.to, To::Ring { .. })
+    }
+
+    /// Whether no more is kept.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// Keeps a producer's packet; tells whether it did.
+    pub(crate) fn add(&mut self, packet: &[u8], facts: Facts, whose: &Whose, is_after_loss: bool) -> bool {
+        let event = u64::from(facts.is_event);
+        if self.is_over() {
+            self.unkept.late += event;
+            return false;
+        }
+        match &mut self.to {
+            To::File { file, max } => {
+                let before = self.bytes.len();
+                add(&mut self.bytes, packet, whose, is_after_loss);
+                if file.size() + self.bytes.len() as u64 > *max {
+                    self.bytes.truncate(before);
+                    self.ended = Some(Ended::Full);
+                    self.unkept.late += event;
+                    return false;
+                }
+                self.events += event;
+            }
+            To::Ring { packets, max } => {
+                add(&mut self.bytes, packet, whose, is_after_loss);
+                if self.bytes.len() > *max {
+                    self.bytes.clear();
+                    return false;
+                }
+                while packets.len() + self.bytes.len() > *max {
+                    packets.drain(..len_at(packets, 0));
+                }
+                packets.extend(&self.bytes);
+                self.bytes.clear();
+            }
+        }
+        // So that on a full disk no more than this has no room.
+        if self.bytes.len() >= BLOCK {
+            self.flush();
+        }
+        true
+    }
+
+    /// Keeps a packet of the service's own.
+    fn say(&mut self, packet: &[u8]) {
+        add(&mut self.bytes, packet, &self.own, false);
+    }
+
+    /// Says what all clocks show now.
+    pub(crate) fn say_clocks(&mut self) {
+        if !self.is_over() && !self.is_ring() {
+            self.say(&packets::clocks());
+        }
+    }
+
+    /// What was kept is in the file.
+    pub(crate) fn flush(&mut self) {
+        let To::File { file, .. } = &mut self.to else { return };
+        if !self.bytes.is_empty()
+            && !matches!(self.ended, Some(Ended::Failed(_)))
+            && let Err(e) = file.write(&self.bytes)
+        {
+            self.ended = Some(Ended::Failed(e));
+            self.unkept.failed += self.events;
+        }
+        self.bytes.clear();
+        self.events = 0;
+    }
+
+    /// Ends the trace; returns why it ended before, and what is not in it.
+    pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, Unkept) {
+        if let To::File { .. } = self.to {
+            self.say(&packets::clocks());
+            self.say(&packets::stats(counts));
+        }
+        self.flush();
+        (self.ended, self.unkept)
+    }
+
+    /// Saves what is in the ring.
+    pub(crate) fn save(&self, file: File, counts: &Counts) -> io::Result<()> {
+        let To::Ring { packets, max } = &self.to else {
+            return Err(io::Error::other("what is recorded is in a file already"));
+        };
+        let mut file = TraceFile::new(file);
+        let mut bytes = Vec::new();
+        for packet in [packets::clocks(), packets::config(*max as u64 >> 10, true)] {
+            add(&mut bytes, &packet, &self.own, false);
+        }
+        // Whether a sequence's state is known: it may have been told in what is gone.
+        let mut knows = HashMap::<u64, bool>::new();
+        let mut at = 0;
+        while at < packets.len() {
+            let len = len_at(packets, at);
+            let start = bytes.len();
+            extend(&mut bytes, packets, at, len);
+            at += len;
+            let (sequence, facts) = packets::look_again(&bytes[start..]);
+            let knows = knows.entry(sequence).or_default();
+            *knows = facts.clears_state || *knows && !facts.tells_loss;
+            if !*knows && facts.needs_state {
+                bytes.truncate(start);
+            }
+            if bytes.len() >= BLOCK {
+                file.write(&bytes)?;
+                bytes.clear();
+            }
+        }
+        for packet in [packets::clocks(), packets::stats(counts)] {
+            add(&mut bytes, &packet, &self.own, false);
+        }
+        file.write(&bytes)
+    }
+}
+
+/// The length of the packet that begins there, with what is before it: a key of one byte and the length of the rest.
+fn len_at(packets: &VecDeque<u8>, at: usize) -> usize {
+    let (mut rest, mut head) = (0, 1);
+    for byte in packets.range(at + 1..) {
+        rest |= usize::from(byte & 0x7f) << (7 * (head - 1));
+        head += 1;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    (head + rest).min(packets.len() - at)
+}
+
+/// Adds these bytes of a ring.
+fn extend(bytes: &mut Vec<u8>, packets: &VecDeque<u8>, at: usize, len: usize) {
+    let (first, second) = packets.as_slices();
+    let (from, to) = (at.min(first.len()), (at + len).min(first.len()));
+    bytes.extend_from_slice(&first[from..to]);
+    bytes.extend_from_slice(
+        &second[at.max(first.len()) - first.len()..(at + len).max(first.len()) - first.len()],
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use atrace_perfetto::foreign::Foreign;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no files")]
+    fn where_there_is_no_more_room_what_had_some_is_there() {
+        const ROOM: usize = 4 * BLOCK;
+        // A file that does not grow.
+        let (_, file) = Foreign::make(ROOM, 4096).unwrap();
+        let mut kept = Kept::new(Keep::File { file: file.into(), max: None }, 1, 0);
+        let whose = Whose::new(2, 1, 0);
+        // From one look at a producer that wrote much.
+        let is_kept = (0..1000).filter(|_| kept.add(&[0; 1000], Facts::default(), &whose, false));
+        assert!(is_kept.count() < ROOM / 1000);
+        kept.flush();
+        let To::File { file, .. } = &kept.to else { unreachable!() };
+        assert!(file.size() > (ROOM - 2 * BLOCK) as u64, "{}", file.size());
+        assert!(kept.is_over());
+    }
+}

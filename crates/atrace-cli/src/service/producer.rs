@@ -1,0 +1,638 @@
+//! One producer: its requests, its memory, and its packets.
+//!
+//! All data here is untrusted. Invalid data is a [`Fault`], and the producer is cut off; packets that were taken before
+//! stay. Bytes come and go through [`Producer::receive`] and `outbox`: this module has no socket.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use atrace_perfetto::abi::CHUNKS_MAX;
+use atrace_perfetto::foreign::{Foreign, PAGES, SIZE_MAX, State};
+use atrace_perfetto::memory::Loss;
+use atrace_perfetto::proto::{Reader, Value, Writer};
+use atrace_perfetto::trace_file::Whose;
+use atrace_perfetto::wire::{self, Body};
+use atrace_sys::process;
+
+use super::keep::Kept;
+use super::report::{Counts, Lost};
+use super::room::Room;
+use super::sequence::{Sequence, Take};
+use super::{Fault, SOURCE, packets};
+
+/// The methods of a service, in the order of their numbers, from 1.
+const METHODS: [&str; 12] = [
+    "InitializeConnection",
+    "RegisterDataSource",
+    "UnregisterDataSource",
+    "CommitData",
+    "GetAsyncCommand",
+    "RegisterTraceWriter",
+    "UnregisterTraceWriter",
+    "NotifyDataSourceStarted",
+    "NotifyDataSourceStopped",
+    "ActivateTriggers",
+    "Sync",
+    "UpdateDataSource",
+];
+
+/// The number of the one buffer.
+const BUFFER: u32 = 1;
+/// The memory of a producer that brings none and asks for none of a size.
+const SIZE: usize = 1 << 20;
+/// As much of a producer's name is kept.
+const NAME_MAX: usize = 255;
+/// A producer that does not read has so many bytes wait for it at most.
+const OUTBOX_MAX: usize = 256 << 10;
+/// As many sources of events may a producer have.
+const SOURCES_MAX: usize = 64;
+/// What the service says in one frame has room in so many bytes.
+const SAY_MAX: usize = 1024;
+
+/// What all producers share: where their packets go, and how many there are.
+#[derive(Debug)]
+pub(crate) struct Books {
+    pub(crate) kept: Kept,
+    pub(crate) counts: Counts,
+    /// The last number of a sequence that was given.
+    pub(crate) sequences: u32,
+    /// How much memory all producers have.
+    pub(crate) mapped: usize,
+    /// Producers with such names are recorded; none: all.
+    pub(crate) patterns: Vec<CString>,
+    /// As many sessions each source has.
+    pub(crate) sessions: u32,
+    /// How much of all producers is not finished, in bytes.
+    pub(crate) unfinished: usize,
+    /// How much was done for producers: bytes that were received or copied.
+    pub(crate) work: u64,
+}
+
+impl Books {
+    /// Nothing so far.
+    pub(crate) fn new(kept: Kept, patterns: Vec<CString>, sessions: u32) -> Self {
+        let counts = Counts::default();
+        // The first sequence is the service's own.
+        Self { kept, counts, sequences: 1, mapped: 0, patterns, sessions, unfinished: 0, work: 0 }
+    }
+}
+
+/// As much memory may all producers have.
+const MAPPED_MAX: usize = 1 << 30;
+
+/// A writer of a producer's, as the trace has it.
+#[derive(Debug)]
+struct Track {
+    whose: Whose,
+    sequence: Sequence,
+    thread: Thread,
+}
+
+/// The thread that a writer belongs to, as it says.
+#[derive(Debug, Default)]
+struct Thread {
+    /// The system's number.
+    number: u32,
+    name: Vec<u8>,
+    has_lost: bool,
+}
+
+/// As much of a thread's name is kept: Linux has no longer ones.
+const THREAD_NAME_MAX: usize = 15;
+/// As many threads that lost events are named.
+const THREADS_MAX: usize = 8;
+/// What this library's producers call their version: they count what they lose in their memory.
+const COUNTING: &[u8] = b"atrace ";
+/// What a writer takes of the room: of the map, and of itself.
+const TRACK: usize = 256;
+
+/// A source of events.
+#[derive(Debug)]
+struct Source {
+    name: Vec<u8>,
+    instance: u64,
+    is_started: bool,
+    has_stopped: bool,
+}
+
+/// A producer.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    pid: u32,
+    uid: u32,
+    pub(crate) name: Vec<u8>,
+    inbox: Vec<u8>,
+    /// What is to be sent, and where in it a descriptor goes along.
+    pub(crate) outbox: Vec<u8>,
+    pub(crate) descriptor: Option<(usize, OwnedFd)>,
+    /// A memory file that came with what is being read, or why it is none.
+    received: Option<Received>,
+    pub(crate) is_initialized: bool,
+    /// The size of a page and of the memory that it asks for.
+    hints: (usize, usize),
+    memory: Option<Foreign>,
+    /// The request that commands are replies to.
+    commands: Option<u64>,
+    sources: Vec<Source>,
+    instances: u64,
+    tracks: HashMap<u16, Track>,
+    /// It counts what it loses.
+    is_counting: bool,
+    /// The counts as they were last.
+    counted: [u32; Loss::ALL.len()],
+    lost: [u64; Loss::ALL.len()],
+    /// A chunk's bytes.
+    copy: Vec<u8>,
+    /// How much of this producer is not finished, and how much of that are bytes to receive and to send.
+    unfinished: usize,
+    buffers: usize,
+}
+
+/// A memory file that can be mapped, or why a descriptor is none.
+pub(crate) type Received = std::io::Result<OwnedFd>;
+
+impl Producer {
+    pub(crate) fn new(pid: u32, uid: u32) -> Self {
+        Self {
+            pid,
+            uid,
+            name: Vec::new(),
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            descriptor: None,
+            received: None,
+            is_initialized: false,
+            hints: (0, 0),
+            memory: None,
+            commands: None,
+            sources: Vec::new(),
+            instances: 0,
+            tracks: HashMap::new(),
+            is_counting: false,
+            counted: [0; Loss::ALL.len()],
+            lost: [0; Loss::ALL.len()],
+            copy: Vec::new(),
+            unfinished: 0,
+            buffers: 0,
+        }
+    }
+
+    pub(crate) const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How much memory it has.
+    pub(crate) fn memory(&self) -> usize {
+        self.memory.as_ref().map_or(0, Foreign::size)
+    }
+
+    /// Does what these bytes ask for, once they are whole. The frame that a descriptor is for comes whole with it.
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &[u8],
+        descriptor: Option<Received>,
+        books: &mut Books,
+    ) -> Result<(), Fault> {
+        books.work += bytes.len() as u64;
+        self.received = descriptor;
+        let mut inbox = std::mem::take(&mut self.inbox);
+        inbox.extend_from_slice(bytes);
+        let mut at = 0;
+        while let Some((frame, len)) = wire::split(&inbox[at..]).map_err(|_| Fault::Frame)? {
+            self.handle(frame.request, frame.body, books)?;
+            at += len;
+            if self.outbox.len() > OUTBOX_MAX {
+                return Err(Fault::Deaf);
+            }
+        }
+        self.received = None;
+        inbox.drain(..at);
+        self.inbox = inbox;
+        Ok(())
+    }
+
+    /// Accounts for what is still to be received and to be sent, and gives back what is not needed.
+    pub(crate) fn settle(&mut self, books: &mut Books) -> Result<(), Fault> {
+        for buffer in [&mut self.inbox, &mut self.outbox].into_iter().filter(|buffer| buffer.is_empty()) {
+            *buffer = Vec::new();
+        }
+        let mut room = Room { own: &mut self.unfinished, all: &mut books.unfinished };
+        room.give(std::mem::take(&mut self.buffers));
+        let buffers = self.inbox.capacity() + self.outbox.capacity();
+        if !room.take(buffers) {
+            return Err(Fault::TooMuch);
+        }
+        self.buffers = buffers;
+        Ok(())
+    }
+
+    fn send(&mut self, write: impl FnOnce(&mut [u8]) -> Option<&[u8]>) {
+        let mut bytes = [0; SAY_MAX];
+        if let Some(frame) = write(&mut bytes) {
+            self.outbox.extend_from_slice(frame);
+        }
+    }
+
+    fn reply(&mut self, request: u64, reply: impl FnOnce(&mut Writer<'_>)) {
+        self.send(|bytes| wire::reply_to(bytes, request, false, Some(reply)));
+    }
+
+    /// Has the producer do something, if it listens already.
+    fn command(&mut self, command: impl FnOnce(&mut Writer<'_>)) {
+        if let Some(request) = self.commands {
+            self.send(|bytes| wire::reply_to(bytes, request, true, Some(command)));
+        }
+    }
+
+    fn handle(&mut self, request: u64, body: Body<'_>, books: &mut Books) -> Result<(), Fault> {
+        match body {
+            Body::Bind(b"ProducerPort") => {
+                self.send(|bytes| wire::bound(bytes, request, &METHODS));
+                Ok(())
+            }
+            Body::Invoke { method, wants_reply, arguments } if method.service == 1 => {
+                let name = usize::try_from(method.method).ok().and_then(|number| number.checked_sub(1));
+                let Some(name) = name.and_then(|index| METHODS.get(index)) else {
+                    self.send(|bytes| wire::reply_to(bytes, request, false, None::<fn(&mut Writer<'_>)>));
+                    return Ok(());
+                };
+                self.invoke(name, request, wants_reply, arguments, books)
+            }
+            _ => Err(Fault::Frame),
+        }
+    }
+
+    fn invoke(
+        &mut self,
+        method: &str,
+        request: u64,
+        wants_reply: bool,
+        arguments: &[u8],
+        books: &mut Books,
+    ) -> Result<(), Fault> {
+        let first = |field| Reader::first(arguments, field);
+        let number = |field| first(field).map_or(0, Value::number);
+        match method {
+            "InitializeConnection" => {
+                let is_its_own = self.initialize(arguments, books)?;
+                // using_shmem_provided_by_producer; what is optional beside it is not offered.
+                self.reply(request, |reply| {
+                    reply.number(1, is_its_own.into());
+                });
+                return Ok(());
+            }
+            "GetAsyncCommand" => {
+                self.commands = Some(request);
+                return self.start(books);
+            }
+            _ if !self.is_initialized => return Err(Fault::Order),
+            "RegisterDataSource" => {
+                let name = first(1).and_then(|source| Reader::first(source.bytes(), 1));
+                self.register(name.map_or(&[], Value::bytes), books)?;
+            }
+            "UnregisterDataSource" => {
+                let name = first(1).map_or(&[][..], Value::bytes);
+                self.sources.retain(|source| source.name != name);
+            }
+            "CommitData" => self.commit(arguments, books)?,
+            // Not when it registers: it may have written already, and that was taken.
+            "UnregisterTraceWriter" => {
+                let writer = u16::try_from(number(1)).map_err(|_| Fault::Writer)?;
+                if let Some(Track { whose, sequence, thread }) = self.tracks.get_mut(&writer) {
+                    let Books { kept, counts, unfinished, .. } = books;
+                    let mut room = Room { own: &mut self.unfinished, all: unfinished };
+                    let mut take = taker(kept, counts, whose, thread, self.is_counting);
+                    sequence.begin_anew(&mut room, &mut take)?;
+                }
+            }
+            "NotifyDataSourceStopped" => {
+                let stopped = self.sources.iter_mut().find(|source| source.instance == number(1));
+                if let Some(source) = stopped {
+                    source.has_stopped = true;
+                }
+            }
+            _ => {}
+        }
+        if wants_reply {
+            self.reply(request, |_| ());
+        }
+        Ok(())
+    }
+
+    /// Tells whether the producer's own memory is used.
+    fn initialize(&mut self, arguments: &[u8], books: &mut Books) -> Result<bool, Fault> {
+        if self.is_initialized {
+            return Err(Fault::Order);
+        }
+        self.is_initialized = true;
+        let number = |field| Reader::first(arguments, field).map_or(0, |value| value.number() as usize);
+        let name = Reader::first(arguments, 3).map_or(&[][..], Value::bytes);
+        self.name = name[..name.len().min(NAME_MAX)].to_vec();
+        self.hints = (number(1), number(2));
+        let version = Reader::first(arguments, 8).map_or(&[][..], Value::bytes);
+        self.is_counting = version.starts_with(COUNTING);
+        let Some(file) = self.received.take().filter(|_| number(6) != 0) else { return Ok(false) };
+        let map = |file: OwnedFd| Foreign::map(file.as_fd(), self.hints.0);
+        let memory = file.and_then(map).map_err(Fault::memory)?;
+        self.adopt(memory, books)?;
+        Ok(true)
+    }
+
+    fn adopt(&mut self, memory: Foreign, books: &mut Books) -> Result<(), Fault> {
+        if books.mapped + memory.size() > MAPPED_MAX {
+            return Err(Fault::TooMuch);
+        }
+        books.mapped += memory.size();
+        self.memory = Some(memory);
+        Ok(())
+    }
+
+    fn register(&mut self, name: &[u8], books: &mut Books) -> Result<(), Fault> {
+        if self.sources.len() >= SOURCES_MAX || name.len() > NAME_MAX {
+            return Err(Fault::TooMuch);
+        }
+        if self.sources.iter().any(|source| source.name == name) {
+            return Ok(());
+        }
+        books.counts.sources += 1;
+        for _ in 0..books.sessions {
+            self.instances += 1;
+            let (name, instance) = (name.to_vec(), self.instances);
+            self.sources.push(Source { name, instance, is_started: false, has_stopped: false });
+        }
+        self.start(books)
+    }
+
+    fn is_wanted(&self, patterns: &[CString]) -> bool {
+        let name = CString::new(self.name.as_slice()).unwrap_or_default();
+        patterns.is_empty() || patterns.iter().any(|pattern| process::matches(pattern, &name))
+    }
+
+    /// Starts the sources that are wanted, as soon as the producer listens.
+    fn start(&mut self, books: &mut Books) -> Result<(), Fault> {
+        if self.commands.is_none() || books.kept.is_over() || !self.is_wanted(&books.patterns) {
+            return Ok(());
+        }
+        let wanted = |source: &&mut Source| source.name == SOURCE && !source.is_started;
+        while let Some(source) = self.sources.iter_mut().find(wanted) {
+            source.is_started = true;
+            let instance = source.instance;
+            if self.memory.is_none() {
+                self.provide_memory(books)?;
+            }
+            // SetupDataSource, then StartDataSource.
+            for field in [6, 1] {
+                self.command(|command| {
+                    command.message(field, |start| {
+                        start.number(1, instance);
+                        start.message(2, |config| packets::source_config(config, BUFFER));
+                    });
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes memory for the producer and sends it along with SetupTracing.
+    fn provide_memory(&mut self, books: &mut Books) -> Result<(), Fault> {
+        let page = if PAGES.contains(&self.hints.0) { self.hints.0 } else { PAGES[0] };
+        let is_size = |size: &usize| (page..=SIZE_MAX).contains(size) && size.is_multiple_of(page);
+        let size = Some(self.hints.1).filter(is_size).unwrap_or(SIZE);
+        let (memory, file) = Foreign::make(size, page).map_err(Fault::memory)?;
+        self.adopt(memory, books)?;
+        self.descriptor = Some((self.outbox.len(), file));
+        self.command(|command| {
+            command.message(3, |setup| {
+                setup.number(1, page as u64 >> 10);
+            });
+        });
+        Ok(())
+    }
+
+    /// Asks for an end of what was started.
+    pub(crate) fn stop(&mut self) {
+        let running: Vec<_> = self.sources.iter().filter(|source| source.is_started).collect();
+        for instance in running.iter().map(|source| source.instance).collect::<Vec<_>>() {
+            self.command(|command| {
+                command.message(2, |stop| {
+                    stop.number(1, instance);
+                });
+            });
+        }
+    }
+
+    /// Whether nothing runs that was started.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.sources.iter().all(|source| !source.is_started || source.has_stopped)
+    }
+
+    /// Has the producer tell anew what it told once.
+    pub(crate) fn clear_state(&mut self) {
+        let started = self.sources.iter().filter(|source| source.is_started);
+        for instance in started.map(|source| source.instance).collect::<Vec<_>>() {
+            self.command(|command| {
+                command.message(7, |clear| {
+                    clear.number(1, instance);
+                });
+            });
+        }
+    }
+
+    fn commit(&mut self, arguments: &[u8], books: &mut Books) -> Result<(), Fault> {
+        // A frame names each chunk once.
+        let work_max = books.work + self.memory.as_ref().map_or(0, Foreign::size) as u64;
+        let mut fields = Reader::new(arguments);
+        for (_, entry) in fields.by_ref().filter(|(field, _)| *field == 1) {
+            let number = |field| Reader::first(entry.bytes(), field).map_or(0, Value::number);
+            let place = u32::try_from(number(1)).ok().zip(u32::try_from(number(2)).ok());
+            let (page, chunk) = place.ok_or(Fault::Place)?;
+            self.move_chunk(page, chunk, number(3) == u64::from(BUFFER), books)?;
+            if books.work > work_max {
+                return Err(Fault::TooMuch);
+            }
+        }
+        if !fields.is_whole() {
+            return Err(Fault::Frame);
+        }
+        for (_, entry) in Reader::new(arguments).filter(|(field, _)| *field == 2) {
+            self.patch(entry.bytes(), books)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a complete chunk, and gives it back.
+    fn move_chunk(&mut self, page: u32, chunk: u32, is_ours: bool, books: &mut Books) -> Result<(), Fault> {
+        let memory = self.memory.as_ref().ok_or(Fault::Order)?;
+        if page >= memory.pages() || chunk >= CHUNKS_MAX {
+            return Err(Fault::Place);
+        }
+        if memory.state(page, chunk) != Some(State::Complete) {
+            return Ok(()); // Named too early: it will be named again, or looked for.
+        }
+        if is_ours {
+            self.take(page, chunk, true, books)?;
+        }
+        if let Some(memory) = &self.memory {
+            memory.free(page, chunk);
+        }
+        Ok(())
+    }
+
+    /// Takes what is new in a chunk.
+    fn take(&mut self, page: u32, chunk: u32, is_complete: bool, books: &mut Books) -> Result<(), Fault> {
+        let Self { memory, tracks, copy, pid, uid, unfinished, is_counting, .. } = self;
+        let Some(head) = memory.as_ref().and_then(|memory| memory.copy(page, chunk, copy)) else {
+            return Ok(());
+        };
+        let Books { kept, counts, sequences, unfinished: all, work, .. } = books;
+        *work += copy.len() as u64;
+        // A chunk that is being opened has no writer yet.
+        if head.writer == 0 {
+            return if is_complete { Err(Fault::Writer) } else { Ok(()) };
+        }
+        let mut room = Room { own: unfinished, all };
+        if !tracks.contains_key(&head.writer) && !room.take(TRACK) {
+            return Err(Fault::TooMuch);
+        }
+        counts.chunks += u64::from(is_complete);
+        let Track { whose, sequence, thread } = tracks.entry(head.writer).or_insert_with(|| {
+            *sequences += 1;
+            let whose = Whose::new(*sequences, *pid, *uid);
+            Track { whose, sequence: Sequence::default(), thread: Thread::default() }
+        });
+        let mut take = taker(kept, counts, whose, thread, *is_counting);
+        sequence.chunk(head, copy, is_complete, &mut room, &mut take)
+    }
+
+    fn patch(&mut self, entry: &[u8], books: &mut Books) -> Result<(), Fault> {
+        let number = |field| Reader::first(entry, field).map_or(0, Value::number);
+        let (writer, chunk) = (u16::try_from(number(2)), u32::try_from(number(3)));
+        let (writer, chunk) = writer.ok().zip(chunk.ok()).ok_or(Fault::Patch)?;
+        let Some(Track { whose, sequence, thread }) = self.tracks.get_mut(&writer) else { return Ok(()) };
+        let is_last = Reader::first(entry, 5).map_or(0, Value::number) == 0;
+        let patches = Reader::new(entry).filter(|(field, _)| *field == 4).map(|(_, patch)| {
+            let offset = Reader::first(patch.bytes(), 1).map_or(0, Value::number);
+            (offset, Reader::first(patch.bytes(), 2).map_or(&[][..], Value::bytes))
+        });
+        let Books { kept, counts, unfinished, .. } = books;
+        let mut room = Room { own: &mut self.unfinished, all: unfinished };
+        let mut take = taker(kept, counts, whose, thread, self.is_counting);
+        let is_known = sequence.patch(chunk, patches, is_last, &mut room, &mut take)?;
+        drop(take);
+        counts.patches += u64::from(is_known);
+        Ok(())
+    }
+
+    /// Takes what is in the memory and was not handed over, and leaves it there.
+    pub(crate) fn scrape(&mut self, books: &mut Books) -> Result<(), Fault> {
+        self.count_lost(books);
+        let Some(memory) = &self.memory else { return Ok(()) };
+        let mut found = Vec::new();
+        for page in 0..memory.pages() {
+            for chunk in 0..memory.chunks(page).unwrap_or(0) {
+                let is_free = matches!(memory.state(page, chunk), None | Some(State::Free));
+                if let Some(head) = memory.head(page, chunk).filter(|head| !is_free && head.writer != 0) {
+                    let age =
+                        self.tracks.get(&head.writer).map_or(head.number, |it| it.sequence.age(head.number));
+                    found.push((head.writer, age, page, chunk));
+                }
+            }
+        }
+        found.sort_unstable();
+        for (_, _, page, chunk) in found {
+            // Asked again: of two chunks of a writer, the first is complete once the second is there.
+            let state = self.memory.as_ref().and_then(|memory| memory.state(page, chunk));
+            if matches!(state, Some(State::Open | State::Complete)) {
+                self.take(page, chunk, state == Some(State::Complete), books)?;
+            }
+        }
+        self.forget();
+        Ok(())
+    }
+
+    /// Its memory is not counted as this process' until it is looked at again.
+    pub(crate) fn forget(&self) {
+        if let Some(memory) = &self.memory {
+            memory.forget();
+        }
+    }
+
+    /// The producer is gone: takes all that it left.
+    pub(crate) fn finish(&mut self, books: &mut Books) -> Result<(), Fault> {
+        let done = self.scrape(books);
+        let Books { kept, counts, unfinished, .. } = books;
+        let mut room = Room { own: &mut self.unfinished, all: unfinished };
+        for Track { whose, sequence, thread } in self.tracks.values_mut() {
+            let mut take = taker(kept, counts, whose, thread, self.is_counting);
+            sequence.give_up(&mut room, &mut take)?;
+        }
+        done
+    }
+
+    /// Looks at what the producer has counted as lost, of what was wanted.
+    fn count_lost(&mut self, books: &mut Books) {
+        let Some(memory) = self.memory.as_ref().filter(|_| self.is_counting) else { return };
+        if books.kept.is_over() || !self.is_wanted(&books.patterns) {
+            return;
+        }
+        for (place, loss) in Loss::ALL.into_iter().enumerate() {
+            let count = memory.lost(loss);
+            // It may be less than before: an end that is owed counts as lost until it is written.
+            let more = i64::from(count.wrapping_sub(self.counted[place]).cast_signed());
+            self.counted[place] = count;
+            self.lost[place] = self.lost[place].saturating_add_signed(more);
+            books.counts.lost = books.counts.lost.saturating_add_signed(more);
+        }
+    }
+
+    /// What it lost, if it did.
+    pub(crate) fn lost(&self) -> Option<Lost> {
+        let [room, inside, early] = self.lost;
+        let losers = self.tracks.values().map(|track| &track.thread).filter(|thread| thread.has_lost);
+        let mut threads: Vec<_> = losers.map(|thread| (thread.number, thread.name.clone())).collect();
+        threads.sort();
+        threads.dedup();
+        threads.truncate(THREADS_MAX);
+        let kib = self.memory.as_ref().map_or(0, |memory| memory.size() as u64 / 1024);
+        let lost = Lost { pid: self.pid, name: self.name.clone(), room, inside, early, kib, threads };
+        (lost.events() > 0).then_some(lost)
+    }
+
+    /// Gives its memory back.
+    pub(crate) fn leave(self, books: &mut Books) {
+        books.unfinished -= self.unfinished;
+        books.mapped -= self.memory.as_ref().map_or(0, Foreign::size);
+    }
+}
+
+/// What takes the packets of a sequence: looks at each, counts it and keeps it.
+fn taker(
+    kept: &mut Kept,
+    counts: &mut Counts,
+    whose: &Whose,
+    thread: &mut Thread,
+    is_counting: bool,
+) -> impl Take {
+    move |packet: &[u8], is_after_loss| {
+        let Some(facts) = packets::look(packet) else {
+            counts.invalid += 1;
+            return false;
+        };
+        if !kept.add(packet, facts, whose, is_after_loss) {
+            return false;
+        }
+        counts.bytes += packet.len() as u64;
+        counts.events += u64::from(facts.is_event);
+        if facts.tells_loss || is_after_loss {
+            thread.has_lost = true;
+            counts.losses += 1;
+            counts.uncounted += u64::from(!is_counting);
+        }
+        if let Some((number, name)) = packets::thread(packet).filter(|_| !facts.is_event) {
+            let name = name[..name.len().min(THREAD_NAME_MAX)].to_vec();
+            (thread.number, thread.name) = (number, name);
+        }
+        true
+    }
+}

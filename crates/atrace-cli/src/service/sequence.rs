@@ -1,0 +1,416 @@
+//! The packets of one writer: chunks in their order, packets that span several chunks, bytes that come later.
+//!
+//! A chunk may be read more than once: while it is written, then when it is complete. So the number of packets taken from
+//! the last chunk is stored. If a chunk is missing, the next packet is marked as following a loss.
+
+use std::collections::VecDeque;
+
+use atrace_perfetto::foreign::{CONTINUES, GOES_ON, Head, NEEDS_PATCHES};
+
+use super::Fault;
+use super::room::Room;
+
+/// The longest packet.
+const PACKET_MAX: usize = 4 << 20;
+/// A length that says: the packet is to be left out.
+const LEFT_OUT: usize = 0x0fff_ffff;
+
+/// A writer's packets.
+#[derive(Debug, Default)]
+pub(super) struct Sequence {
+    last: Option<Last>,
+    /// The start of a packet that goes on in the next chunk.
+    begun: Option<Vec<u8>>,
+    /// Chunks that wait for bytes of the first of them.
+    waiting: VecDeque<Waiting>,
+    /// Something was lost before the next packet.
+    is_after_loss: bool,
+}
+
+/// The last chunk that was looked at.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    number: u32,
+    /// How many of its packets were taken.
+    taken: u16,
+    is_complete: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    head: Head,
+    bytes: Vec<u8>,
+    /// So many of its packets were taken before.
+    taken: u16,
+}
+
+impl Waiting {
+    /// What it takes of the room.
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.bytes.len()
+    }
+}
+
+/// Takes packets: calls with each, and whether something was lost before it; tells whether it was kept.
+pub(super) trait Take: FnMut(&[u8], bool) -> bool {}
+impl<F: FnMut(&[u8], bool) -> bool> Take for F {}
+
+impl Sequence {
+    /// How far a chunk with this number is behind those that were looked at.
+    pub(super) fn age(&self, number: u32) -> u32 {
+        self.last.map_or(number, |last| number.wrapping_sub(last.number))
+    }
+
+    /// The writer is another from now on: its chunks are counted anew, and what waits will not be mended.
+    pub(super) fn begin_anew(&mut self, room: &mut Room<'_>, take: &mut impl Take) -> Result<(), Fault> {
+        let done = self.give_up(room, take);
+        self.last = None;
+        if self.begun.is_some() {
+            self.lose(room);
+        }
+        done
+    }
+
+    /// Takes the packets of a chunk that were not taken; with `is_complete`, there will be no more of them.
+    pub(super) fn chunk(
+        &mut self,
+        head: Head,
+        bytes: &[u8],
+        is_complete: bool,
+        room: &mut Room<'_>,
+        take: &mut impl Take,
+    ) -> Result<(), Fault> {
+        let mut taken = 0;
+        if let Some(last) = self.last {
+            let ahead = head.number.wrapping_sub(last.number).cast_signed();
+            if ahead < 0 || ahead == 0 && last.is_complete {
+                return Ok(());
+            }
+            if ahead == 0 {
+                taken = last.taken;
+            } else if ahead > 1 || !last.is_complete {
+                self.lose(room);
+            }
+        }
+        if !is_complete && (head.flags & NEEDS_PATCHES != 0 || !self.waiting.is_empty()) {
+            return Ok(()); // Later, once it is complete.
+        }
+        // The last of an open one is being written.
+        let whole = if is_complete { head.packets } else { head.packets.saturating_sub(1) };
+        if whole < taken {
+            return Err(Fault::Count);
+        }
+        self.last = Some(Last { number: head.number, taken: whole, is_complete });
+        if is_complete && (head.flags & NEEDS_PATCHES != 0 || !self.waiting.is_empty()) {
+            let waiting = Waiting { head, bytes: bytes.to_vec(), taken };
+            while !room.take(waiting.size()) {
+                if self.waiting.is_empty() {
+                    self.lose(room);
+                    return Ok(());
+                }
+                self.give_up_one(room, take)?;
+            }
+            self.waiting.push_back(waiting);
+            return Ok(());
+        }
+        let flags = if is_complete { head.flags } else { head.flags & CONTINUES };
+        self.packets(flags, bytes, taken, whole, room, take)
+    }
+
+    /// Takes a chunk's packets, those from `taken` on.
+    fn packets(
+        &mut self,
+        flags: u16,
+        bytes: &[u8],
+        taken: u16,
+        count: u16,
+        room: &mut Room<'_>,
+        take: &mut impl Take,
+    ) -> Result<(), Fault> {
+        let mut rest = bytes;
+        for index in 0..count {
+            let (len, behind) = length(rest).ok_or(Fault::Packet)?;
+            if len == LEFT_OUT {
+                if index >= taken {
+                    self.lose(room);
+                }
+                return Ok(());
+            }
+            let (packet, behind) = behind.split_at_checked(len).ok_or(Fault::Packet)?;
+            rest = behind;
+            if index < taken {
+                continue;
+            }
+            let continues = index == 0 && flags & CONTINUES != 0;
+            let goes_on = index + 1 == count && flags & GOES_ON != 0;
+            self.packet(packet, continues, goes_on, room, take);
+        }
+        Ok(())
+    }
+
+    fn packet(
+        &mut self,
+        packet: &[u8],
+        continues: bool,
+        goes_on: bool,
+        room: &mut Room<'_>,
+        take: &mut impl Take,
+    ) {
+        if continues == self.begun.is_none() {
+            // A start without its end, or an end whose start was lost: neither is of use.
+            self.lose(room);
+            if continues {
+                return;
+            }
+        }
+        if !continues && !goes_on {
+            return self.give(packet, take);
+        }
+        let mut whole = self.begun.take().unwrap_or_default();
+        let before = whole.capacity();
+        whole.extend_from_slice(packet);
+        let has_room = whole.len() <= PACKET_MAX && room.take(whole.capacity() - before);
+        let held = if has_room { whole.capacity() } else { before };
+        if has_room && goes_on {
+            self.begun = Some(whole);
+            return;
+        }
+        room.give(held);
+        if has_room {
+            self.give(&whole, take);
+        } else {
+            self.is_after_loss = true;
+        }
+    }
+
+    fn give(&mut self, packet: &[u8], take: &mut impl Take) {
+        if !packet.is_empty() && take(packet, self.is_after_loss) {
+            self.is_after_loss = false;
+        }
+    }
+
+    fn lose(&mut self, room: &mut Room<'_>) {
+        room.give(self.begun.take().map_or(0, |begun| begun.capacity()));
+        self.is_after_loss = true;
+    }
+
+    /// Mends a chunk that waits; tells whether there is such a one. With `is_last` it waits no longer.
+    pub(super) fn patch<'a>(
+        &mut self,
+        number: u32,
+        patches: impl Iterator<Item = (u64, &'a [u8])>,
+        is_last: bool,
+        room: &mut Room<'_>,
+        take: &mut impl Take,
+    ) -> Result<bool, Fault> {
+        // They are in the order of their numbers, which begin anew after the last.
+        let Some(first) = self.waiting.front().map(|first| first.head.number) else { return Ok(false) };
+        let age = |waiting: &Waiting| waiting.head.number.wrapping_sub(first);
+        let found = self.waiting.binary_search_by_key(&number.wrapping_sub(first), age).ok();
+        let Some(waiting) = found.and_then(|at| self.waiting.get_mut(at)) else { return Ok(false) };
+        for (offset, bytes) in patches {
+            let offset = usize::try_from(offset).map_err(|_| Fault::Patch)?;
+            let end = offset.checked_add(bytes.len()).ok_or(Fault::Patch)?;
+            waiting.bytes.get_mut(offset..end).ok_or(Fault::Patch)?.copy_from_slice(bytes);
+        }
+        if is_last {
+            waiting.head.flags &= !NEEDS_PATCHES;
+        }
+        while self.waiting.front().is_some_and(|waiting| waiting.head.flags & NEEDS_PATCHES == 0)
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            room.give(waiting.size());
+            let Waiting { head, bytes, taken } = waiting;
+            self.packets(head.flags, &bytes, taken, head.packets, room, take)?;
+        }
+        Ok(true)
+    }
+
+    /// Nothing more comes: takes what waits, without the packets that lack bytes.
+    pub(super) fn give_up(&mut self, room: &mut Room<'_>, take: &mut impl Take) -> Result<(), Fault> {
+        while !self.waiting.is_empty() {
+            self.give_up_one(room, take)?;
+        }
+        Ok(())
+    }
+
+    fn give_up_one(&mut self, room: &mut Room<'_>, take: &mut impl Take) -> Result<(), Fault> {
+        let Some(waiting) = self.waiting.pop_front() else { return Ok(()) };
+        room.give(waiting.size());
+        let Waiting { head, bytes, taken } = waiting;
+        let is_whole = head.flags & NEEDS_PATCHES == 0;
+        // Only the last packet can lack something: the writer leaves a chunk in the middle of one.
+        let count = if is_whole { head.packets } else { head.packets.saturating_sub(1) };
+        let flags = if is_whole { head.flags } else { head.flags & CONTINUES };
+        self.packets(flags, &bytes, taken, count, room, take)?;
+        if !is_whole {
+            self.lose(room);
+        }
+        Ok(())
+    }
+}
+
+/// Splits a packet's length off: at most four bytes.
+fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let mut len = 0;
+    for (at, byte) in bytes.iter().enumerate().take(4) {
+        len |= usize::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some((len, &bytes[at + 1..]));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sequence, and room for what it does not finish.
+    #[derive(Default)]
+    struct Tried {
+        sequence: Sequence,
+        own: usize,
+        all: usize,
+    }
+
+    impl Tried {
+        fn parts(&mut self) -> (&mut Sequence, Room<'_>) {
+            (&mut self.sequence, Room { own: &mut self.own, all: &mut self.all })
+        }
+
+        fn patch<'a>(
+            &mut self,
+            number: u32,
+            patches: impl Iterator<Item = (u64, &'a [u8])>,
+            is_last: bool,
+            take: &mut impl Take,
+        ) -> Result<bool, Fault> {
+            let (sequence, mut room) = self.parts();
+            sequence.patch(number, patches, is_last, &mut room, take)
+        }
+    }
+
+    fn head(number: u32, packets: u16, flags: u16) -> Head {
+        Head { number, writer: 1, packets, flags }
+    }
+
+    /// Hands chunks over, and returns the packets that came, with a `!` before those after a loss.
+    fn taken(tried: &mut Tried, chunks: &[(Head, &[u8], bool)]) -> (Vec<String>, Result<(), Fault>) {
+        let mut all = Vec::new();
+        let (sequence, mut room) = tried.parts();
+        let mut take = |packet: &[u8], is_after_loss: bool| {
+            let text = String::from_utf8_lossy(packet);
+            all.push(format!("{}{text}", if is_after_loss { "!" } else { "" }));
+            true
+        };
+        let done = chunks
+            .iter()
+            .try_for_each(|(head, bytes, whole)| sequence.chunk(*head, bytes, *whole, &mut room, &mut take));
+        (all, done)
+    }
+
+    #[test]
+    fn an_open_chunk_is_taken_as_far_as_it_is_whole() {
+        let mut tried = Tried::default();
+        let bytes = b"\x01a\x01b\x01c\x00";
+        let chunks = [
+            (head(7, 1, 0), &bytes[..], false),
+            (head(7, 3, 0), bytes, false),
+            (head(7, 3, 0), bytes, false),
+            (head(7, 4, 0), bytes, true),
+            (head(7, 4, 0), bytes, true),
+            (head(8, 1, 0), b"\x81\x80\x80\x00d", true),
+            (head(6, 1, 0), b"\x01e", true),
+        ];
+        assert_eq!(taken(&mut tried, &chunks), (["a", "b", "c", "d"].map(String::from).to_vec(), Ok(())));
+        assert_eq!(tried.sequence.age(10), 2);
+        // Counts only grow.
+        let back = [(head(9, 3, 0), &bytes[..], false), (head(9, 2, 0), bytes, false)];
+        assert_eq!(taken(&mut tried, &back).1, Err(Fault::Count));
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let mut tried = Tried::default();
+        let one = |number, flags, bytes| (head(number, 1, flags), bytes, true);
+        let chunks = [
+            one(u32::MAX, 0, &b"\x01a"[..]),
+            one(0, GOES_ON, b"\x01b"),
+            one(1, CONTINUES | GOES_ON, b"\x01c"),
+            one(2, CONTINUES, b"\x01d"),
+            one(4, 0, b"\x01e"),
+            one(5, GOES_ON, b"\x01f"),
+            one(6, 0, b"\x01g"),
+            one(7, CONTINUES, b"\x01h"),
+            one(8, 0, b"\xff\xff\xff\x7f"),
+            one(9, 0, b"\x01i"),
+            one(10, 0, b"\x01j"),
+        ];
+        let expected = ["a", "bcd", "!e", "!g", "!i", "j"].map(String::from).to_vec();
+        assert_eq!(taken(&mut tried, &chunks), (expected, Ok(())));
+        for wrong in [&b""[..], b"\x02a", b"\x80\x80\x80\x80\x00"] {
+            assert_eq!(taken(&mut tried, &[one(11, 0, wrong)]).1, Err(Fault::Packet));
+            let (sequence, mut room) = tried.parts();
+            assert_eq!(sequence.begin_anew(&mut room, &mut |_: &[u8], _| true), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_chunk_waits_for_its_bytes_and_holds_up_those_behind_it() {
+        let mut tried = Tried::default();
+        let chunks = [
+            (head(0, 2, NEEDS_PATCHES | GOES_ON), &b"\x01a\x02b?"[..], true),
+            (head(1, 1, CONTINUES | NEEDS_PATCHES | GOES_ON), b"\x01?", true),
+            (head(2, 2, CONTINUES), b"\x01d\x01e", true),
+        ];
+        assert_eq!(taken(&mut tried, &chunks), (Vec::new(), Ok(())));
+        let mut all = Vec::new();
+        let mut take = |packet: &[u8], _| {
+            all.push(packet.to_vec());
+            true
+        };
+        let patch = |offset, bytes| std::iter::once((offset, bytes));
+        assert_eq!(tried.patch(5, patch(0, &b"!"[..]), true, &mut take), Ok(false));
+        assert_eq!(tried.patch(1, patch(1, b"c"), true, &mut take), Ok(true));
+        assert_eq!(tried.patch(0, patch(4, b"!"), false, &mut take), Ok(true));
+        assert_eq!(tried.patch(0, patch(5, b"!"), true, &mut take), Err(Fault::Patch));
+        assert_eq!(tried.patch(0, patch(u64::MAX, b"!"), true, &mut take), Err(Fault::Patch));
+        assert_eq!(tried.patch(0, std::iter::empty(), true, &mut take), Ok(true));
+        assert_eq!(all, [&b"a"[..], b"b!cd", b"e"]);
+        // What never gets its bytes.
+        let late = [(head(3, 2, NEEDS_PATCHES), &b"\x01f\x01?"[..], true), (head(4, 1, 0), b"\x01g", true)];
+        assert_eq!(taken(&mut tried, &late), (Vec::new(), Ok(())));
+        let mut all = Vec::new();
+        let (sequence, mut room) = tried.parts();
+        let mut take = |packet: &[u8], is_after_loss| {
+            all.push((packet.to_vec(), is_after_loss));
+            true
+        };
+        sequence.give_up(&mut room, &mut take).unwrap();
+        assert_eq!(all, [(b"f".to_vec(), false), (b"g".to_vec(), true)]);
+        assert_eq!(tried.own, 0);
+    }
+
+    #[test]
+    fn what_has_no_room_is_lost_and_told() {
+        // Others have all but 2 KiB, of which half are for this one.
+        let mut tried = Tried { all: (64 << 20) - (2 << 10), ..Tried::default() };
+        let long = [&b"\x80\x04"[..], &[b'x'; 512]].concat();
+        let chunk = |number, flags| (head(number, 1, flags), &long[..], true);
+        let chunks = [
+            chunk(0, GOES_ON),
+            chunk(1, CONTINUES | GOES_ON),
+            chunk(2, CONTINUES | GOES_ON),
+            chunk(3, CONTINUES),
+        ];
+        assert_eq!(taken(&mut tried, &chunks), (Vec::new(), Ok(())));
+        assert_eq!(tried.own, 0);
+        // Of chunks that wait, the oldest make room.
+        let waits = |number| (head(number, 2, NEEDS_PATCHES), &b"\x01a\x01?"[..], true);
+        let many: Vec<_> = (4..40).map(waits).collect();
+        let (all, done) = taken(&mut tried, &many);
+        assert!(all.len() > 10 && all.len() < 36 && all.iter().all(|text| text == "!a") && done == Ok(()));
+        assert!(tried.own > 512 && tried.own <= 1 << 10, "{}", tried.own);
+    }
+}

@@ -1,0 +1,685 @@
+//! The service's thread: its socket, its connections, and its periodic work.
+//!
+//! It never waits for a producer: data that a producer does not read waits in memory, up to a limit, and other threads
+//! receive and close descriptors (`elsewhere`). Producers can't keep it from ending either: each gets a
+//! short turn, and between two turns the thread checks whether it is to end.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use atrace_perfetto::foreign::Foreign;
+use atrace_perfetto::socket;
+use atrace_sys::{process, thread};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::{Resource, getrlimit};
+
+use super::Fault;
+use super::elsewhere::Elsewhere;
+use super::keep::{Keep, Kept};
+use super::producer::{Books, Producer, Received};
+use super::report::{Counts, CutOff, Report};
+
+/// How often what lies in producers' memory is looked for.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often clocks are told.
+const CLOCKS: Duration = Duration::from_secs(10);
+/// How long a connection may stay silent.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How long producers have to end what was started.
+const END: Duration = Duration::from_secs(1);
+/// Until when, from the start of the end, what producers left is looked for.
+const FINISH: Duration = Duration::from_secs(2);
+/// How long the thread rests where a call is refused that it would be woken by, or that would take what woke it.
+const REST: Duration = Duration::from_millis(50);
+/// How much is done for a producer before the others have their turn: bytes that are received or copied.
+const TURN: u64 = 256 << 10;
+/// Descriptors that are left for others than producers.
+const DESCRIPTORS_LEFT: u64 = 64;
+/// The most connections. With what else is open the process has fewer than 256 descriptors.
+const CONNECTIONS_MAX: u64 = 176;
+/// Connections beyond that which are not closed yet.
+const CLOSING_MAX: usize = 16;
+/// The most descriptors that are being received at once. As many more may have been received and not been looked at.
+const RECEIVING_MAX: usize = 16;
+
+/// A service that runs, in a thread of this process. Dropped, it ends.
+#[derive(Debug)]
+pub struct Service {
+    /// A byte: there are orders. Closed: it is to end.
+    wake: Option<PipeWriter>,
+    /// The same, to be asked without a call.
+    is_to_end: Arc<AtomicBool>,
+    orders: mpsc::Sender<Order>,
+    events: Arc<AtomicU64>,
+    thread: Option<JoinHandle<Report>>,
+}
+
+/// To save the ring, and to say when that was done.
+type Order = (File, mpsc::Sender<io::Result<()>>);
+
+impl Service {
+    /// Serves the programs of this user that connect to `listener`, from now on.
+    ///
+    /// # Errors
+    ///
+    /// When there is no pipe or no thread.
+    pub fn start(listener: UnixListener, uid: u32, keep: Keep) -> io::Result<Self> {
+        Self::start_for(listener, uid, &[], keep)
+    }
+
+    /// The same with so many sessions at once, which all record the same: to see what each costs.
+    ///
+    /// # Errors
+    ///
+    /// As with [`start`](Self::start).
+    pub fn start_sessions(listener: UnixListener, uid: u32, sessions: u32, keep: Keep) -> io::Result<Self> {
+        Self::begin(listener, uid, &[], sessions, keep)
+    }
+
+    /// The same for programs whose names some of these patterns mean; none: all.
+    ///
+    /// # Errors
+    ///
+    /// As with [`start`](Self::start); or a pattern holds a NUL.
+    pub fn start_for(listener: UnixListener, uid: u32, patterns: &[String], keep: Keep) -> io::Result<Self> {
+        Self::begin(listener, uid, patterns, 1, keep)
+    }
+
+    fn begin(
+        listener: UnixListener,
+        uid: u32,
+        patterns: &[String],
+        sessions: u32,
+        keep: Keep,
+    ) -> io::Result<Self> {
+        let patterns =
+            patterns.iter().map(|pattern| CString::new(pattern.as_str())).collect::<Result<_, _>>()?;
+        listener.set_nonblocking(true)?;
+        let (woken, wake) = io::pipe()?;
+        ioctl_fionbio(&woken, true)?;
+        let (orders, received) = mpsc::channel();
+        let events = Arc::new(AtomicU64::new(0));
+        let is_to_end = Arc::new(AtomicBool::new(false));
+        let shared = (Arc::clone(&events), Arc::clone(&is_to_end));
+        let mut serving = Serving::new(listener, uid, (patterns, sessions), keep, shared)?;
+        let thread = std::thread::Builder::new().name("atrace-service".to_owned());
+        // A file that may grow no further is an error, and no signal that ends the process.
+        let thread = thread::without_signals(|| {
+            thread.spawn(move || {
+                serving.run(woken, &received);
+                serving.end()
+            })
+        })?;
+        Ok(Self { wake: Some(wake), is_to_end, orders, events, thread: Some(thread) })
+    }
+
+    /// How many events there are so far.
+    pub fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has ended by itself.
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Saves what a ring holds.
+    ///
+    /// # Errors
+    ///
+    /// What the file says; or the service records into a file, or has ended.
+    pub fn save(&self, file: File) -> io::Result<()> {
+        let (done, waits) = mpsc::channel();
+        let gone = || io::Error::other("the recording has ended");
+        self.orders.send((file, done)).map_err(|_| gone())?;
+        if let Some(mut wake) = self.wake.as_ref() {
+            let _ = wake.write_all(&[0]);
+        }
+        waits.recv().map_err(|_| gone())?
+    }
+
+    /// Ends it: what programs wrote until now is kept.
+    pub fn finish(mut self) -> Report {
+        self.end()
+    }
+
+    fn end(&mut self) -> Report {
+        self.is_to_end.store(true, Ordering::Relaxed);
+        self.wake = None;
+        let report = self.thread.take().map(JoinHandle::join);
+        report.and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A connection.
+struct Connection {
+    number: u64,
+    socket: Arc<UnixStream>,
+    producer: Producer,
+    since: Instant,
+    receiving: Receiving,
+}
+
+/// Who receives what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiving {
+    Here,
+    /// There is a descriptor, which is being received elsewhere.
+    Elsewhere,
+    /// There is one, and no room elsewhere yet.
+    Waits,
+}
+
+/// What was received elsewhere: by which connection, and what.
+type Arrived = (u64, rustix::io::Result<(Vec<u8>, Option<Received>)>);
+
+/// The thread's.
+struct Serving {
+    listener: Option<UnixListener>,
+    /// Where nothing can be accepted, from when on it is tried again.
+    accepts_from: Instant,
+    uid: u32,
+    connections: Vec<Connection>,
+    /// The number of the last connection.
+    numbers: u64,
+    connections_max: usize,
+    elsewhere: Elsewhere,
+    /// Those that have ended and are to be closed elsewhere.
+    ended: Vec<Arc<UnixStream>>,
+    arrived: mpsc::Receiver<Arrived>,
+    arrives: mpsc::Sender<Arrived>,
+    /// How many have not arrived yet.
+    receiving: usize,
+    /// A byte: something has arrived, or there is room elsewhere.
+    news: PipeReader,
+    tell: Arc<PipeWriter>,
+    books: Books,
+    report: Report,
+    events: Arc<AtomicU64>,
+    is_to_end: Arc<AtomicBool>,
+    /// When all turns are to be over.
+    ends_at: Option<Instant>,
+    looked: Instant,
+    told: Instant,
+    /// So many bytes there were when state was asked for last.
+    cleared: u64,
+    clear_each: u64,
+    bytes: Vec<u8>,
+}
+
+/// What is ready of what was waited for.
+struct Ready {
+    wake: bool,
+    listener: bool,
+    connections: Vec<bool>,
+}
+
+impl Serving {
+    fn new(
+        listener: UnixListener,
+        uid: u32,
+        (patterns, sessions): (Vec<CString>, u32),
+        keep: Keep,
+        (events, is_to_end): (Arc<AtomicU64>, Arc<AtomicBool>),
+    ) -> io::Result<Self> {
+        let clear_each = if let Keep::Ring { bytes } = keep { bytes / 4 } else { u64::MAX };
+        let kept = Kept::new(keep, process::raw_id(), process::user());
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let connections_max = descriptors.saturating_sub(DESCRIPTORS_LEFT).clamp(16, CONNECTIONS_MAX);
+        let now = Instant::now();
+        let (arrives, arrived) = mpsc::channel();
+        let (news, tell) = io::pipe()?;
+        ioctl_fionbio(&news, true)?;
+        ioctl_fionbio(&tell, true)?;
+        Ok(Self {
+            listener: Some(listener),
+            accepts_from: now,
+            uid,
+            connections: Vec::new(),
+            numbers: 0,
+            connections_max: connections_max as usize,
+            elsewhere: Elsewhere::start()?,
+            ended: Vec::new(),
+            arrived,
+            arrives,
+            receiving: 0,
+            news,
+            tell: Arc::new(tell),
+            books: Books::new(kept, patterns, sessions),
+            report: Report::default(),
+            events,
+            is_to_end,
+            ends_at: None,
+            looked: now,
+            told: now,
+            cleared: 0,
+            clear_each,
+            bytes: vec![0; 64 << 10],
+        })
+    }
+
+    /// Serves until it is to end, or nothing more can be kept.
+    fn run(&mut self, wake: PipeReader, orders: &mpsc::Receiver<Order>) {
+        self.books.kept.flush();
+        while !self.books.kept.is_over() && !self.is_due() {
+            let timeout = if self.connections.is_empty() { CLOCKS } else { LOOK };
+            let ready = self.wait(Some(&wake), timeout);
+            if ready.wake && matches!((&wake).read(&mut [0; 16]), Ok(0)) {
+                return;
+            }
+            self.serve(&ready);
+            while let Ok((file, done)) = orders.try_recv() {
+                self.look();
+                let counts = self.counts();
+                let _ = done.send(self.books.kept.save(file, &counts));
+            }
+        }
+    }
+
+    /// Whether no further turn is to begin.
+    fn is_due(&self) -> bool {
+        match self.ends_at {
+            None => self.is_to_end.load(Ordering::Relaxed),
+            Some(at) => Instant::now() >= at,
+        }
+    }
+
+    /// Ends all sources, and takes what is left.
+    fn end(mut self) -> Report {
+        let start = Instant::now();
+        self.ends_at = Some(start + END);
+        if let Some(listener) = self.listener.take() {
+            self.elsewhere.run(move || drop(listener));
+        }
+        self.books.counts.connected = self.connections.len() as u64;
+        for connection in &mut self.connections {
+            connection.producer.stop();
+        }
+        while let Some(left) = END.checked_sub(start.elapsed()) {
+            self.connections.iter_mut().for_each(|it| send(&it.socket, &mut it.producer));
+            let is_over = self.books.kept.is_over();
+            if is_over || self.connections.iter().all(|connection| connection.producer.has_stopped()) {
+                break;
+            }
+            let ready = self.wait(None, left.min(Duration::from_millis(50)));
+            self.serve(&ready);
+        }
+        self.ends_at = Some(start + FINISH);
+        // Those with less memory first: those with much do not keep them from being looked at.
+        self.connections.sort_by_key(|connection| connection.producer.memory());
+        for mut connection in std::mem::take(&mut self.connections) {
+            let is_due = self.is_due();
+            let done = if is_due { Err(Fault::TooMuch) } else { connection.producer.finish(&mut self.books) };
+            self.close(connection, done);
+        }
+        for socket in self.ended.drain(..) {
+            self.elsewhere.run(move || drop(socket));
+        }
+        let counts = self.books.counts;
+        self.events.store(counts.events, Ordering::Relaxed);
+        let Self { books, report, .. } = self;
+        let (ended, unkept) = books.kept.end(&counts);
+        let counts = Counts {
+            lies: report.counts.lies,
+            events: counts.events - unkept.failed,
+            unsaved: unkept.late + unkept.failed,
+            ..counts
+        };
+        Report { counts, ended, ..report }
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            connected: self.connections.len() as u64,
+            lies: self.report.counts.lies,
+            ..self.books.counts
+        }
+    }
+
+    fn wait(&self, wake: Option<&PipeReader>, timeout: Duration) -> Ready {
+        let rests = self.accepts_from.saturating_duration_since(Instant::now());
+        let listener = self.listener.as_ref().filter(|_| rests.is_zero());
+        let timeout = if rests.is_zero() { timeout } else { timeout.min(rests) };
+        let mut places = Vec::with_capacity(3 + self.connections.len());
+        places.push(PollFd::new(&self.news, PollFlags::IN));
+        places.extend(wake.map(|wake| PollFd::new(wake, PollFlags::IN)));
+        places.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+        for Connection { socket, producer, receiving, .. } in &self.connections {
+            let has_more = if producer.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+            places.push(match receiving {
+                Receiving::Here => PollFd::new(socket, PollFlags::IN | has_more),
+                // A place that is never ready: that the other side has gone would be told at once, again and again.
+                _ => PollFd::new(&self.news, PollFlags::empty()),
+            });
+        }
+        let is_woken = match poll(&mut places, Timespec::try_from(timeout).ok().as_ref()) {
+            Ok(_) | Err(Errno::INTR) => true,
+            // Each is asked, as nobody says which is ready.
+            Err(_) => {
+                std::thread::sleep(REST.min(timeout));
+                false
+            }
+        };
+        let mut ready = places.iter().skip(1).map(|place| !is_woken || !place.revents().is_empty());
+        Ready {
+            wake: wake.is_some() && ready.next().unwrap_or(false),
+            listener: listener.is_some() && ready.next().unwrap_or(false),
+            connections: ready.collect(),
+        }
+    }
+
+    fn serve(&mut self, ready: &Ready) {
+        let mut has_news = false;
+        while matches!((&self.news).read(&mut [0; 64]), Ok(1..)) {
+            has_news = true;
+            self.accepts_from = Instant::now();
+        }
+        let mut arrived: Vec<_> = self.arrived.try_iter().collect();
+        self.receiving -= arrived.len();
+        let connections = std::mem::take(&mut self.connections);
+        let is_ready = ready.connections.iter().copied().chain(std::iter::repeat(false));
+        for (mut connection, mut is_ready) in connections.into_iter().zip(is_ready) {
+            if has_news && connection.receiving == Receiving::Waits {
+                connection.receiving = Receiving::Here;
+                is_ready = true;
+            }
+            let at = arrived.iter().position(|(number, _)| *number == connection.number);
+            let came = at.map(|at| arrived.swap_remove(at).1);
+            match self.attend(&mut connection, is_ready, came) {
+                Ok(true) => self.connections.push(connection),
+                // It is finished at the end.
+                Ok(false) if self.is_due() => self.connections.push(connection),
+                Ok(false) => {
+                    let done = connection.producer.finish(&mut self.books);
+                    self.close(connection, done);
+                }
+                Err(fault) => self.close(connection, Err(fault)),
+            }
+        }
+        if ready.listener {
+            self.accept();
+        }
+        self.close_ended();
+        if self.looked.elapsed() >= LOOK {
+            self.look();
+        }
+        if self.told.elapsed() >= CLOCKS {
+            self.told = Instant::now();
+            self.books.kept.say_clocks();
+        }
+        let bytes = self.books.counts.bytes;
+        if bytes - self.cleared > self.clear_each {
+            self.cleared = bytes;
+            self.connections.iter_mut().for_each(|connection| connection.producer.clear_state());
+        }
+        self.books.kept.flush();
+        self.events.store(self.books.counts.events, Ordering::Relaxed);
+    }
+
+    /// A connection's turn: takes what has arrived, receives and sends; false: the connection has ended.
+    fn attend(
+        &mut self,
+        connection: &mut Connection,
+        is_ready: bool,
+        came: Option<rustix::io::Result<(Vec<u8>, Option<Received>)>>,
+    ) -> Result<bool, Fault> {
+        let start = self.books.work;
+        let mut is_there = true;
+        match came {
+            Some(Ok((bytes, descriptor))) => {
+                connection.receiving = Receiving::Here;
+                is_there = !bytes.is_empty();
+                connection.producer.receive(&bytes, descriptor, &mut self.books)?;
+            }
+            Some(Err(Errno::AGAIN | Errno::INTR)) => connection.receiving = Receiving::Here,
+            Some(Err(_)) => return Ok(false),
+            None => {}
+        }
+        while is_ready
+            && is_there
+            && connection.receiving == Receiving::Here
+            && self.books.work - start < TURN
+            && !self.is_due()
+        {
+            match peek(&*connection.socket, &mut self.bytes) {
+                Ok((0, _)) => is_there = false,
+                Ok((_, true)) => self.receive_elsewhere(connection)?,
+                Ok((len, false)) => match receive(&*connection.socket, &mut self.bytes[..len]) {
+                    Ok(len) => connection.producer.receive(&self.bytes[..len], None, &mut self.books)?,
+                    Err(_) => is_there = false,
+                },
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => is_there = false,
+            }
+        }
+        let Connection { socket, producer, since, .. } = connection;
+        if !producer.is_initialized && since.elapsed() > SILENCE {
+            return Err(Fault::Silent);
+        }
+        send(socket, producer);
+        // What is sent with a descriptor is the first that is sent to it.
+        if producer.descriptor.is_some() {
+            return Err(Fault::Deaf);
+        }
+        producer.settle(&mut self.books)?;
+        if self.books.work > start {
+            producer.forget();
+        }
+        Ok(is_there)
+    }
+
+    /// Has what comes with a descriptor received elsewhere; until then nothing else is received of this connection. Who sends
+    /// one that nobody asked for is cut off where there is no room.
+    fn receive_elsewhere(&mut self, connection: &mut Connection) -> Result<(), Fault> {
+        let (number, is_wanted) = (connection.number, !connection.producer.is_initialized);
+        if self.receiving >= RECEIVING_MAX || !self.elsewhere.has_room() {
+            connection.receiving = Receiving::Waits;
+            return if is_wanted { Ok(()) } else { Err(Fault::TooMuch) };
+        }
+        let (socket, len) = (Arc::clone(&connection.socket), self.bytes.len());
+        let (arrives, tell) = (self.arrives.clone(), Arc::clone(&self.tell));
+        self.elsewhere.run(move || {
+            let received = receive_with(&*socket, len, is_wanted);
+            // The last one closes it.
+            drop(socket);
+            let _ = arrives.send((number, received));
+            let _ = (&*tell).write(&[0]);
+        });
+        self.receiving += 1;
+        connection.receiving = Receiving::Elsewhere;
+        Ok(())
+    }
+
+    /// The connection has ended, or is ended.
+    fn close(&mut self, connection: Connection, done: Result<(), Fault>) {
+        let Connection { socket, producer, .. } = connection;
+        if let Err(fault) = done {
+            self.report.cut_off(CutOff { pid: producer.pid(), name: producer.name.clone(), fault });
+        }
+        if let Some(lost) = producer.lost() {
+            self.report.lost(lost);
+        }
+        producer.leave(&mut self.books);
+        self.end_of(socket);
+    }
+
+    /// Ends a connection now, and has it closed as soon as there is room elsewhere.
+    fn end_of(&mut self, socket: Arc<UnixStream>) {
+        let _ = socket.shutdown(Shutdown::Both);
+        self.ended.push(socket);
+    }
+
+    fn close_ended(&mut self) {
+        while self.elsewhere.has_room()
+            && let Some(socket) = self.ended.pop()
+        {
+            let tell = Arc::clone(&self.tell);
+            self.elsewhere.run(move || {
+                drop(socket);
+                let _ = (&*tell).write(&[0]);
+            });
+        }
+    }
+
+    /// Takes what lies in producers' memory.
+    fn look(&mut self) {
+        self.looked = Instant::now();
+        for mut connection in std::mem::take(&mut self.connections) {
+            match if self.is_due() { Ok(()) } else { connection.producer.scrape(&mut self.books) } {
+                Ok(()) => self.connections.push(connection),
+                fault => self.close(connection, fault),
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        // A flood has its turn, as others do.
+        for _ in 0..64 {
+            self.close_ended();
+            // Those that are not closed yet have their descriptors, too.
+            let closing = self.ended.len() + self.elsewhere.len();
+            let has_descriptor = self.connections.len() + closing < self.connections_max + CLOSING_MAX;
+            let accepted = match &self.listener {
+                Some(listener) if has_descriptor => listener.accept(),
+                _ => Err(Errno::MFILE.into()),
+            };
+            let socket = match accepted {
+                Ok((socket, _)) => socket,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                // There is no descriptor for it: who waits there waits on.
+                Err(_) => {
+                    self.accepts_from = Instant::now() + REST;
+                    return;
+                }
+            };
+            let peer = socket::peer(socket.as_fd()).filter(|(_, uid)| *uid == self.uid);
+            let peer = peer.filter(|(pid, _)| socket.set_nonblocking(true).is_ok() && self.has_room(*pid));
+            let socket = Arc::new(socket);
+            let Some((pid, uid)) = peer else {
+                self.books.counts.refused += 1;
+                self.end_of(socket);
+                continue;
+            };
+            self.books.counts.producers += 1;
+            self.numbers += 1;
+            let producer = Producer::new(pid, uid);
+            let number = self.numbers;
+            let connection =
+                Connection { number, socket, producer, since: Instant::now(), receiving: Receiving::Here };
+            self.connections.push(connection);
+        }
+    }
+
+    /// Makes room for a connection of this process, which has at most half of the places that others leave: the oldest that
+    /// has said nothing goes. One that has been greeted stays.
+    fn has_room(&mut self, pid: u32) -> bool {
+        let own = self.connections.iter().filter(|connection| connection.producer.pid() == pid).count();
+        let left = self.connections_max.saturating_sub(self.connections.len() - own);
+        let is_full = self.connections.len() >= self.connections_max;
+        let has_its_share = own >= left.div_ceil(2);
+        if !is_full && !has_its_share {
+            return true;
+        }
+        let silent = self.connections.iter().position(|Connection { producer, .. }| {
+            !producer.is_initialized && (!has_its_share || producer.pid() == pid)
+        });
+        let Some(silent) = silent else { return false };
+        let connection = self.connections.remove(silent);
+        self.close(connection, Err(Fault::Silent));
+        true
+    }
+}
+
+/// Looks at what there is, without taking it: how many bytes, and whether descriptors come along. They are not received,
+/// and not closed, as they stay where they are.
+fn peek(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, bool)> {
+    let mut control = RecvAncillaryBuffer::default();
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    Ok((got.bytes, got.flags.contains(ReturnFlags::CTRUNC)))
+}
+
+/// Receives what was looked at.
+fn receive(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<usize> {
+    let mut control = RecvAncillaryBuffer::default();
+    Ok(recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::DONTWAIT)?.bytes)
+}
+
+/// Receives at most so many bytes, and, where one is wanted, a memory file that came along. All other descriptors are closed,
+/// which may take long.
+fn receive_with(
+    socket: impl AsFd,
+    len: usize,
+    is_wanted: bool,
+) -> rustix::io::Result<(Vec<u8>, Option<Received>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control =
+        if is_wanted { RecvAncillaryBuffer::new(&mut space) } else { RecvAncillaryBuffer::default() };
+    let mut bytes = vec![0; len];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+    let mut descriptor = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            descriptor = descriptors.last();
+        }
+    }
+    bytes.truncate(got.bytes);
+    let check = |file: OwnedFd| Foreign::size_of(file.as_fd()).map(|_| file);
+    Ok((bytes, descriptor.map(check)))
+}
+
+/// Sends what can be sent now. Nothing is sent to one that has gone; what it said before is still to be received.
+fn send(socket: &UnixStream, producer: &mut Producer) {
+    while !producer.outbox.is_empty() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        // A descriptor goes with the first byte of its frame.
+        let (start, file) =
+            producer.descriptor.as_ref().map_or((usize::MAX, None), |(at, file)| (*at, Some(file)));
+        let files: Vec<_> = file.filter(|_| start == 0).map(AsFd::as_fd).into_iter().collect();
+        let end = if start == 0 { producer.outbox.len() } else { start.min(producer.outbox.len()) };
+        if !files.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&files));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match sendmsg(socket, &[IoSlice::new(&producer.outbox[..end])], &mut control, flags) {
+            Ok(sent) => {
+                producer.outbox.drain(..sent);
+                match &mut producer.descriptor {
+                    Some((0, _)) => producer.descriptor = None,
+                    Some((at, _)) => *at -= sent,
+                    None => {}
+                }
+            }
+            Err(Errno::AGAIN) => return,
+            Err(Errno::INTR) => {}
+            Err(_) => {
+                producer.outbox.clear();
+                producer.descriptor = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Finds where an event begins in a text trace.
+//!
+//! The kernel writes a thread's name unchanged into a column of 16 bytes, so a newline in a name ends a line but not an
+//! event. The rest of the header is the kernel's alone, and too long for a name to forge: digits that fill their columns,
+//! up to the timestamp. No name is trusted, and no line is assumed to be complete.
+
+/// What stands before an event: `TASK-PID [(TGID)] [CPU] flags timestamp: `.
+pub(crate) struct Header<'a> {
+    /// The name of the thread.
+    pub(crate) task: &'a [u8],
+    pub(crate) tid: u32,
+    pub(crate) tgid: Option<u32>,
+    pub(crate) cpu: u32,
+    pub(crate) timestamp: u64,
+    /// How long it is.
+    pub(crate) len: usize,
+}
+
+impl<'a> Header<'a> {
+    /// The width of the name's column. A name has at most 15 bytes.
+    pub(crate) const TASK: usize = 16;
+
+    /// Reads the header that `text` begins with.
+    pub(crate) fn parse(text: &'a [u8]) -> Option<Self> {
+        let (task, rest) = text.split_at_checked(Self::TASK)?;
+        let task = spaces(task.strip_prefix(b" ")?);
+        let mut rest = rest.strip_prefix(b"-")?;
+        let before = rest.len();
+        let tid = number(&mut rest)?;
+        // It fills seven columns, and a space follows.
+        let padding = 8_usize.saturating_sub(before - rest.len()).max(1);
+        let (padding, after) = rest.split_at_checked(padding)?;
+        rest = after;
+        if padding.iter().any(|&byte| byte != b' ') {
+            return None;
+        }
+        let mut tgid = None;
+        rest = spaces(rest);
+        if let Some(inner) = rest.strip_prefix(b"(") {
+            rest = spaces(inner);
+            tgid = number(&mut rest);
+            if tgid.is_none() {
+                rest = rest.get(rest.iter().take_while(|&&byte| byte == b'-').count()..)?;
+            }
+            rest = spaces(rest.strip_prefix(b")")?);
+        }
+        rest = rest.strip_prefix(b"[")?;
+        let cpu = number(&mut rest)?;
+        rest = spaces(rest.strip_prefix(b"] ")?);
+        // The flags; absent where the option `irq-info` is off.
+        let word = rest.iter().position(|&byte| byte == b' ' || byte == b'\n')?;
+        if word > 0 && rest.get(word - 1) != Some(&b':') {
+            rest = spaces(rest.get(word..)?);
+        }
+        let whole = number::<u64>(&mut rest)?;
+        let timestamp = match rest.strip_prefix(b".") {
+            Some(fraction) => {
+                let (mut micros, after) = fraction.split_at_checked(6)?;
+                rest = after;
+                let value = number::<u64>(&mut micros).filter(|_| micros.is_empty())?;
+                whole.checked_mul(1_000_000)?.checked_add(value)?.checked_mul(1_000)?
+            }
+            None => whole,
+        };
+        rest = rest.strip_prefix(b": ")?;
+        Some(Self { task, tid, tgid, cpu, timestamp, len: text.len() - rest.len() })
+    }
+}
+
+/// Returns the event that begins at or after `at`, without its header and its last line end, and moves `at`
+/// behind it. An event goes on until the next one begins, or the kernel remarks something.
+pub(crate) fn next<'a>(text: &'a [u8], at: &mut usize) -> Option<(Header<'a>, &'a [u8])> {
+    loop {
+        let rest = text.get(*at..).filter(|rest| !rest.is_empty())?;
+        let Some(header) = Header::parse(rest) else {
+            *at += line(rest).1;
+            continue;
+        };
+        let start = *at + header.len;
+        let (mut end, mut next) = line_end(text, start);
+        while let Some(rest) = text.get(next..).filter(|rest| !rest.is_empty()) {
+            if Header::parse(rest).is_some() || is_remark(line(rest).0) {
+                break;
+            }
+            (end, next) = line_end(text, next);
+        }
+        *at = next;
+        return Some((header, text.get(start..end)?));
+    }
+}
+
+/// Where the line around `at` ends, and where the next one begins.
+fn line_end(text: &[u8], at: usize) -> (usize, usize) {
+    let (line, len) = line(text.get(at..).unwrap_or_default());
+    (at + line.len(), at + len)
+}
+
+/// The first line, without its end, and its length with it.
+fn line(text: &[u8]) -> (&[u8], usize) {
+    match text.iter().position(|&byte| byte == b'\n') {
+        Some(end) => (text.get(..end).unwrap_or_default(), end + 1),
+        None => (text, text.len()),
+    }
+}
+
+/// Whether the kernel wrote this line between events to say that a CPU's buffer begins or lost something.
+fn is_remark(line: &[u8]) -> bool {
+    line.starts_with(b"##### CPU ") || (line.starts_with(b"CPU:") && line.ends_with(b" EVENTS]"))
+}
+
+/// What follows the spaces.
+fn spaces(bytes: &[u8]) -> &[u8] {
+    bytes.get(bytes.iter().take_while(|&&byte| byte == b' ').count()..).unwrap_or_default()
+}
+
+/// Takes the decimal number that `bytes` begins with.
+fn number<T: std::str::FromStr>(bytes: &mut &[u8]) -> Option<T> {
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = bytes.split_at_checked(digits)?;
+    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    *bytes = rest;
+    Some(number)
+}

@@ -1,0 +1,89 @@
+//! Instances of the kernel's trace buffer: create one, write to it, read it back, remove it.
+//!
+//! A tracefs *instance* is a separate ring buffer, with its own `trace_marker`, clock, options and
+//! statistics, isolated from whatever else is traced on the machine. That makes tests hermetic (one
+//! [`Instance`] each), lets a benchmark fill a buffer that nobody else reads, and lets a recording start
+//! empty.
+//!
+//! Only root can create one. Every error of this module says what was attempted on which file and, if known, what
+//! to do.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use std::io::Write;
+//!
+//! use atrace_cli::tracefs::Instance;
+//!
+//! let instance = Instance::create("doc")?;
+//! std::fs::OpenOptions::new().write(true).open(instance.marker_path())?.write_all(b"B|1|hello")?;
+//! let marker = instance.markers()?.next().expect("one event was written");
+//! assert_eq!(marker.payload, b"B|1|hello");
+//! instance.remove()?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+pub(crate) mod header;
+mod instance;
+mod markers;
+mod stats;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use atrace_sys::marker::{MARKER_PATHS, MOUNT_COMMAND};
+
+use crate::escape::shown;
+
+pub use self::instance::Instance;
+pub use self::markers::{Marker, Markers};
+pub use self::stats::Stats;
+pub use self::sweep::{Swept, sweep, sweep_where};
+
+/// Where tracefs may be mounted, the usual place first.
+fn mounts() -> impl Iterator<Item = &'static str> {
+    MARKER_PATHS
+        .into_iter()
+        .filter_map(|marker| marker.to_str().ok()?.rsplit_once('/'))
+        .map(|(mount, _)| mount)
+}
+
+/// The option of an instance to get a copy of what is written to the top-level marker (Linux 6.16).
+pub const COPY: &str = "copy_trace_marker";
+
+/// Returns the directory where tracefs is mounted.
+///
+/// # Errors
+///
+/// `NotFound` where it is not mounted, `PermissionDenied` where this process may not look into it; the
+/// message says what to do.
+pub fn root() -> io::Result<PathBuf> {
+    let mut denied = None;
+    for mount in mounts() {
+        match fs::metadata(Path::new(mount).join("instances")) {
+            Ok(_) => return Ok(PathBuf::from(mount)),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => denied = denied.or(Some(mount)),
+            Err(_) => {}
+        }
+    }
+    Err(match denied {
+        Some(mount) => io::Error::new(
+            ErrorKind::PermissionDenied,
+            format!("no permission to use {mount}: run this as root (sudo)"),
+        ),
+        None => io::Error::new(
+            ErrorKind::NotFound,
+            format!("tracefs is not mounted: run as root: {MOUNT_COMMAND}"),
+        ),
+    })
+}
+
+/// Says what was attempted, on which file, beside what the kernel answered.
+fn context(e: io::Error, what: &str, path: &Path) -> io::Error {
+    io::Error::new(e.kind(), format!("{what} {}: {e}", shown(path.as_os_str().as_bytes())))
+}

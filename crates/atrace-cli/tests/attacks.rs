@@ -1,0 +1,627 @@
+//! `atrace run` under attack by programs that it serves: it ends when it is to, and takes neither memory nor descriptors without
+//! end. As root, for a program of another user's, as under `sudo`; else for this user's.
+//!
+//! Against its own user's processes the service bounds what an attack takes, no more: others of that user may be kept out.
+#![cfg(target_os = "linux")]
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+mod here;
+mod peer;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../real-service/src/trace.rs"]
+mod trace;
+
+#[allow(unsafe_code, reason = "attackers do what C programs can")]
+mod cases {
+    use std::fs;
+    use std::os::fd::{AsRawFd as _, OwnedFd};
+    use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+    use std::os::unix::process::CommandExt as _;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    use atrace::*;
+    use atrace_perfetto::foreign::{CONTINUES, GOES_ON, NEEDS_PATCHES, State};
+    use atrace_perfetto::proto::Writer;
+    use atrace_perfetto::socket::Socket;
+    use atrace_perfetto::wire::{self, Moved};
+
+    use crate::common::{self, Ran, case, until};
+    use crate::here::{Here, USER, signal};
+    use crate::peer::{COMPLETE, Memory, PAGE, Producer, SEALS, memory, method};
+    use crate::trace::Trace;
+
+    const TAG: AtraceTag = AtraceTag::App;
+    /// How soon the command must have ended once it was told to, and how much memory it may take beside a ring. Both are the
+    /// promise and some slack for a busy machine and a build that is not optimized.
+    const ENDS: Duration = Duration::from_secs(6);
+    const MEMORY_MIB: u64 = 200;
+    const DESCRIPTORS: usize = 256;
+
+    /// In the case: forks an attacker, which outlives this program, and waits to be ended. As the honest one, it traces.
+    fn play(attack: fn(&Path, &dyn Fn())) {
+        let socket = PathBuf::from(std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap());
+        if std::env::var_os("HONEST").is_some() {
+            let start = Instant::now();
+            while !atrace_is_tag_enabled(TAG) {
+                assert!(start.elapsed() < Duration::from_secs(20), "refused");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            return atrace_instant(TAG, "honest");
+        }
+        // SAFETY: the child attacks and ends; of what it inherits it uses nothing that another thread may hold.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+            // SAFETY: descriptors of this process.
+            (0..2).for_each(|fd| unsafe { assert_eq!(libc::dup2(null.as_raw_fd(), fd), fd) });
+            let said = fs::File::create("said").unwrap();
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::dup2(said.as_raw_fd(), 2) }, 2);
+            common::limit(libc::RLIMIT_NOFILE, 1024, 4096).unwrap();
+            let ready = || fs::write("ready", "").unwrap();
+            attack(&socket, &ready);
+            // Also where it was cut off.
+            ready();
+            std::thread::sleep(Duration::from_secs(100));
+            // SAFETY: ends the child without what its parent would do at its end.
+            unsafe { libc::_exit(0) };
+        }
+        fs::write("socket", socket.as_os_str().as_encoded_bytes()).unwrap();
+        fs::write("attacker", child.to_string()).unwrap();
+        loop {
+            std::thread::sleep(Duration::from_secs(100));
+        }
+    }
+
+    fn is_root() -> bool {
+        // SAFETY: no preconditions.
+        unsafe { libc::geteuid() == 0 }
+    }
+
+    /// A place where the user may write, and the command that serves the case there.
+    struct Place(Here);
+
+    impl Place {
+        fn new() -> Self {
+            let here = Here::new();
+            fs::create_dir(here.path("place")).unwrap();
+            fs::set_permissions(here.path("place"), fs::Permissions::from_mode(0o777)).unwrap();
+            Self(here)
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path("place").join(name)
+        }
+
+        fn run(&self, case: &str, options: &[&str]) -> Command {
+            let mut command = self.0.atrace(case);
+            command.args(["run", "-fo", "out"]).args(options).arg("--").arg(self.0.path("program"));
+            command.args([case, "--exact", "--nocapture", "--test-threads=1"]);
+            command.current_dir(self.0.path("place"));
+            if is_root() {
+                command.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string());
+            }
+            command
+        }
+
+        /// An honest program of the same user; tells whether it was recorded, as far as it knows.
+        fn honest(&self, case: &str) -> Ran {
+            let mut command = self.0.cleared(&self.0.path("program"), case);
+            command.args([case, "--exact", "--nocapture", "--test-threads=1"]).env("HONEST", "1");
+            command.current_dir(self.path("")).env("ATRACE_BACKEND", "perfetto");
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", fs::read_to_string(self.path("socket")).unwrap());
+            if is_root() {
+                command.uid(USER).gid(USER);
+            }
+            common::end_of(command.spawn().unwrap())
+        }
+    }
+
+    /// What the command took while it was attacked.
+    #[derive(Debug)]
+    struct Borne {
+        ran: Ran,
+        /// From when it was told to end to its end.
+        ended_after: Duration,
+        memory_mib: u64,
+        descriptors: usize,
+        /// Of one processor, after the attack had begun.
+        processor: f64,
+        /// Whether an honest program was recorded meanwhile.
+        honest: bool,
+    }
+
+    impl Borne {
+        #[track_caller]
+        fn is_bounded(&self, memory_mib: u64) {
+            assert!(self.ended_after < ENDS, "{self:?}");
+            assert!(self.memory_mib <= memory_mib, "{self:?}");
+            assert!(self.descriptors <= DESCRIPTORS, "{self:?}");
+            assert_eq!(self.ran.status.code(), Some(128 + libc::SIGINT), "{self:?}");
+        }
+    }
+
+    /// The command, and what it runs, which are ended with this where the test fails.
+    struct Served(Option<Child>);
+
+    impl Served {
+        fn start(command: &mut Command) -> Self {
+            Self(Some(command.process_group(0).spawn().unwrap()))
+        }
+
+        fn child(&mut self) -> &mut Child {
+            self.0.as_mut().unwrap()
+        }
+
+        fn end(mut self) -> Ran {
+            common::end_of(self.0.take().unwrap())
+        }
+    }
+
+    impl Drop for Served {
+        fn drop(&mut self) {
+            if let Some(child) = &mut self.0 {
+                // SAFETY: the group of a child that was not waited for.
+                unsafe { libc::kill(-child.id().cast_signed(), libc::SIGKILL) };
+                let _ = child.wait();
+            }
+        }
+    }
+
+    /// The attacker of a place, which is ended with this.
+    struct Attacker(libc::pid_t);
+
+    impl Drop for Attacker {
+        fn drop(&mut self) {
+            // SAFETY: a number; the test's own process, which nobody waited for, as its parent is gone.
+            unsafe { libc::kill(self.0, libc::SIGKILL) };
+        }
+    }
+
+    fn descriptors(child: &Child) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", child.id())).map_or(0, Iterator::count)
+    }
+
+    /// The most memory that it had at once.
+    fn memory_mib(child: &Child) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+    }
+
+    /// What it has taken of processors.
+    fn processor(child: &Child) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u32 = [11, 12].map(|at: usize| fields[at].parse::<u32>().unwrap()).iter().sum();
+        Duration::from_millis(10) * ticks
+    }
+
+    /// Runs the case under the command for a while, then tells the command to end, which the attacker does not.
+    fn bear(case: &str, options: &[&str], time: Duration, with_honest: bool) -> Borne {
+        bear_with(case, options, time, with_honest, 1024)
+    }
+
+    /// The same with a limit of descriptors, which the attacker raises for itself.
+    fn bear_with(case: &str, options: &[&str], time: Duration, with_honest: bool, limit: u64) -> Borne {
+        let place = Place::new();
+        let mut command = place.run(case, options);
+        let mut served = Served::start(common::limited(&mut command, libc::RLIMIT_NOFILE, limit, 4096));
+        until("the attacker has a number", || {
+            fs::read_to_string(place.path("attacker")).is_ok_and(|text| !text.is_empty())
+        });
+        let attacker = Attacker(fs::read_to_string(place.path("attacker")).unwrap().parse().unwrap());
+        let begun = Instant::now();
+        while !place.path("ready").exists() {
+            let said = || fs::read_to_string(place.path("said")).unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(60), "the attack does not begin: {}", said());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let child = served.child();
+        let (start, before) = (Instant::now(), processor(child));
+        let honest = with_honest.then(|| place.honest(case));
+        let mut most = 0;
+        while start.elapsed() < time {
+            most = most.max(descriptors(child));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let processor = (processor(child) - before).as_secs_f64() / start.elapsed().as_secs_f64();
+        let memory_mib = memory_mib(child);
+        signal(child, libc::SIGINT);
+        let told = Instant::now();
+        let ran = served.end();
+        let ended_after = told.elapsed();
+        drop(attacker);
+        let honest = honest.is_some_and(|ran| {
+            let events = Trace::open(&place.path("out")).events();
+            ran.status.success() && events.iter().any(|event| event.pid == u64::from(ran.pid))
+        });
+        Borne { ran, ended_after, memory_mib, descriptors: most, processor, honest }
+    }
+
+    const SHORT: Duration = Duration::from_secs(2);
+
+    /// Sends a request that is answered by nothing, perhaps with a descriptor; false: the service does not listen.
+    fn say(
+        socket: &Socket,
+        number: u32,
+        file: Option<&OwnedFd>,
+        arguments: impl FnOnce(&mut Writer<'_>),
+    ) -> bool {
+        let mut bytes = vec![0; 128 << 10];
+        let frame = wire::invoke(&mut bytes, 9, method(number), false, arguments).unwrap();
+        socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd))
+    }
+
+    /// Descriptors whose close sleeps come in every way: as memory, unasked, without a whole frame, after what has the sender cut
+    /// off, and several at once.
+    fn lingers(socket: &Path, ready: &dyn Fn()) {
+        let file = common::lingering();
+        let mut kept = Vec::new();
+        let send_frame = |file: &OwnedFd, kept: &mut Vec<Socket>| {
+            let producer = Producer::bare(socket);
+            say(&producer.socket, 11, Some(file), |_| ());
+            kept.push(producer.socket);
+        };
+        send_frame(&file, &mut kept);
+        drop(file);
+        ready();
+        for round in 0..25 {
+            let mut producer = Producer::bare(socket);
+            producer.initialize(&common::lingering(), PAGE as u64);
+            kept.push(producer.socket);
+            let producer = Producer::new(socket);
+            let is_heard = say(&producer.socket, 11, Some(&common::lingering()), |_| ());
+            kept.push(producer.socket);
+            let bare = Producer::bare(socket);
+            bare.socket.send(&[9, 0, 0, 0], Some(common::lingering().as_raw_fd()));
+            kept.push(bare.socket);
+            let bare = Producer::bare(socket);
+            bare.socket.send(&[0xff; 8], None);
+            bare.socket.send(&[0xff; 8], Some(common::lingering().as_raw_fd()));
+            kept.push(bare.socket);
+            if !is_heard && round > 20 {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn a_socket_that_lingers_when_it_is_closed_holds_up_nobody() {
+        let name = case!({ play(lingers) });
+        bear(&name, &[], SHORT, false).is_bounded(MEMORY_MIB);
+    }
+
+    /// Memory of 32 MiB in pages of 32 KiB, each of which is a chunk.
+    fn large(socket: &Path) -> Producer {
+        let file = memory(32 << 20, SEALS);
+        let mut producer = Producer::bare(socket);
+        producer.initialize(&file, 32 << 10);
+        producer.begin();
+        producer.memory = Memory::new(&file, 32 << 10);
+        producer
+    }
+
+    /// Commits the first chunk of each of these pages.
+    fn commit(producer: &Producer, pages: impl Iterator<Item = u32>, chunks: u32) -> bool {
+        say(&producer.socket, 4, None, |commit| {
+            for page in pages {
+                for chunk in 0..chunks {
+                    Moved { page, chunk, buffer: 1 }.write(commit);
+                }
+            }
+        })
+    }
+
+    fn is_taken(producer: &Producer, page: u32) -> bool {
+        producer.memory.seen.state(page, 0) != Some(State::Complete)
+    }
+
+    /// Each of 1,009 writers has a packet that goes on in its next chunk, without end.
+    fn continues(socket: &Path, ready: &dyn Fn()) {
+        let mut producers = [large(socket), large(socket)];
+        for number in 0.. {
+            for producer in &mut producers {
+                for writer in 1..=1009_u32 {
+                    let start = (writer as usize - 1) << 15;
+                    let flags = if number == 0 { GOES_ON } else { GOES_ON | CONTINUES };
+                    let head = [number, u32::from(flags) << 26 | 1 << 16 | writer];
+                    let bytes: Vec<_> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                    let length = [0xe0, 0xf9, 0x81, 0x00]; // 31,968
+                    let bytes = [bytes.as_slice(), &length].concat();
+                    producer.memory.file.write_all_at(&bytes, start as u64 + 8).unwrap();
+                    producer.memory.store(start, 1 << 28 | COMPLETE);
+                }
+                for first in [0, 500] {
+                    if !commit(producer, first..(first + 509), 1) {
+                        return;
+                    }
+                }
+            }
+            if number == 2 {
+                ready();
+            }
+            while producers.iter().any(|producer| !is_taken(producer, 1008)) {
+                if !producers.iter().all(|producer| say(&producer.socket, 11, None, |_| ())) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn packets_that_never_end_have_one_limit() {
+        let name = case!({ play(continues) });
+        bear(&name, &[], 5 * SHORT / 2, false).is_bounded(MEMORY_MIB);
+    }
+
+    /// 60 connections each with 14,000 chunks that wait for bytes, and frames full of bytes for the last.
+    fn waits(socket: &Path, ready: &dyn Fn()) {
+        const PAGES: u32 = 1024;
+        let producers: Vec<_> = (0..60)
+            .map(|_| {
+                let file = memory(4 << 20, SEALS);
+                let mut producer = Producer::bare(socket);
+                producer.initialize(&file, PAGE as u64);
+                producer.begin();
+                producer.memory = Memory::new(&file, PAGE);
+                for page in 0..PAGES {
+                    let start = page as usize * PAGE;
+                    for chunk in 0..14 {
+                        let at = start + 8 + chunk as usize * 292;
+                        producer.memory.store(at, page * 14 + chunk);
+                        producer.memory.store(at + 4, u32::from(NEEDS_PATCHES) << 26 | 1 << 16 | 1);
+                    }
+                    producer.memory.store(start, 5 << 28 | 0x0fff_ffff);
+                }
+                for first in (0..PAGES).step_by(256) {
+                    commit(&producer, first..first + 256, 14);
+                }
+                producer
+            })
+            .collect();
+        let mut bytes = vec![0; 128 << 10];
+        let frame = wire::invoke(&mut bytes, 9, method(4), false, |commit| {
+            for _ in 0..9000 {
+                commit.message(2, |entry| {
+                    entry.number(2, 1).number(3, (PAGES * 14 - 1).into()).number(5, 1);
+                });
+            }
+        });
+        let frame = frame.unwrap();
+        std::thread::scope(|scope| {
+            for producer in &producers {
+                scope.spawn(|| while producer.socket.send(frame, None) {});
+            }
+            ready();
+        });
+    }
+
+    #[test]
+    fn work_without_end_does_not_keep_it_from_ending() {
+        let name = case!({ play(waits) });
+        bear(&name, &[], SHORT, false).is_bounded(MEMORY_MIB);
+    }
+
+    /// Each connection sends a descriptor, and no whole frame.
+    fn descriptors_unasked(socket: &Path, ready: &dyn Fn()) {
+        let file = memory(PAGE, SEALS);
+        let connections: Vec<_> = (0..503)
+            .map(|_| {
+                let producer = Producer::bare(socket);
+                producer.socket.send(&[9, 0, 0, 0], Some(file.as_raw_fd()));
+                producer.socket
+            })
+            .collect();
+        ready();
+        std::mem::forget(connections);
+        // More wait to be accepted.
+        let more: Vec<_> = (0..200).map(|_| std::os::unix::net::UnixStream::connect(socket)).collect();
+        std::mem::forget(more);
+    }
+
+    #[test]
+    fn descriptors_that_nobody_asked_for_are_not_kept() {
+        let name = case!({ play(descriptors_unasked) });
+        let borne = bear(&name, &[], SHORT, false);
+        borne.is_bounded(MEMORY_MIB);
+        assert!(borne.processor < 0.5, "{borne:?}");
+    }
+
+    /// As many connections as it gets, each greeted.
+    fn greets(socket: &Path, ready: &dyn Fn()) {
+        let mut connections = Vec::new();
+        for _ in 0..1000 {
+            let Ok(stream) = std::os::unix::net::UnixStream::connect(socket) else { break };
+            let socket = Socket::new(stream.into());
+            let mut bytes = [0; 256];
+            let _ = socket.send(wire::bind(&mut bytes, 1, "ProducerPort").unwrap(), None);
+            say(&socket, 1, None, |arguments| {
+                arguments.number(1, PAGE as u64);
+            });
+            // It has been greeted, or refused.
+            let answered = || matches!(socket.receive(&mut [0; 4096]), Ok(None));
+            while answered() && socket.wait(Some(Duration::from_secs(1))) {}
+            connections.push(socket);
+        }
+        ready();
+        std::mem::forget(connections);
+    }
+
+    #[test]
+    fn one_process_does_not_take_every_place() {
+        let name = case!({ play(greets) });
+        let borne = bear(&name, &[], SHORT, true);
+        borne.is_bounded(MEMORY_MIB);
+        assert!(borne.honest, "{borne:?}");
+    }
+
+    /// Chunks full of small events, as fast as they are taken.
+    fn floods(socket: &Path, ready: &dyn Fn()) {
+        const CHUNKS: u32 = 64;
+        let producer = large(socket);
+        let bytes = [4, 0x5a, 2, 0x48, 3].repeat(1023);
+        for round in 0.. {
+            for page in 0..CHUNKS {
+                let start = (page as usize) << 15;
+                let head = [round * CHUNKS + page, 1023 << 16 | 1];
+                let head: Vec<_> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                producer
+                    .memory
+                    .file
+                    .write_all_at(&[&head, bytes.as_slice()].concat(), start as u64 + 8)
+                    .unwrap();
+                producer.memory.store(start, 1 << 28 | COMPLETE);
+            }
+            if !commit(&producer, 0..CHUNKS, 1) {
+                return;
+            }
+            // 45 MB of what the service makes of them.
+            if round == 30 {
+                ready();
+            }
+            while !is_taken(&producer, CHUNKS - 1) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_takes_no_more_memory_than_it_is_to() {
+        let name = case!({ play(floods) });
+        for mib in [1, 40] {
+            let borne = bear(&name, &["--ring", "--buffer", &(mib << 10).to_string()], SHORT, false);
+            // And what the command takes without any.
+            assert!(borne.memory_mib <= mib * 5 / 4 + 16, "{borne:?}");
+        }
+    }
+
+    /// All attacks at once, each by a process of its own and again and again.
+    fn storms(socket: &Path, ready: &dyn Fn()) {
+        for attack in [lingers, continues, waits, descriptors_unasked, greets, floods] {
+            // SAFETY: the child attacks, and ends with its parent.
+            if unsafe { libc::fork() } == 0 {
+                // SAFETY: numbers.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                loop {
+                    // It panics where it is cut off; what it has open is closed then, or as it attacks no more.
+                    let _ = std::panic::catch_unwind(|| attack(socket, &|| ()));
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        ready();
+        std::thread::sleep(Duration::from_secs(200));
+    }
+
+    /// `ATRACE_LONG_TESTS=1` has it last a minute.
+    #[test]
+    fn a_storm_of_attacks_is_borne() {
+        let name = case!({ play(storms) });
+        let is_long = std::env::var_os("ATRACE_LONG_TESTS").is_some();
+        let time = if is_long { Duration::from_secs(60) } else { SHORT };
+        bear(&name, &[], time, false).is_bounded(MEMORY_MIB);
+    }
+
+    /// Has a program begin without these system calls, which then fail with EPERM.
+    fn denied<const N: usize>(command: &mut Command, calls: [libc::c_long; N]) -> &mut Command {
+        let step = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut filter = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+        for call in calls {
+            filter.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, 1));
+            filter.push(step(
+                libc::BPF_RET | libc::BPF_K,
+                libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+                0,
+                0,
+            ));
+        }
+        filter.push(step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0));
+        // SAFETY: prctl may be called between fork and exec; the filter lives as long as the closure.
+        unsafe {
+            command.pre_exec(move || {
+                let program =
+                    libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+                let done = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
+                if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            })
+        }
+    }
+
+    /// Runs a program that traces for three seconds; returns what became of it, and the processor time of the command.
+    fn traced_for_a_while(place: &Place, command: &mut Command) -> (Ran, Duration) {
+        let mut served = Served::start(command);
+        until("the program has traced for a while", || place.path("ready").exists());
+        let took = processor(served.child());
+        fs::write(place.path("go"), "").unwrap();
+        (served.end(), took)
+    }
+
+    fn trace_for_a_while() {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(3) {
+            atrace_instant(TAG, "now and then");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        fs::write("ready", "").unwrap();
+        until("it may end", || Path::new("go").exists());
+    }
+
+    #[test]
+    fn without_a_call_to_wait_by_nothing_spins() {
+        let name = case!({ trace_for_a_while() });
+        // Without poll no program of Rust's starts.
+        let place = Place::new();
+        let (ran, took) = traced_for_a_while(&place, denied(&mut place.run(&name, &[]), [libc::SYS_ppoll]));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(took < Duration::from_secs(1) && ran.stderr.contains("saved out"), "{took:?}: {ran:?}");
+        // The program's own library has no call to wait by, either: it looks now and then.
+        assert!(!Trace::open(&place.path("out")).events().is_empty(), "{ran:?}");
+    }
+
+    #[test]
+    fn with_few_descriptors_nothing_spins() {
+        let name = case!({ play(descriptors_unasked) });
+        let borne = bear_with(&name, &[], SHORT, false, 24);
+        borne.is_bounded(MEMORY_MIB);
+        assert!(borne.processor < 0.5, "{borne:?}");
+    }
+
+    #[test]
+    fn a_limit_of_files_ends_the_recording_and_not_the_program() {
+        const LIMIT: u64 = 2 << 20;
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            for number in 0.. {
+                atrace_instant_fmt(TAG, format_args!("event {number} of many that are long {:0200}", 0));
+                if number % 100 == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if number % 1000 == 0 && !atrace_is_tag_enabled(TAG) {
+                    break;
+                }
+            }
+            // Until the command has noticed.
+            std::thread::sleep(Duration::from_secs(2));
+            println!("ENDED {}", 1);
+        });
+        let place = Place::new();
+        let mut command = place.run(&name, &[]);
+        let ran =
+            common::end_of(common::limited(&mut command, libc::RLIMIT_FSIZE, LIMIT, LIMIT).spawn().unwrap());
+        assert_eq!(ran.said("ENDED"), ["1"], "{ran:?}");
+        for text in ["no more is recorded; the program goes on", "File too large", "out ends too early"] {
+            assert!(ran.stderr.contains(text), "{text}: {ran:?}");
+        }
+        assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+        let size = fs::metadata(place.path("out")).unwrap().len();
+        assert!((LIMIT / 2..=LIMIT).contains(&size), "{size}");
+        assert!(Trace::open(&place.path("out")).events().len() > 1000);
+    }
+}

@@ -1,0 +1,57 @@
+//! `atrace run` on a busy machine. A test program of its own: others are not to be disturbed.
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+mod here;
+#[path = "../../real-service/tests/load/mod.rs"]
+mod load;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../real-service/src/trace.rs"]
+mod trace;
+
+#[allow(unsafe_code, reason = "processes fork, and end, as C programs")]
+mod cases {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+
+    use crate::common::case;
+    use crate::here::{Here, USER, end};
+    use crate::load;
+    use crate::trace::Trace;
+
+    /// Programs that end at once, each of which is recorded, beside neighbours that never sleep: what is read and what is
+    /// told as lost are what they wrote.
+    #[test]
+    fn on_a_busy_machine_every_event_is_recorded() {
+        let name = case!({
+            let number = std::env::var("NUMBER").unwrap().parse().unwrap();
+            load::write_all(number, || ());
+            // SAFETY: no preconditions. Nothing is tidied up.
+            unsafe { libc::_exit(0) };
+        });
+        let here = Here::new();
+        fs::create_dir(here.path("place")).unwrap();
+        fs::set_permissions(here.path("place"), fs::Permissions::from_mode(0o777)).unwrap();
+        let out_of = |number| here.path("place").join(format!("out{number}"));
+        let lost = load::all(|number| {
+            let out = out_of(number);
+            let mut command = here.atrace(&name);
+            command.args(["run", "-o"]).arg(&out).arg("--").arg(here.path("program"));
+            command.args([&name, "--exact", "--nocapture", "--test-threads=1"]);
+            command.env("NUMBER", number.to_string());
+            // SAFETY: no preconditions.
+            if unsafe { libc::geteuid() } == 0 {
+                command.uid(USER).gid(USER);
+            }
+            let ran = end(&mut command);
+            assert!(ran.status.success(), "{number}: {ran:?}");
+            let (read, lost) = ran.told();
+            let found = Trace::open(&out).events().len() as u64;
+            assert_eq!((read, read + lost), (found, load::events(number) as u64), "{number}: {ran:?}");
+            fs::remove_file(&out).unwrap();
+            lost as usize
+        });
+        assert_eq!(lost, 0);
+    }
+}

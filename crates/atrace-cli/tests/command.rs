@@ -1,0 +1,695 @@
+//! The command `atrace` from its start to the file it leaves: as root on the kernel's own buffers, and as a
+//! plain user for what it says then.
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+mod here;
+
+#[allow(unsafe_code, reason = "a disk is mounted and processes are signalled as a C program would")]
+mod cases {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+    use std::os::unix::process::CommandExt as _;
+    use std::path::PathBuf;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use atrace::control::Control;
+    use atrace::*;
+    use atrace_cli::tracefs;
+
+    use crate::common::{self, Ran, case, is_root, until};
+    use crate::here::{Here, USER, end, left_by, messages, signal};
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn a_program_and_its_children_are_recorded() {
+        let name = case!({
+            assert!(atrace_is_tag_enabled(TAG) && atrace_is_tag_enabled(AtraceTag::Camera));
+            atrace_begin(TAG, "parent");
+            if std::env::var_os("CHILD").is_none() {
+                let mut again = Command::new(std::env::current_exe().unwrap());
+                again.arg0("another name").args(std::env::args_os().skip(1)).env("CHILD", "1");
+                let child = again.stdout(Stdio::null()).spawn().unwrap();
+                println!("CHILD {}", child.id());
+                println!("PARENT {}", common::pid());
+                assert_eq!(common::end_of(child).status.code(), Some(7));
+            }
+            std::thread::Builder::new()
+                .name("a thread".to_owned())
+                .spawn(|| drop(begin_scoped_event(TAG, "in a thread")))
+                .unwrap()
+                .join()
+                .unwrap();
+            atrace_end(TAG);
+            eprintln!("said on stderr");
+            std::process::exit(7);
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let own = Control::open_path(&here.path("properties")).unwrap();
+        own.enable("nobody").unwrap().keep();
+        let before = fs::read(here.path("properties")).unwrap();
+        let mut command = here.run(&name, &[]);
+        let ran = end(command.env("ATRACE_PROPERTIES", here.path("properties")));
+        assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+        assert!(ran.stderr.contains("said on stderr\n"), "{ran:?}");
+        // Four of each of the two.
+        assert!(ran.stderr.contains("8 events written, none lost\n"), "{ran:?}");
+        assert!(ran.stderr.contains("saved out: open it at https://ui.perfetto.dev"), "{ran:?}");
+        let saved = here.saved();
+        for word in ["PARENT", "CHILD"] {
+            let pid: u32 = ran.said(word)[0].parse().unwrap();
+            let expected = ["B|{}|parent", "B|{}|in a thread", "E|{}", "E|{}"]
+                .map(|it| it.replace("{}", &pid.to_string()));
+            assert_eq!(messages(&saved, pid), expected);
+            assert!(saved.contains(&format!("- {pid} 0 0 0 - - - program")), "{saved}");
+        }
+        assert!(saved.contains("        a thread-"), "{saved}");
+        let last = saved.lines().rfind(|line| line.contains("tracing_mark_write")).unwrap();
+        let seconds: f64 =
+            last.split(": tracing_mark_write").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((boot_time() - seconds).abs() < 60.0, "not the clock that counts from the start: {last}");
+        assert_eq!(
+            fs::read(here.path("properties")).unwrap(),
+            before,
+            "the user's own properties were touched"
+        );
+        assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
+        assert_eq!(here.files(), ["out", "properties"]);
+    }
+
+    fn boot_time() -> f64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a writable timespec.
+        unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn signals_reach_the_program_and_its_end_is_told() {
+        let name = case!({
+            atrace_instant(TAG, "ready");
+            match std::env::var("HOW").unwrap().as_str() {
+                "kill" => {
+                    // SAFETY: no preconditions.
+                    unsafe { libc::raise(libc::SIGKILL) };
+                }
+                _ => std::thread::sleep(Duration::from_secs(100)),
+            }
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let ran = end(here.run(&name, &[]).env("HOW", "kill"));
+        assert_eq!(ran.status.code(), Some(128 + libc::SIGKILL), "{ran:?}");
+        assert!(here.saved().contains("|ready\n"));
+        for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            let mut child = here.run(&name, &["--force"]).env("HOW", "sleep").spawn().unwrap();
+            let pid = child.id();
+            let mut written = || {
+                if child.try_wait().unwrap().is_some() {
+                    return true;
+                }
+                let instances = left_by(pid).into_iter().filter_map(|it| tracefs::Instance::attach(it).ok());
+                instances.filter_map(|it| it.markers().ok()).any(|mut markers| markers.next().is_some())
+            };
+            until("the program is ready", &mut written);
+            if child.try_wait().unwrap().is_none() {
+                signal(&child, number);
+            }
+            let ran = common::end_of(child);
+            assert_eq!(ran.status.code(), Some(128 + number), "{ran:?}");
+            assert!(here.saved().contains("|ready\n") && left_by(ran.pid).is_empty());
+        }
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn under_sudo_the_program_is_the_callers() {
+        let name = case!({
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            for line in status.lines().filter(|line| line.starts_with("CapEff") || line.starts_with("Groups"))
+            {
+                println!("STATUS {}", line.split_whitespace().collect::<Vec<_>>().join(" "));
+            }
+            // SAFETY: no preconditions.
+            println!("IDS {} {} {}", unsafe { libc::getuid() }, unsafe { libc::geteuid() }, unsafe {
+                libc::getgid()
+            });
+            println!("ENV {:?} {:?}", std::env::var("USER"), std::env::var("SUDO_UID"));
+            let store = PathBuf::from(std::env::var_os("ATRACE_PROPERTIES").unwrap());
+            let owners = [store.parent().unwrap(), &store].map(|path| fs::metadata(path).unwrap().uid());
+            println!("STORE {owners:?}");
+            println!("DENIED {}", fs::File::open("/sys/kernel/tracing/trace").is_err());
+            // SAFETY: the sets are writable.
+            let blocked = unsafe {
+                let mut set = std::mem::zeroed();
+                libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+                (1..32).filter(|&number| libc::sigismember(&set, number) == 1).count()
+            };
+            println!("BLOCKED {blocked}");
+            atrace_instant(TAG, "written");
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let mut command = here.run(&name, &[]);
+        let ran = end(command.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()));
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(ran.said("IDS"), ["65534 65534 65534"]);
+        assert_eq!(ran.said("STATUS"), ["Groups: 65534", "CapEff: 0000000000000000"]);
+        assert_eq!(ran.said("ENV"), ["Ok(\"nobody\") Err(NotPresent)"]);
+        assert_eq!((ran.said("DENIED"), ran.said("BLOCKED")), (vec!["true"], vec!["0"]));
+        assert_eq!(ran.said("STORE"), ["[65534, 65534]"]);
+        assert!(here.saved().contains("|written\n"));
+        let data = fs::metadata(here.path("out")).unwrap();
+        assert_eq!((data.uid(), data.gid()), (USER, USER));
+        // Unless asked otherwise.
+        let mut command = here.run(&name, &["--root", "-f"]);
+        let ran = end(command.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()));
+        assert_eq!((ran.said("IDS"), ran.said("DENIED")), (vec!["0 0 0"], vec!["false"]), "{ran:?}");
+        // By whose truncated store it could be ended.
+        assert_eq!(ran.said("STORE"), ["[0, 0]"]);
+        let ran = end(here.run(&name, &["-f"]).env("SUDO_UID", "somebody"));
+        assert_eq!(ran.status.code(), Some(125));
+        assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is no user"), "{ran:?}");
+    }
+
+    /// The kernel takes the last number for "as it was": the program would stay root's.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn a_caller_that_is_no_user_is_refused() {
+        let name = case!({ println!("STARTED") });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let last = u32::MAX.to_string();
+        let wrong: [&[u8]; 10] =
+            [last.as_bytes(), b"-1", b"+1", b"", b" 1", b"1 ", b"1\n", b"4294967296", b"0x1", b"1\xff"];
+        for wrong in wrong.map(OsStr::from_bytes) {
+            for variable in ["SUDO_UID", "SUDO_GID", "PKEXEC_UID"] {
+                for options in [&[][..], &["--kernel"], &["--root"]] {
+                    let mut command = here.atrace(&name);
+                    command.arg("run").args(options).args(["-o", "out", "--"]).arg(here.path("program"));
+                    command.args([&name, "--exact", "--nocapture"]);
+                    command.env("SUDO_UID", USER.to_string()).env(variable, wrong);
+                    let ran = end(&mut command);
+                    assert_eq!(ran.status.code(), Some(125), "{variable}={wrong:?} {options:?}: {ran:?}");
+                    assert!(ran.stderr.contains(&format!("{variable}=")), "{ran:?}");
+                    assert!(!ran.stdout.contains("STARTED"), "{variable}={wrong:?}: {ran:?}");
+                    assert_eq!(here.files(), [""; 0]);
+                }
+            }
+        }
+    }
+
+    fn refused(ran: &Ran, status: i32, texts: &[&str]) {
+        assert_eq!(ran.status.code(), Some(status), "{ran:?}");
+        for text in texts {
+            assert!(ran.stderr.contains(text), "{text:?} is not said: {ran:?}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn what_can_not_be_done_is_said_and_changes_nothing() {
+        let name = case!({ println!("STARTED") });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let of = |args: &[&str]| end(here.atrace(&name).args(args));
+        refused(
+            &of(&["run", "--kernel", "-o", "out", "--", "/nonexistent/program"]),
+            127,
+            &["/nonexistent/program: No such file"],
+        );
+        refused(
+            &of(&["run", "--kernel", "-o", "out", "--", "/etc/passwd"]),
+            126,
+            &["/etc/passwd: Permission denied"],
+        );
+        refused(
+            &of(&["run", "--kernel", "-o", "no/out", "--", "true"]),
+            125,
+            &["can't write to no/out", "-o"],
+        );
+        refused(
+            &of(&["run", "--kernel", "-b", "999999999999", "--", "true"]),
+            125,
+            &["--buffer 999999999999", "at most"],
+        );
+        refused(&of(&["run"]), 2, &["Usage: atrace run"]);
+        refused(&of(&["run", "--kernel", "-b", "0", "--", "true"]), 2, &["0 is not in"]);
+        assert_eq!(here.files(), [""; 0]);
+        fs::write(here.path("out"), "mine").unwrap();
+        let ran = end(&mut here.run(&name, &[]));
+        refused(&ran, 125, &["out exists already", "-o", "--force"]);
+        assert!(!ran.stdout.contains("STARTED"));
+        assert_eq!((here.saved().as_str(), left_by(ran.pid).len()), ("mine", 0));
+
+        let plain = |args: &[&str]| end(here.atrace(&name).args(args).uid(USER).gid(USER));
+        let root_only = ["no permission to use /sys/kernel/tracing", "sudo"];
+        refused(&plain(&["run", "--kernel", "-o", "out2", "--", "true"]), 125, &root_only);
+        refused(&plain(&["record", "-t", "1s", "-c", "sched", "-o", "out2"]), 1, &root_only);
+        assert_eq!(here.files(), ["out"]);
+    }
+
+    /// Without tracefs, in a mount namespace of its own.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn without_tracefs_its_mounting_is_told() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let ran =
+            end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace run --kernel -- true"));
+        refused(&ran, 125, &["tracefs is not mounted", "mount -t tracefs nodev /sys/kernel/tracing"]);
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn the_advised_buffer_keeps_a_million_events() {
+        let name = case!({
+            for number in 0..1_000_000 {
+                atrace_int(TAG, "number", number);
+            }
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let ran = end(&mut here.run(&name, &["--buffer", "512"]));
+        assert!(ran.status.success(), "{ran:?}");
+        let line =
+            ran.stderr.lines().find(|line| line.contains("1,000,000 events written")).expect("a report");
+        assert!(line.contains("lost 9") && line.ends_with(" would have kept them"), "{line}");
+        let advised = line.split_once("--buffer ").unwrap().1.split(' ').next().unwrap();
+        let ran = end(&mut here.run(&name, &["--force", "--buffer", advised]));
+        assert!(ran.stderr.contains("1,000,000 events written, none lost\n"), "{advised}: {ran:?}");
+        let saved = here.saved();
+        assert_eq!(saved.matches("tracing_mark_write: C|").count(), 1_000_000);
+        assert!(saved.contains("|number|0\n") && saved.contains("|number|999999\n"));
+    }
+
+    /// Unmounts what a test mounted, also when it fails.
+    struct Mounted(std::ffi::CString);
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            // SAFETY: a C string.
+            unsafe { libc::umount2(self.0.as_ptr(), libc::MNT_DETACH) };
+        }
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn a_full_disk_loses_nothing() {
+        let name = case!({
+            for number in 0..5000 {
+                atrace_int(TAG, "number", number);
+            }
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let disk = here.path("disk");
+        fs::create_dir(&disk).unwrap();
+        let target = std::ffi::CString::new(disk.to_str().unwrap()).unwrap();
+        // SAFETY: C strings.
+        let mounted = unsafe {
+            libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast())
+        };
+        if mounted != 0 {
+            common::skipped(&name, "can't mount a small tmpfs");
+            return;
+        }
+        let _mounted = Mounted(target);
+        let ran = end(&mut here.run_to("disk/out", &name, &[]));
+        refused(&ran, 125, &["can't save disk/out: No space left on device", "nothing is lost yet"]);
+        assert_eq!(fs::read_dir(&disk).unwrap().count(), 0, "half a file was left");
+        let rescue = ran.stderr.lines().find_map(|line| line.split_once("make room and run: ")).unwrap().1;
+        // The next recording leaves it alone and says so.
+        let other = end(here.atrace(&name).args(["run", "--kernel", "-o", "other", "--", "true"]));
+        assert!(other.stderr.contains("still holds a recording that could not be saved"), "{other:?}");
+        let kept = here.path("kept");
+        let rescued =
+            Command::new("sh").args(["-ec", &rescue.replace("FILE", kept.to_str().unwrap())]).status();
+        assert!(rescued.unwrap().success(), "{rescue}");
+        assert_eq!(fs::read_to_string(kept).unwrap().matches("|number|").count(), 5000);
+        assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
+    }
+
+    /// Ends who reads from this FIFO.
+    struct Ending(PathBuf);
+
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            // It may not have come to open it.
+            let open = || fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0);
+            let is_waiting = |_: &u32| open().is_err();
+            (0..1000).take_while(is_waiting).for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+        }
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn a_child_that_stays_is_named_and_swept_later() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        assert!(Command::new("mkfifo").arg(here.path("fifo")).status().unwrap().success());
+        let mut command = here.atrace(&name);
+        // Until the pipe is written to. The command waits for it neither itself nor through its output.
+        let script = "cat fifo >/dev/null 2>&1 & exit 5";
+        let child = Ending(here.path("fifo"));
+        let ran = end(command.args(["run", "--kernel", "-o", "out", "--", "sh", "-c", script]));
+        assert_eq!(ran.status.code(), Some(5), "{ran:?}");
+        assert!(ran.stderr.contains("is still held open by") && ran.stderr.contains("(cat)"), "{ran:?}");
+        let left = left_by(ran.pid);
+        assert_eq!(left.len(), 1, "{left:?}");
+        drop(child);
+        until("the child is gone", || {
+            std::thread::sleep(Duration::from_millis(100));
+            let path = left[0].join("trace_marker");
+            let others = fs::read_dir("/proc")
+                .unwrap()
+                .flatten()
+                .filter_map(|entry| fs::read_dir(entry.path().join("fd")).ok());
+            !others.flatten().flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == path))
+        });
+        // Other recordings of this moment look at it, and so keep it from going; or were faster.
+        until("the next recording removes it", || {
+            let next = end(here.atrace(&name).args(["run", "--kernel", "-fo", "out", "--", "true"]));
+            assert!(next.status.success(), "{next:?}");
+            !left[0].exists()
+        });
+    }
+
+    /// A program that traces until it is told to end, started under a name of its own.
+    struct Running {
+        child: Child,
+        pattern: String,
+    }
+
+    impl Running {
+        fn start(here: &Here, case: &str, name: &str) -> Self {
+            let path = here.path(name);
+            common::copy_program(here.path("program"), &path);
+            let mut program = here.cleared(&path, case);
+            program.args([case, "--exact", "--nocapture", "--test-threads=1"]);
+            program.env("ATRACE_PROPERTIES", here.path("properties"));
+            let child = program.stdout(Stdio::null()).spawn().unwrap();
+            Self { child, pattern: format!("*/{name}") }
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    fn traces_on() {
+        let start = Instant::now();
+        let mut number = 0;
+        while start.elapsed() < Duration::from_secs(100) {
+            atrace_int(TAG, "ticks", number);
+            number += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What the kernel's top-level buffer is set to.
+    fn top() -> Vec<String> {
+        let files =
+            ["tracing_on", "trace_clock", "options/record-tgid", "set_event", "options/copy_trace_marker"];
+        let read = |file: &str| fs::read_to_string(tracefs::root().unwrap().join(file)).unwrap_or_default();
+        files.map(read).to_vec()
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
+    fn running_programs_are_recorded_for_a_while() {
+        let name = case!({ traces_on() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let mut running = Running::start(&here, &name, "recorded-program");
+        let pid = running.child.id();
+        let control = Control::open_path(&here.path("properties")).unwrap();
+        let before = top();
+        let record = |options: &[&str]| {
+            let mut command = here.atrace(&name);
+            command.args(["record", "-f", "-o", "out", "-a", &running.pattern]).args(options);
+            command.env("ATRACE_PROPERTIES", here.path("properties"));
+            command
+        };
+        for options in [&["-t", "2500ms"][..], &["-t", "2500ms", "-c", "sched", "--top", "--discard"]] {
+            let ran = end(&mut record(options));
+            assert!(ran.status.success(), "{ran:?}");
+            assert!(
+                ran.stderr.contains(" s of 2.5 s, ") && ran.stderr.contains("saved out"),
+                "no progress: {ran:?}"
+            );
+            let saved = here.saved();
+            let ticks = messages(&saved, pid).into_iter().filter(|it| it.contains("|ticks|")).count();
+            assert!(ticks > 100, "{ticks} of {options:?}: {}", ran.stderr);
+            assert!(saved.contains(&format!("- {pid} 0 0 0 - - - recorded-program ")), "its name is missing");
+            assert_eq!(saved.contains(": sched_switch: "), options.contains(&"sched"), "{options:?}");
+            assert_eq!((top(), control.patterns()), (before.clone(), vec![]), "{options:?}");
+            assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
+        }
+        // Until Ctrl-C, which saves.
+        let child = record(&[]).spawn().unwrap();
+        until("it is switched on", || !control.patterns().is_empty());
+        std::thread::sleep(Duration::from_millis(50));
+        signal(&child, libc::SIGINT);
+        let ran = common::end_of(child);
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(here.saved().contains("|ticks|") && control.patterns().is_empty());
+        assert!(running.child.try_wait().unwrap().is_none(), "the program was ended");
+        assert_eq!((top(), left_by(ran.pid)), (before, vec![]));
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
+    fn a_recording_of_nothing_is_refused() {
+        let name = case!({ traces_on() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let _running = Running::start(&here, &name, "similar-program");
+        let of = |args: &[&str]| {
+            let mut command = here.atrace(&name);
+            end(command.args(args).env("ATRACE_PROPERTIES", here.path("properties")))
+        };
+        refused(&of(&["record", "-t", "1s"]), 1, &["nothing to record", "-a PATTERN", "-c sched"]);
+        let ran = of(&["record", "-t", "1s", "-a", "similar-program"]);
+        refused(&ran, 1, &["no running process matches similar-program", "/similar-program)", "--wait"]);
+        refused(&of(&["record", "-t", "1s", "-a", ""]), 1, &["empty pattern"]);
+        let long = format!("/long/{}/name", "x".repeat(90));
+        let end = "x".repeat(85) + "/name";
+        refused(
+            &of(&["record", "-t", "1s", "-a", &long]),
+            1,
+            &["at most 91 bytes, this has 101", &format!("'*{end}'")],
+        );
+        refused(&of(&["record", "-t", "1s", "-c", "shed"]), 1, &["\"shed\" is no category", "sched", "irq"]);
+        refused(&of(&["record", "-t", "1s", "-c", "../sched"]), 1, &["no category"]);
+        refused(&of(&["record", "-t", "soon", "-c", "sched"]), 2, &["none of ms, s, m, h"]);
+        fs::write(here.path("out"), "mine").unwrap();
+        refused(&of(&["record", "-t", "1s", "-c", "sched", "-o", "out"]), 1, &["exists already"]);
+        assert_eq!(here.saved(), "mine");
+        assert_eq!(here.files(), ["out", "properties", "similar-program"]);
+    }
+
+    #[test]
+    fn patterns_are_switched_and_shown() {
+        let name = case!({ traces_on() });
+        if cfg!(target_os = "android") {
+            return;
+        }
+        let here = Here::new();
+        let running = Running::start(&here, &name, "switched-program");
+        let pid = running.child.id();
+        let of = |args: &[&str]| {
+            let mut command = here.atrace(&name);
+            end(command.args(args).env("ATRACE_PROPERTIES", here.path("properties")))
+        };
+        let ran = of(&["on", &running.pattern]);
+        assert!(ran.status.success() && ran.stdout.contains(&format!("on: {pid} (")), "{ran:?}");
+        // Once more is not twice.
+        assert!(of(&["on", &running.pattern]).status.success());
+        let control = Control::open_path(&here.path("properties")).unwrap();
+        assert_eq!(control.patterns(), std::slice::from_ref(&running.pattern));
+        let ran = of(&["status"]);
+        assert!(
+            ran.stdout.contains("pattern */switched-program\n")
+                && ran.stdout.contains(&format!("    {pid} (")),
+            "{ran:?}"
+        );
+        let ran = of(&["on", "*/not-there"]);
+        assert!(
+            ran.status.success() && ran.stderr.contains("no running process matches */not-there"),
+            "{ran:?}"
+        );
+        let ran = of(&["off", "*/not-there", "other"]);
+        refused(&ran, 1, &["\"other\" is not switched on; what is: \"*/switched-program\""]);
+        assert!(of(&["off", &running.pattern]).status.success());
+        assert_eq!(control.patterns(), [""; 0]);
+        refused(&of(&["off", &running.pattern]), 1, &["what is: nothing"]);
+        refused(&of(&["on", ""]), 1, &["empty pattern"]);
+    }
+
+    /// Whatever each saw of the store before: they wait for its lock together.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store has no lock")]
+    fn who_switch_the_same_on_at_once_list_it_once() {
+        let here = Here::new();
+        let place = here.path("properties");
+        let control = Control::open_path(&place).unwrap();
+        for _ in 0..3 {
+            let lock = fs::File::open(&place).unwrap();
+            // SAFETY: an open descriptor.
+            assert_eq!(unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) }, 0);
+            let start = |_| {
+                let mut command = here.atrace("none");
+                command.args(["on", "*/same", "*/same"]).env("ATRACE_PROPERTIES", &place).spawn().unwrap()
+            };
+            let all: Vec<_> = (0..4).map(start).collect();
+            std::thread::sleep(Duration::from_millis(300));
+            drop(lock);
+            for one in all {
+                let ran = common::end_of(one);
+                assert!(ran.status.success(), "{ran:?}");
+            }
+            assert_eq!(control.patterns(), ["*/same"]);
+            control.disable("*/same").unwrap().keep();
+        }
+    }
+
+    /// As root, all users' programs are reached; in a `/dev/shm` that nobody else has.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
+    fn root_switches_the_programs_of_every_user() {
+        let name = case!({ traces_on() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let script = r#"
+            set -e
+            mount -t tmpfs -o mode=1777 none /dev/shm
+            setpriv --reuid 65534 --regid 65534 --clear-groups sleep 20 & user=$!
+            setpriv --reuid 1 --regid 1 --clear-groups ./atrace status >/dev/null
+            sleep 0.3
+            ./atrace on 'sleep'
+            ./atrace status
+            stat -c '%u %a %n' /dev/shm/atrace-*/properties /dev/shm/atrace-*
+            setpriv --reuid 65534 --regid 65534 --clear-groups ./atrace status | sed 's/^/NOBODY /'
+            ./atrace off 'sleep'
+            setpriv --reuid 65534 --regid 65534 --clear-groups ./atrace status | sed 's/^/AFTER /'
+            kill $user
+        "#;
+        let ran = end(&mut here.apart(script));
+        assert!(ran.status.success(), "{ran:?}");
+        for uid in ["0", "1", "65534"] {
+            let (file, directory) = (
+                format!("{uid} 600 /dev/shm/atrace-{uid}/properties\n"),
+                format!("{uid} 700 /dev/shm/atrace-{uid}\n"),
+            );
+            assert!(ran.stdout.contains(&file) && ran.stdout.contains(&directory), "{ran:?}");
+        }
+        assert!(ran.stdout.contains("on: ") && ran.stdout.contains("NOBODY   pattern sleep\n"), "{ran:?}");
+        assert!(ran.stdout.contains("AFTER   patterns: none\n"), "{ran:?}");
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
+    fn the_doctor_tells_by_its_status_whether_events_arrive() {
+        let name = case!({ traces_on() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let running = Running::start(&here, &name, "doctored-program");
+        let pid = running.child.id().to_string();
+        let of = |args: &[&str]| {
+            let mut command = here.atrace(&name);
+            end(command.arg("doctor").args(args).env("ATRACE_PROPERTIES", here.path("properties")))
+        };
+        let healthy = |ran: &Ran| {
+            assert!(ran.status.success() && !ran.stdout.contains("WRONG"), "{ran:?}");
+            let last = ran.stdout.lines().last().unwrap();
+            assert!(last.starts_with("ok    event      an event written now arrived"), "{ran:?}");
+        };
+        let ill = |ran: &Ran, topic: &str, mend: &str| {
+            assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+            let wrong = ran.stdout.split_once(&format!("WRONG {topic:<11}")).expect(topic).1;
+            assert!(
+                wrong.lines().nth(1).is_some_and(|line| line.contains("-> ") && line.contains(mend)),
+                "{ran:?}"
+            );
+        };
+        until("it says its state", || !of(&[&pid]).stdout.contains("says nothing of itself"));
+        let path = here.path("doctored-program");
+        let command = format!("atrace on '{}'", path.display());
+        ill(&of(&[&pid]), "pattern", &command);
+        ill(&of(&["doctored-program"]), "pattern", &command);
+        ill(&of(&[path.to_str().unwrap()]), "pattern", &command);
+        let mut on = here.atrace(&name);
+        let on = end(on.args(["on", &running.pattern]).env("ATRACE_PROPERTIES", here.path("properties")));
+        assert!(on.status.success(), "{on:?}");
+        for patient in [&pid, "doctored-program", &running.pattern] {
+            healthy(&of(&[patient]));
+        }
+        healthy(&of(&[]));
+        let ran = of(&["a-program-that-is-not-there"]);
+        assert!(
+            ran.stdout.starts_with("no running process is called a-program-that-is-not-there"),
+            "{ran:?}"
+        );
+        ill(&ran, "pattern", "atrace on 'a-program-that-is-not-there'");
+        ill(&of(&["999999999"]), "process", "pgrep");
+        refused(&of(&[""]), 1, &["an empty name"]);
+        let plain = end(here.atrace(&name).args(["doctor", &pid]).uid(USER).gid(USER));
+        ill(&plain, "state", &format!("sudo atrace doctor {pid}"));
+
+        let ran = end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace doctor"));
+        ill(&ran, "mount", "mount -t tracefs nodev /sys/kernel/tracing");
+    }
+
+    #[test]
+    fn help_names_the_commands() {
+        let name = case!({});
+        let here = Here::new();
+        let ran = end(here.atrace(&name).arg("--help"));
+        assert!(ran.status.success(), "{ran:?}");
+        for command in ["run", "record", "on", "off", "status", "doctor"] {
+            assert!(ran.stdout.contains(&format!("\n  {command} ")), "{}", ran.stdout);
+        }
+        assert!(!ran.stdout.contains("__become"));
+        assert_eq!(end(here.atrace(&name).arg("rum")).status.code(), Some(2));
+    }
+}

@@ -1,0 +1,418 @@
+//! Each of the faults that keep an event from arriving, injected into a real process and found by name; and
+//! found gone, once the line that mends it was followed.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+#[allow(unreachable_pub, reason = "the library's own tests use it, too")]
+#[path = "../../../atrace/tests/standins/mod.rs"]
+mod standins;
+
+#[allow(unsafe_code, reason = "descriptors are closed and processes forked and stopped as a C program would")]
+mod cases {
+    use std::fs;
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Child, Command, Stdio};
+
+    use atrace::*;
+    use atrace_cli::doctor::{Level, Report, Topic, examine, examine_program};
+
+    use crate::common::{self, Place, case, descriptor_of, is_root, until};
+    use crate::standins;
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    /// A process that does itself the harm that FAULT names, says so and waits to be released.
+    fn patient() {
+        atrace_instant(TAG, "before");
+        let marker = std::env::var("ATRACE_MARKER").unwrap_or_default();
+        match std::env::var("FAULT").unwrap_or_default().as_str() {
+            "disabled" => atrace_set_tracing_enabled(false),
+            "closed" => {
+                let fd = descriptor_of(marker.as_ref()).expect("the marker");
+                // SAFETY: what is tested.
+                unsafe { libc::close(fd) };
+                fs::rename(&marker, marker.clone() + ".away").unwrap();
+                fs::write(&marker, "").unwrap();
+            }
+            // SAFETY: what is tested.
+            "closed all" => drop(unsafe { libc::close_range(3, 10_000, 0) }),
+            "dropped" => (0..3).for_each(|_| atrace_instant(TAG, "dropped")),
+            fault @ ("forked" | "forked and traced") => {
+                let watch = (fault == "forked").then(|| {
+                    __note_filter(true);
+                    watch::watch(|_| {}).unwrap()
+                });
+                // SAFETY: the child does what is safe after a fork.
+                let child = unsafe { libc::fork() };
+                assert!(child >= 0);
+                if child == 0 {
+                    if fault == "forked and traced" {
+                        atrace_set_tracing_enabled(false);
+                    }
+                    // SAFETY: ends with its parent; and never lives long.
+                    unsafe {
+                        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                        libc::alarm(60);
+                        libc::pause();
+                        libc::_exit(0);
+                    }
+                }
+                println!("CHILD {child}");
+                std::mem::forget(watch);
+            }
+            "watched" => {
+                __note_filter(true);
+                std::mem::forget(watch::watch(|_| {}).unwrap());
+            }
+            _ => {}
+        }
+        println!("READY");
+        let _ = std::io::stdin().read(&mut [0]);
+        atrace_instant(TAG, "after");
+    }
+
+    /// A patient that waits, until this is dropped.
+    struct Waiting {
+        child: Child,
+        said: Vec<String>,
+    }
+
+    impl Waiting {
+        fn start(command: &mut Command, fault: &str) -> Self {
+            let mut child = command.env("FAULT", fault).stdin(Stdio::piped()).spawn().unwrap();
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+            let said = lines.take_while(|line| !line.ends_with("READY")).collect();
+            Self { child, said }
+        }
+
+        fn pid(&self) -> u32 {
+            self.child.id()
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    /// The report finds this and nothing else.
+    fn finds(report: &Report, topic: Topic, text: &str) {
+        let wrong: Vec<_> = report.wrong().map(|it| it.topic).collect();
+        assert_eq!(wrong, [topic, Topic::Event], "{report}");
+        let found = report.wrong().next().unwrap();
+        assert!(found.text.contains(text), "{text:?} is not said:\n{report}");
+        assert!(found.mend.as_ref().is_some_and(|mend| !mend.is_empty()), "{report}");
+        assert!(!report.arrives(), "{report}");
+    }
+
+    fn is_healthy(report: &Report) {
+        assert!(report.arrives(), "{report}");
+        assert_eq!(report.wrong().count(), 0, "{report}");
+    }
+
+    #[test]
+    fn what_the_ring_buffer_does_not_take() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        let instance = place.instance();
+        let waiting = Waiting::start(&mut place.command(&name), "");
+        let look = || examine(waiting.pid());
+        is_healthy(&look());
+        let probes = || place.messages().iter().filter(|it| it.ends_with("|atrace doctor")).count();
+        assert_eq!(probes(), 1, "the event was not tried");
+        let root = instance.path().display();
+
+        instance.set_tracing_on(false).unwrap();
+        finds(&look(), Topic::TracingOn, "records nothing");
+        assert_eq!(look().wrong().next().unwrap().mend, Some(format!("echo 1 > {root}/tracing_on")));
+        instance.set_tracing_on(true).unwrap();
+        is_healthy(&look());
+
+        instance.set_option("markers", false).unwrap();
+        finds(&look(), Topic::Markers, "takes no markers");
+        instance.set_option("markers", true).unwrap();
+        is_healthy(&look());
+    }
+
+    #[test]
+    fn what_the_properties_do_not_say() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        // Named shortly: the path of a program in a deep directory is longer than a pattern may be.
+        let waiting = Waiting::start(place.command(&name).arg0("doctor-waits"), "");
+        let look = || examine(waiting.pid());
+        let report = look();
+        finds(&report, Topic::Pattern, "none is on");
+        // The line that mends it does.
+        let mend = report.wrong().next().unwrap().mend.clone().unwrap();
+        let pattern =
+            mend.strip_prefix("atrace on '").and_then(|rest| rest.strip_suffix('\'')).expect("a command");
+        let switched = place.control().enable(pattern).unwrap();
+        let report = look();
+        is_healthy(&report);
+        // The process waits, so it can't have noticed; nor need it.
+        assert!(
+            report.findings().iter().any(|it| it.topic == Topic::Serial && it.level == Level::Note),
+            "{report}"
+        );
+        drop(switched);
+        finds(&look(), Topic::Pattern, "none is on");
+        let place = place.on();
+        is_healthy(&look());
+
+        place.set("debug.atrace.tags.enableflags", "0x1000 and more");
+        finds(&look(), Topic::Tags, "is no number");
+        place.set("debug.atrace.tags.enableflags", "0");
+        is_healthy(&look());
+
+        // Deleted, and made again by the next who asks.
+        fs::remove_file(place.properties()).unwrap();
+        place.control().enable("*").unwrap().keep();
+        finds(&look(), Topic::Properties, "deleted or replaced");
+        drop(waiting); // Before its ring buffer.
+    }
+
+    #[test]
+    fn a_name_that_no_pattern_can_hold() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let long = format!("/a/{}/service", "deep/".repeat(30));
+        place.control().enable(&long[..91]).unwrap().keep();
+        let mut command = place.command(&name);
+        let waiting = Waiting::start(command.arg0(&long), "");
+        let report = examine(waiting.pid());
+        finds(&report, Topic::Name, "at most 91");
+        let mend = report.wrong().next().unwrap().mend.clone().unwrap();
+        let pattern =
+            mend.strip_prefix("atrace on '").and_then(|rest| rest.strip_suffix('\'')).expect("a command");
+        assert!(pattern.len() <= 91);
+        place.control().enable(pattern).unwrap().keep();
+        is_healthy(&examine(waiting.pid()));
+    }
+
+    #[test]
+    fn a_store_of_random_bytes() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        let length = fs::metadata(place.properties()).unwrap().len() as usize;
+        for (content, text) in [(vec![0x5a; length], "property store"), (vec![0; 100], "property store")] {
+            fs::write(place.properties(), content).unwrap();
+            let waiting = Waiting::start(&mut place.command(&name), "");
+            finds(&examine(waiting.pid()), Topic::Properties, text);
+        }
+    }
+
+    #[test]
+    fn a_backend_that_writes_nothing() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        let of = |variable: &str, value: &str| {
+            let waiting = Waiting::start(place.command(&name).env(variable, value), "");
+            examine(waiting.pid())
+        };
+        finds(&of("ATRACE_BACKEND", "none"), Topic::Backend, "ATRACE_BACKEND=none");
+        finds(&of("ATRACE_BACKEND", "kernel"), Topic::Backend, "is none of marker");
+        finds(&of("ATRACE_BACKEND", "cutils:/no/libcutils.so"), Topic::Library, "/no/libcutils.so");
+        finds(&of("ATRACE_MARKER", "/no/such/marker"), Topic::Marker, "/no/such/marker");
+        finds(&of("ATRACE_MARKER", "/dev/null"), Topic::Backend, "/dev/null");
+        finds(
+            &of("ATRACE_MARKER", "/sys/kernel/tracing/instances/gone/trace_marker"),
+            Topic::Buffer,
+            "is gone",
+        );
+        is_healthy(&of("ATRACE_BACKEND", "marker"));
+        let report = of("ATRACE_STATE", "none");
+        finds(&report, Topic::State, "says nothing of itself");
+    }
+
+    /// As on Android: what it was started with is all that is known, and no pattern would help it.
+    #[test]
+    fn who_writes_by_perfetto_alone_and_says_nothing() {
+        let name = case!({ patient() });
+        let place = Place::file();
+        let mut command = place.command(&name);
+        command.env("ATRACE_STATE", "none").env("ATRACE_BACKEND", "perfetto");
+        let report = examine(Waiting::start(&mut command, "").pid());
+        assert!(!report.findings().iter().any(|it| it.topic == Topic::Pattern), "{report}");
+        let event = report.findings().iter().find(|it| it.topic == Topic::Event).expect("a note");
+        assert!(event.text.contains("whether one wants its events can't be seen"), "{report}");
+    }
+
+    /// Which of its functions a library has not, and where it was found.
+    #[test]
+    fn a_library_that_lacks_functions() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        for (level, lacks) in [(23, Some("atrace_instant_body")), (34, None)] {
+            let library = standins::build("libcutils", level, &place.path(""));
+            let value = format!("cutils:{}", library.display());
+            let waiting = Waiting::start(place.command(&name).env("ATRACE_BACKEND", value), "");
+            let report = examine(waiting.pid());
+            is_healthy(&report);
+            let found = report.findings().iter().filter(|it| it.topic == Topic::Library);
+            let text = found.map(|it| it.text.as_str()).collect::<Vec<_>>().join("; ");
+            assert!(text.contains(library.to_str().unwrap()), "{report}");
+            assert_eq!(text.contains("it lacks "), lacks.is_some(), "{report}");
+            assert!(text.contains(lacks.unwrap_or_default()), "{report}");
+        }
+    }
+
+    #[test]
+    fn what_a_process_does_to_itself() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        let waiting = Waiting::start(&mut place.command(&name), "disabled");
+        finds(&examine(waiting.pid()), Topic::Disabled, "disabled tracing for itself");
+
+        let waiting = Waiting::start(&mut place.command(&name), "closed all");
+        finds(&examine(waiting.pid()), Topic::State, "closed its descriptors");
+
+        // SAFETY: a child that was not waited for.
+        let stop = |waiting: &Waiting, number| unsafe { libc::kill(waiting.pid().cast_signed(), number) };
+        let waiting = Waiting::start(&mut place.command(&name), "");
+        assert_eq!(stop(&waiting, libc::SIGSTOP), 0);
+        let status = format!("/proc/{}/stat", waiting.pid());
+        until("it is stopped", || fs::read_to_string(&status).unwrap().contains(") T "));
+        let report = examine(waiting.pid());
+        finds(&report, Topic::Process, "is stopped");
+        assert_eq!(report.wrong().next().unwrap().mend, Some(format!("kill -CONT {}", waiting.pid())));
+        assert_eq!(stop(&waiting, libc::SIGCONT), 0);
+        until("it goes on", || !fs::read_to_string(&status).unwrap().contains(") T "));
+        is_healthy(&examine(waiting.pid()));
+        let pid = waiting.pid();
+        drop(waiting);
+        let report = examine(pid);
+        assert_eq!(report.wrong().next().map(|it| it.topic), Some(Topic::Process), "{report}");
+    }
+
+    #[test]
+    fn a_descriptor_that_was_closed() {
+        let name = case!({ patient() });
+        // Of a file, as a ring buffer's can't be put in another's place.
+        let place = Place::file().on();
+        is_healthy(&examine(Waiting::start(&mut place.command(&name), "").pid()));
+        let waiting = Waiting::start(&mut place.command(&name), "closed");
+        finds(&examine(waiting.pid()), Topic::Descriptor, "the program closed descriptor");
+    }
+
+    #[test]
+    fn events_that_were_lost() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        place.instance().set_tracing_on(false).unwrap();
+        let waiting = Waiting::start(&mut place.command(&name), "dropped");
+        place.instance().set_tracing_on(true).unwrap();
+        let report = examine(waiting.pid());
+        is_healthy(&report);
+        let lost = report.findings().iter().find(|it| it.topic == Topic::Lost).expect("a note");
+        // One more at the beginning; told at 1, 2 and 4.
+        assert!(
+            lost.text.contains("at least 4 events") && lost.text.contains("Bad file descriptor"),
+            "{report}"
+        );
+    }
+
+    #[test]
+    fn a_filter_that_nobody_tells() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        let waiting = Waiting::start(&mut place.command(&name), "watched");
+        is_healthy(&examine(waiting.pid()));
+        drop(place.control().enable("another").unwrap());
+        let report = examine(waiting.pid());
+        is_healthy(&report);
+        assert!(
+            report.findings().iter().any(|it| it.topic == Topic::Serial && it.level == Level::Good),
+            "{report}"
+        );
+
+        let waiting = Waiting::start(&mut place.command(&name), "forked");
+        is_healthy(&examine(waiting.pid()));
+        let child =
+            waiting.said.iter().find_map(|line| line.split_once("CHILD ")).unwrap().1.parse().unwrap();
+        let report = examine(child);
+        finds(&report, Topic::Filter, "no thread tells it");
+        assert!(report.findings().iter().any(|it| it.text.contains("its parent's")), "{report}");
+    }
+
+    #[test]
+    fn a_child_speaks_for_itself() {
+        let name = case!({ patient() });
+        let Some(place) = Place::kernel(&name) else { return };
+        let place = place.on();
+        let waiting = Waiting::start(&mut place.command(&name), "forked and traced");
+        let child =
+            waiting.said.iter().find_map(|line| line.split_once("CHILD ")).unwrap().1.parse().unwrap();
+        until("the child has said something", || {
+            let report = examine(child);
+            !report.findings().iter().any(|it| it.text.contains("its parent's"))
+        });
+        finds(&examine(child), Topic::Disabled, "disabled tracing for itself");
+        is_healthy(&examine(waiting.pid()));
+    }
+
+    /// Nobody else than root may write to the kernel's marker, nor look into a process of another user.
+    #[test]
+    fn what_a_plain_user_may_not() {
+        let name = case!({
+            if std::env::var_os("LOOK_AT").is_none() {
+                return patient();
+            }
+            let pid = std::env::var("LOOK_AT").unwrap().parse().unwrap();
+            finds(&examine(pid), Topic::State, "for user 0 and root");
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let place = Place::file().on();
+        fs::set_permissions(place.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let program = place.path("program");
+        common::copy_program(std::env::current_exe().unwrap(), &program);
+        let waiting = Waiting::start(&mut place.command(&name), "");
+        let mut plain = place.command_of(&program, &name);
+        plain.env("LOOK_AT", waiting.pid().to_string()).uid(65534).gid(65534);
+        common::run(&mut plain);
+        // The kernel's own marker, in a directory of its own for the properties.
+        let own = place.path("own");
+        fs::create_dir(&own).unwrap();
+        std::os::unix::fs::chown(&own, Some(65534), None).unwrap();
+        let mut command = place.command_of(&program, &name);
+        command
+            .env_remove("ATRACE_MARKER")
+            .env("ATRACE_PROPERTIES", own.join("properties"))
+            .uid(65534)
+            .gid(65534);
+        let waiting = Waiting::start(&mut command, "");
+        let report = examine(waiting.pid());
+        let wrong: Vec<_> = report.wrong().map(|it| it.topic).collect();
+        assert_eq!(wrong, [Topic::Marker, Topic::Event], "{report}");
+    }
+
+    #[test]
+    fn a_program_that_is_to_be_started() {
+        let name = case!({
+            let report = examine_program(Some("/usr/bin/some-program"));
+            finds(&report, Topic::Pattern, "/usr/bin/some-program");
+            finds(&examine_program(None), Topic::Pattern, "no program traces");
+            let switched = common::control().enable("*/some-program").unwrap();
+            is_healthy(&examine_program(Some("/usr/bin/some-program")));
+            finds(&examine_program(Some("/usr/bin/other")), Topic::Pattern, "on are */some-program");
+            is_healthy(&examine_program(None));
+            drop(switched);
+        });
+        let Some(place) = Place::kernel(&name) else { return };
+        place.run(&name);
+    }
+}

@@ -1,0 +1,126 @@
+//! A directory to run the command in, and what it leaves behind.
+
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
+#![allow(unsafe_code, reason = "processes are signalled as a C program would")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use atrace_cli::tracefs;
+
+use crate::common::{self, Ran};
+
+pub const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
+/// `nobody`.
+pub const USER: u32 = 65534;
+
+/// A directory that every user may enter, with the command and this program in it.
+pub struct Here(pub tempfile::TempDir);
+
+impl Here {
+    pub fn new() -> Self {
+        let here = Self(tempfile::Builder::new().prefix("atrace-command").tempdir().unwrap());
+        fs::set_permissions(here.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        common::copy_program(COMMAND, here.path("atrace"));
+        common::copy_program(std::env::current_exe().unwrap(), here.path("program"));
+        here
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The command, not started yet, and the variables that make this program the case.
+    pub fn atrace(&self, case: &str) -> Command {
+        self.cleared(&self.path("atrace"), case)
+    }
+
+    pub fn cleared(&self, program: &Path, case: &str) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"ATRACE_")
+                || name.as_encoded_bytes().starts_with(b"SUDO_")
+            {
+                command.env_remove(name);
+            }
+        }
+        command.env("ATRACE_TEST_CASE", case).current_dir(self.0.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// `atrace run --kernel -o out … -- program case`.
+    pub fn run(&self, case: &str, options: &[&str]) -> Command {
+        self.run_to("out", case, options)
+    }
+
+    pub fn run_to(&self, output: &str, case: &str, options: &[&str]) -> Command {
+        let mut command = self.atrace(case);
+        command.args(["run", "--kernel", "-o", output]).args(options).arg("--").arg(self.path("program"));
+        command.args([case, "--exact", "--nocapture", "--test-threads=1"]);
+        command
+    }
+
+    /// A script in a mount namespace of its own.
+    pub fn apart(&self, script: &str) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script]).current_dir(self.0.path());
+        command.env_remove("SUDO_UID").env_remove("ATRACE_PROPERTIES");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub fn saved(&self) -> String {
+        fs::read_to_string(self.path("out")).unwrap()
+    }
+
+    /// What is in the directory beside the two programs.
+    pub fn files(&self) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(self.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "atrace" && name != "program")
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+pub fn end(command: &mut Command) -> Ran {
+    common::end_of(command.spawn().unwrap())
+}
+
+pub fn signal(child: &Child, number: i32) {
+    // SAFETY: a child that was not waited for.
+    assert_eq!(unsafe { libc::kill(i32::try_from(child.id()).unwrap(), number) }, 0);
+}
+
+/// The instances and stores that the process with this number made and left.
+pub fn left_by(pid: u32) -> Vec<PathBuf> {
+    let instances = tracefs::root().unwrap().join("instances");
+    let entries = [instances, "/dev/shm".into()].into_iter().flat_map(|path| fs::read_dir(path).unwrap());
+    let is_its = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with(&format!("atrace-recording-{pid}-"))
+            || name.starts_with(&format!("atrace-run-{pid}-"))
+    };
+    entries.map(|entry| entry.unwrap().path()).filter(is_its).collect()
+}
+
+/// The directories that runs of the process with this number left.
+pub fn runs_left_by(pid: u32) -> Vec<PathBuf> {
+    let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_str().unwrap().contains(&format!("/atrace-run-{pid}-"))).collect()
+}
+
+/// The lines of events in the file: what a process wrote.
+pub fn messages(saved: &str, pid: u32) -> Vec<&str> {
+    let of_it = |line: &&str| line.contains(&format!("({pid:>7})"));
+    saved
+        .lines()
+        .filter(of_it)
+        .filter_map(|line| Some(line.split_once(": tracing_mark_write: ")?.1))
+        .collect()
+}

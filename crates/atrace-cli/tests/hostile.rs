@@ -1,0 +1,1267 @@
+//! Root's command against users who mean harm: what they publish, name, lock, cut short and plant.
+//!
+//! Each case runs in a mount namespace of its own, with a `/dev/shm` and a `/run` that nobody else has. The users are numbers that
+//! no system uses. `ATRACE_LONG_TESTS=1` has the storm last a minute.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+
+#[allow(unsafe_code, reason = "attackers do what C programs can")]
+mod cases {
+    use std::ffi::CString;
+    use std::fs::{self, File, OpenOptions, Permissions};
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown};
+    use std::os::unix::net::UnixListener;
+    use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use atrace::control::Control;
+    use atrace::*;
+    use atrace_cli::doctor::{Topic, examine};
+    use atrace_cli::tracefs;
+
+    use crate::common::{self, Chance, Ran, case, is_root, until};
+
+    const TAG: AtraceTag = AtraceTag::App;
+    const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
+    /// Users that mean harm, and one that does not.
+    const MALLORY: u32 = 64_001;
+    const TRUDY: u32 = 64_002;
+    const ALICE: u32 = 64_009;
+    /// Users of the storm alone: they end every process of theirs, in other tests too.
+    const STORM: [u32; 3] = [64_021, 64_031, 64_041];
+
+    /// Runs the case apart; it must succeed.
+    fn apart(name: &str) {
+        let script =
+            "mount -t tmpfs -o mode=1777 none /dev/shm && mount -t tmpfs none /run && exec \"$0\" \"$@\"";
+        let mut command = Command::new("unshare");
+        for (name, _) in std::env::vars_os() {
+            let name_bytes = name.as_encoded_bytes();
+            if name_bytes.starts_with(b"ATRACE_") && name_bytes != b"ATRACE_LONG_TESTS"
+                || name_bytes.starts_with(b"SUDO_")
+            {
+                command.env_remove(name);
+            }
+        }
+        command.args(["-m", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
+        command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env("ATRACE_TEST_CASE", name);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ran = common::run(&mut command);
+        let told: Vec<_> = ran
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("storm: ") || line.starts_with("planted: "))
+            .collect();
+        if !told.is_empty() {
+            let _ = writeln!(std::io::stderr(), "{}", told.join("\n"));
+        }
+    }
+
+    /// A directory that every user may enter, with the command, this program, and files of root's to be left alone.
+    struct Here {
+        place: tempfile::TempDir,
+        canaries: Vec<(PathBuf, Canary)>,
+    }
+
+    type Canary = (Vec<u8>, u32, u32, i64, i64, u64);
+
+    impl Here {
+        fn new() -> Self {
+            let place = tempfile::Builder::new().prefix("atrace-hostile").tempdir().unwrap();
+            fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+            common::copy_program(COMMAND, place.path().join("atrace"));
+            common::copy_program(std::env::current_exe().unwrap(), place.path().join("program"));
+            fs::create_dir(place.path().join("canaries")).unwrap();
+            let mut here = Self { place, canaries: Vec::new() };
+            for (name, mode) in [("readable", 0o644), ("secret", 0o600), ("properties", 0o600)] {
+                let path = here.path("canaries").join(name);
+                fs::write(&path, format!("{name}, as root wrote it")).unwrap();
+                fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            }
+            here.canaries = here.look();
+            here
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.place.path().join(name)
+        }
+
+        fn canary(&self, name: &str) -> PathBuf {
+            self.path("canaries").join(name)
+        }
+
+        /// All files of the directory of root's, whatever they are.
+        fn look(&self) -> Vec<(PathBuf, Canary)> {
+            let mut all: Vec<_> = fs::read_dir(self.path("canaries"))
+                .unwrap()
+                .map(|entry| {
+                    let path = entry.unwrap().path();
+                    let data = fs::symlink_metadata(&path).unwrap();
+                    let canary = (
+                        fs::read(&path).unwrap(),
+                        data.uid(),
+                        data.mode(),
+                        data.mtime(),
+                        data.mtime_nsec(),
+                        data.ino(),
+                    );
+                    (path, canary)
+                })
+                .collect();
+            all.sort();
+            all
+        }
+
+        #[track_caller]
+        fn is_unharmed(&self) {
+            let now = self.look();
+            let changed: Vec<_> = now.iter().filter(|it| !self.canaries.contains(it)).collect();
+            assert!(changed.is_empty(), "touched: {changed:?}");
+            assert_eq!(now.len(), self.canaries.len());
+        }
+
+        fn command(&self, args: &[&str]) -> Command {
+            let mut command = Command::new(self.path("atrace"));
+            command.args(args).env_remove("ATRACE_TEST_CASE").current_dir(self.place.path());
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        }
+
+        /// The command, run by root.
+        fn atrace(&self, args: &[&str]) -> Ran {
+            common::end_of(self.command(args).spawn().unwrap())
+        }
+
+        fn atrace_of(&self, uid: u32, args: &[&str]) -> Ran {
+            common::end_of(self.command(args).uid(uid).gid(uid).spawn().unwrap())
+        }
+
+        /// A program of the user that traces, under a name of its own.
+        fn program(&self, uid: u32, case: &str, argv0: &[u8]) -> Attacker {
+            let mut command = Command::new(self.path("program"));
+            command.arg0(std::ffi::OsStr::from_bytes(argv0));
+            command.args([case, "--exact", "--nocapture", "--test-threads=1"]);
+            command.env("ATRACE_TEST_CASE", case).env("ROLE", "program").uid(uid).gid(uid);
+            let marker = self.path(&format!("marker-{uid}"));
+            fs::write(&marker, "").unwrap();
+            chown(&marker, Some(uid), Some(uid)).unwrap();
+            command.env("ATRACE_MARKER", marker);
+            command.current_dir(self.place.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+            let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+            let mut out = child.stdout.take().unwrap();
+            let mut said = Vec::new();
+            while !said.ends_with(b"READY\n") {
+                let mut byte = [0];
+                assert_eq!(out.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+                said.push(byte[0]);
+            }
+            Attacker(child.id().cast_signed(), Some(child))
+        }
+    }
+
+    fn is_program() -> bool {
+        std::env::var_os("ROLE").is_some()
+    }
+
+    /// What a program does.
+    fn traces() {
+        atrace_instant(TAG, "one");
+        println!("READY");
+        std::thread::sleep(Duration::from_secs(100));
+    }
+
+    /// A process of another user, ended when dropped.
+    struct Attacker(libc::pid_t, Option<Child>);
+
+    impl Attacker {
+        /// Does `harm` as that user, which says when it is ready.
+        fn start(uid: u32, harm: impl FnOnce(&dyn Fn())) -> Self {
+            let (mut told, mut tell) = std::io::pipe().unwrap();
+            // SAFETY: the child ends below; what locks it inherits it does without, and its parent ends it.
+            let pid = unsafe { libc::fork() };
+            assert!(pid >= 0);
+            if pid == 0 {
+                let _ = become_user(uid);
+                drop(told);
+                harm(&|| tell_of(&tell));
+                std::thread::sleep(Duration::from_secs(1000));
+                // SAFETY: ends the child without what its parent would do at its end.
+                unsafe { libc::_exit(0) };
+            }
+            tell.flush().unwrap();
+            drop(tell);
+            let attacker = Self(pid, None);
+            assert_eq!(told.read(&mut [0]).unwrap(), 1, "the attacker failed");
+            attacker
+        }
+
+        fn pid(&self) -> String {
+            self.0.to_string()
+        }
+
+        fn number(&self) -> u32 {
+            self.0.cast_unsigned()
+        }
+    }
+
+    /// The command in the background, which is ended with this.
+    struct Recording(Option<Child>);
+
+    impl Recording {
+        fn start(here: &Here, args: &[&str]) -> Self {
+            Self(Some(here.command(args).spawn().unwrap()))
+        }
+
+        fn pid(&self) -> u32 {
+            self.0.as_ref().unwrap().id()
+        }
+
+        fn end(mut self) -> Ran {
+            common::end_of(self.0.take().unwrap())
+        }
+    }
+
+    /// By SIGKILL.
+    impl Drop for Recording {
+        fn drop(&mut self) {
+            if let Some(child) = &mut self.0 {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+
+    fn tell_of(mut tell: &std::io::PipeWriter) {
+        tell.write_all(b".").unwrap();
+    }
+
+    fn become_user(uid: u32) -> bool {
+        // SAFETY: numbers and no groups.
+        unsafe {
+            let became = libc::setgroups(0, std::ptr::null()) == 0
+                && libc::setresgid(uid, uid, uid) == 0
+                && libc::setresuid(uid, uid, uid) == 0;
+            libc::prctl(libc::PR_SET_DUMPABLE, 1);
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            became
+        }
+    }
+
+    impl Drop for Attacker {
+        fn drop(&mut self) {
+            // SAFETY: a child that was not waited for.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                if self.1.is_none() {
+                    libc::waitpid(self.0, std::ptr::null_mut(), 0);
+                }
+            }
+            if let Some(child) = &mut self.1 {
+                let _ = child.wait();
+            }
+        }
+    }
+
+    fn store(uid: u32) -> PathBuf {
+        format!("/dev/shm/atrace-{uid}/properties").into()
+    }
+
+    /// The patterns that are on for the user, as the file says; by root, who made sure that nobody harms it.
+    fn patterns(uid: u32) -> Vec<String> {
+        Control::open_user(uid).unwrap().patterns()
+    }
+
+    /// A memory file that looks like what a process says of itself.
+    fn publish(lines: &str) -> RawFd {
+        let fd = publish_unsealed(lines);
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) }, 0);
+        fd
+    }
+
+    fn publish_unsealed(lines: &str) -> RawFd {
+        let mut page = vec![0; 4096];
+        page[0] = 2;
+        page[8..8 + lines.len()].copy_from_slice(lines.as_bytes());
+        // SAFETY: a C string; the descriptor stays open.
+        let fd = unsafe { libc::memfd_create(c"atrace-state".as_ptr(), libc::MFD_ALLOW_SEALING) };
+        assert!(fd >= 0);
+        // SAFETY: just made.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.write_all_at(&page, 0).unwrap();
+        std::mem::forget(file);
+        fd
+    }
+
+    fn open(path: &Path, flags: libc::c_int) -> RawFd {
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string; the descriptor stays open.
+        let fd = unsafe { libc::open(path.as_ptr(), flags) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        fd
+    }
+
+    fn make_fifo(path: &Path) {
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    }
+
+    /// What a process says whose marker is this descriptor.
+    fn says(marker: RawFd, properties: &Path) -> String {
+        let data = fs::metadata(format!("/proc/self/fd/{marker}")).unwrap();
+        let place = fs::read_link(format!("/proc/self/fd/{marker}")).unwrap();
+        format!(
+            "version 0.1.0\npid {}\nserial 2\ntags 0x2\nsink Tracefs\nplace {}\nmarker {marker}:{}:{}\nproperties {}\n",
+            std::process::id(),
+            place.display(),
+            data.dev(),
+            data.ino(),
+            properties.display()
+        )
+    }
+
+    /// Nothing but text on lines.
+    #[track_caller]
+    fn is_plain(ran: &Ran) {
+        for text in [&ran.stdout, &ran.stderr] {
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_doctor_writes_to_no_file_that_a_process_names() {
+        let name = case!({
+            let here = Here::new();
+            let victim = here.canary("readable");
+            for (flags, path) in [(libc::O_PATH, here.canary("secret")), (libc::O_RDONLY, victim)] {
+                let mallory = Attacker::start(MALLORY, |ready| {
+                    Control::open_user(MALLORY).unwrap().enable("*").unwrap().keep();
+                    publish(&says(open(&path, flags), &store(MALLORY)));
+                    ready();
+                });
+                let ran = here.atrace(&["doctor", &mallory.pid()]);
+                here.is_unharmed();
+                assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+                assert!(ran.stdout.contains("WRONG marker"), "{ran:?}");
+                assert!(!examine(mallory.number()).arrives());
+                here.is_unharmed();
+            }
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    #[test]
+    fn the_doctor_makes_no_store_that_a_process_names() {
+        let name = case!({
+            let here = Here::new();
+            let marker = tracefs::root().unwrap().join("trace_marker");
+            for planted in [here.canary("planted"), "/dev/shm/planted".into()] {
+                let mallory = Attacker::start(MALLORY, |ready| {
+                    let fd = open(&marker.with_file_name(""), libc::O_PATH);
+                    publish(&says(fd, &planted));
+                    ready();
+                });
+                let ran = here.atrace(&["doctor", &mallory.pid()]);
+                assert!(!planted.exists(), "{ran:?}");
+                here.is_unharmed();
+                examine(mallory.number());
+                assert!(!planted.exists());
+            }
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// As a session's end deletes it.
+    #[test]
+    fn a_deleted_store_stays_its_users() {
+        let name = case!({
+            if is_program() {
+                return traces();
+            }
+            let here = Here::new();
+            let program = here.program(ALICE, &name_of_case(), b"alices-program");
+            assert!(here.atrace_of(ALICE, &["on", "alices-program"]).status.success());
+            fs::remove_file(store(ALICE)).unwrap();
+            let ran = here.atrace(&["doctor", &program.pid()]);
+            assert!(ran.stdout.contains("WRONG properties"), "{ran:?}");
+            assert!(!store(ALICE).exists() || fs::metadata(store(ALICE)).unwrap().uid() == ALICE, "{ran:?}");
+            // The line that mends it does.
+            drop(program);
+            let program = here.program(ALICE, &name_of_case(), b"alices-program");
+            assert!(here.atrace_of(ALICE, &["on", "alices-program"]).status.success());
+            let ran = here.atrace(&["doctor", &program.pid()]);
+            assert!(ran.stdout.contains("ok    properties"), "{ran:?}");
+            assert_eq!(fs::metadata(store(ALICE)).unwrap().uid(), ALICE);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// The directories of runs of the user, as they are called.
+    fn runs_of(uid: u32) -> Vec<PathBuf> {
+        let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
+        let is_theirs = |path: &PathBuf| {
+            path.to_str().unwrap().starts_with("/dev/shm/atrace-run-")
+                && fs::metadata(path).unwrap().uid() == uid
+        };
+        entries.filter(is_theirs).collect()
+    }
+
+    /// Also under all the names that could be expected of the next runs.
+    #[test]
+    fn directories_that_another_user_plants_hold_no_run_up() {
+        let name = case!({
+            let here = Here::new();
+            let hers = here.path("hers");
+            fs::create_dir(&hers).unwrap();
+            chown(&hers, Some(TRUDY), Some(TRUDY)).unwrap();
+            let run = |uid: u32| {
+                let mut command = here.command(&["run", "-f", "-o", "out", "--", "true"]);
+                command.uid(uid).gid(uid).current_dir(if uid == 0 { here.path("") } else { hers.clone() });
+                let start = Instant::now();
+                (common::end_of(command.spawn().unwrap()), start.elapsed())
+            };
+            let alone = [TRUDY, 0].map(|uid| run(uid).1).into_iter().max().unwrap();
+            let _mallory = Attacker::start(MALLORY, |ready| {
+                let plant = |name: String| {
+                    let planted = Path::new("/dev/shm").join(format!("atrace-run-{name}"));
+                    fs::create_dir(&planted).unwrap();
+                    planted
+                };
+                // As of commands that were killed: there are no such processes.
+                for number in 0..5000 {
+                    fs::write(plant((10_000_000 + number).to_string()).join("producers"), "").unwrap();
+                }
+                for pid in std::process::id()..std::process::id() + 100 {
+                    plant(pid.to_string());
+                    (1..100).for_each(|number| _ = plant(format!("{pid}-{number}")));
+                }
+                ready();
+            });
+            let planted = runs_of(MALLORY);
+            for uid in [0, TRUDY] {
+                let (ran, took) = run(uid);
+                eprintln!("planted: the run of user {uid} took {took:?}, {alone:?} before");
+                assert!(ran.status.success(), "{ran:?}");
+                assert!(took < alone + Duration::from_secs(5), "{took:?}, {alone:?} before");
+                assert_eq!(runs_of(uid), [""; 0].map(PathBuf::from));
+            }
+            assert_eq!(runs_of(MALLORY).len(), planted.len());
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// For a command in a namespace of processes of its own, the process of the first does not exist.
+    #[test]
+    fn the_directory_of_a_run_stays_while_the_run_lives() {
+        let name = case!({
+            let here = Here::new();
+            let hers = here.path("hers");
+            fs::create_dir(&hers).unwrap();
+            chown(&hers, Some(ALICE), Some(ALICE)).unwrap();
+            let as_alice = |command: &mut Command| {
+                command.uid(ALICE).gid(ALICE).current_dir(&hers);
+            };
+            let script = "touch ready; while [ -e ready ]; do sleep 0.05; done; \
+                          [ -S \"$PERFETTO_PRODUCER_SOCK_NAME\" ]";
+            let mut run = here.command(&["run", "-f", "-o", "first", "--", "sh", "-c", script]);
+            as_alice(&mut run);
+            let first = Recording(Some(run.spawn().unwrap()));
+            until("the program runs", || hers.join("ready").exists());
+            let living = runs_of(ALICE);
+            assert_eq!(living.len(), 1);
+            let mut run = Command::new("unshare");
+            run.args(["-Upf", "--mount-proc"]).arg(here.path("atrace"));
+            run.args(["run", "-f", "-o", "second", "--", "true"]).env_remove("ATRACE_TEST_CASE");
+            run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            as_alice(&mut run);
+            let ran = common::end_of(run.spawn().unwrap());
+            assert!(ran.status.success(), "{ran:?}");
+            assert_eq!(runs_of(ALICE), living, "{ran:?}");
+            fs::remove_file(hers.join("ready")).unwrap();
+            let ran = first.end();
+            assert!(ran.status.success(), "{ran:?}");
+            assert_eq!(runs_of(ALICE), [""; 0].map(PathBuf::from));
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// Where a namespace does not map all users, the kernel calls those that it leaves out by one number.
+    #[test]
+    fn another_users_service_is_not_trusted_for_a_number_of_many() {
+        let name = case!({
+            let here = Here::new();
+            let place = Path::new("/run/perfetto");
+            fs::create_dir(place).unwrap();
+            fs::set_permissions(place, Permissions::from_mode(0o777)).unwrap();
+            let socket = place.join("traced-consumer.sock");
+            let listen = |uid| {
+                let socket = socket.clone();
+                Attacker::start(uid, move |ready| {
+                    let _ = fs::remove_file(&socket);
+                    let listener = UnixListener::bind(&socket).unwrap();
+                    fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
+                    ready();
+                    // Who is trusted hears an end.
+                    listener.incoming().for_each(drop);
+                })
+            };
+            let theirs = here.path("theirs");
+            fs::create_dir(&theirs).unwrap();
+            let unshared = |uid: u32, options: &[&str]| {
+                let mut command = Command::new("unshare");
+                command.args(options).arg(here.path("atrace")).arg("status").env_remove("ATRACE_TEST_CASE");
+                chown(&theirs, Some(uid), Some(uid)).unwrap();
+                command.uid(uid).gid(uid);
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                command
+            };
+            let status = |uid: u32, options: &[&str]| {
+                let mut command = unshared(uid, options);
+                let store = theirs.join(format!("{uid}"));
+                common::end_of(command.env("ATRACE_PROPERTIES", store).spawn().unwrap())
+            };
+            let nobody = 65_534;
+            // Of the user, of another, and of root.
+            for (listens, uid, options, is_trusted) in [
+                (MALLORY, ALICE, &["-U"][..], false),
+                (MALLORY, ALICE, &["-U", "--map-user=65534"], false),
+                (MALLORY, ALICE, &["-U", "--map-user=1000"], false),
+                (MALLORY, nobody, &[], false),
+                (ALICE, ALICE, &["-U"], false),
+                (0, ALICE, &["-U"], false),
+                (ALICE, ALICE, &["-U", "--map-user=1000"], true),
+                (ALICE, ALICE, &["-U", "-r"], true),
+                (nobody, nobody, &[], true),
+                (0, ALICE, &[], true),
+            ] {
+                let _service = listen(listens);
+                let ran = status(uid, options);
+                let case = format!("of {listens} for {uid} {options:?}: {ran:?}");
+                assert!(ran.stdout.contains("Perfetto's service: none at "), "{case}");
+                assert_eq!(!ran.stdout.contains("its socket is another user's"), is_trusted, "{case}");
+                fs::remove_file(&socket).unwrap();
+            }
+            // Neither is a property store of that number, and none is made in the place of whose number it is.
+            let ran = common::end_of(unshared(ALICE, &["-U"]).spawn().unwrap());
+            assert!(ran.stderr.contains("every user whom this namespace of users does not map"), "{ran:?}");
+            assert!(!store(nobody).parent().unwrap().exists());
+            assert!(common::end_of(unshared(nobody, &[]).spawn().unwrap()).status.success());
+            assert_eq!(fs::metadata(store(nobody)).unwrap().uid(), nobody);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// Each user has a second to show how their processes stand to Perfetto's service.
+    #[test]
+    fn a_user_of_many_processes_hides_no_other_user() {
+        let name = case!({
+            let here = Here::new();
+            let publish_standing = || {
+                let pid = std::process::id();
+                publish(&format!(
+                    "version 0.1.0\npid {pid}\nperfetto Perfetto's service: connected, of {pid}\n"
+                ));
+            };
+            let mallory = Attacker::start(MALLORY, |ready| {
+                let many = open(Path::new("/dev/null"), libc::O_RDONLY);
+                // SAFETY: a descriptor and numbers.
+                (0..500).for_each(|_| assert!(unsafe { libc::dup(many) } > 0));
+                let (mut told, mut tell) = std::io::pipe().unwrap();
+                for _ in 0..400 {
+                    // SAFETY: the child publishes and sleeps until this process is ended.
+                    if unsafe { libc::fork() } == 0 {
+                        // SAFETY: a number.
+                        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                        publish_standing();
+                        tell.write_all(b".").unwrap();
+                        std::thread::sleep(Duration::from_secs(1000));
+                    }
+                }
+                told.read_exact(&mut [0; 400]).unwrap();
+                ready();
+            });
+            let alice = Attacker::start(ALICE, |ready| {
+                publish_standing();
+                ready();
+            });
+            let line = format!(": connected, of {}\n", alice.number());
+            // Her second may be over on a busy machine, once; another user's processes never take it.
+            until("hers is told", || {
+                let ran = here.atrace(&["status"]);
+                assert!(ran.status.success(), "{ran:?}");
+                ran.stdout.contains(&line)
+            });
+            // What a user may see of their own needs no root.
+            until("she is told", || {
+                let ran = here.atrace_of(ALICE, &["status"]);
+                assert!(!ran.stdout.contains("asked"), "{ran:?}");
+                ran.stdout.contains(&line)
+            });
+            drop(mallory);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    fn name_of_case() -> String {
+        std::env::var("ATRACE_TEST_CASE").unwrap()
+    }
+
+    #[test]
+    fn a_store_that_is_cut_short_ends_no_recording() {
+        let name = case!({
+            let here = Here::new();
+            for uid in [MALLORY, ALICE] {
+                assert!(here.atrace_of(uid, &["status"]).status.success());
+            }
+            let record = Recording::start(
+                &here,
+                &["record", "-t", "3s", "-a", "*/some-program", "--wait", "-o", "out"],
+            );
+            until("all are switched on", || {
+                [0, ALICE, MALLORY].iter().all(|&uid| {
+                    store(uid).exists()
+                        && fs::read(store(uid)).unwrap().windows(14).any(|it| it == b"*/some-program")
+                })
+            });
+            OpenOptions::new().write(true).open(store(MALLORY)).unwrap().set_len(0).unwrap();
+            let ran = record.end();
+            assert_eq!(ran.status.signal(), None, "{ran:?}");
+            assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
+            assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
+            assert_eq!((patterns(0), patterns(ALICE)), (vec![], vec![]));
+            // Neither does it end what looks only, nor keep it from the others.
+            let ran = here.atrace(&["status"]);
+            assert!(ran.status.success() && ran.stdout.contains(&format!("user {ALICE}")), "{ran:?}");
+            assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// The store that `run` makes is the program's.
+    #[test]
+    fn a_program_that_harms_its_store_ends_no_run() {
+        let name = case!({
+            let here = Here::new();
+            let harms = [
+                ": > \"$ATRACE_PROPERTIES\"",
+                "rm -r \"${ATRACE_PROPERTIES%/*}\"",
+                "d=${ATRACE_PROPERTIES%/*}; rm -r $d; ln -s $PWD/canaries $d",
+                "rm \"$ATRACE_PROPERTIES\"; mkfifo \"$ATRACE_PROPERTIES\"",
+                "exec 9<\"$ATRACE_PROPERTIES\"; flock -x 9; sleep 3 >/dev/null 2>&1 &",
+            ];
+            let mut held = 0;
+            for harm in harms {
+                let mut run =
+                    here.command(&["run", "--kernel", "-f", "-o", "out", "--", "/bin/sh", "-c", harm]);
+                run.env("SUDO_UID", MALLORY.to_string()).env("SUDO_GID", MALLORY.to_string());
+                let ran = common::end_of(run.spawn().unwrap());
+                assert_eq!(ran.status.code(), Some(0), "{harm}: {ran:?}");
+                assert!(ran.stderr.contains("saved out"), "{harm}: {ran:?}");
+                here.is_unharmed();
+                held = ran.pid;
+                // What was made goes, except for what the user put in its place: at once, or, where there was no time for it on
+                // a busy machine, with the next run.
+                let own = format!("atrace-run-{}-", ran.pid);
+                let is_left = || {
+                    fs::read_dir("/dev/shm").unwrap().flatten().any(|entry| {
+                        entry.file_name().to_str().unwrap().starts_with(&own)
+                            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+                    })
+                };
+                until("its directory is gone", || {
+                    if is_left() {
+                        let mut run = here.command(&["run", "-f", "-o", "out", "--", "true"]);
+                        run.env("SUDO_UID", MALLORY.to_string()).env("SUDO_GID", MALLORY.to_string());
+                        common::end_of(run.spawn().unwrap());
+                    }
+                    !is_left()
+                });
+            }
+            // What the last of them holds open goes with the next recording after it.
+            let instances = tracefs::root().unwrap().join("instances");
+            until("nothing is held any more", || {
+                let ran = here.atrace(&["run", "--kernel", "-f", "-o", "out", "--", "true"]);
+                assert!(ran.status.success(), "{ran:?}");
+                let left = fs::read_dir(&instances).unwrap().flatten();
+                let is_ours = |name: &str| name.starts_with(&format!("atrace-recording-{held}-"));
+                !left.into_iter().any(|entry| entry.file_name().to_str().is_some_and(is_ours))
+            });
+            here.is_unharmed();
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// Whatever a user does to the own store, the other users' are switched, and it is a line of the report.
+    fn others_go_on(here: &Here, what: &str) {
+        let ran = here.atrace(&["on", "one-program"]);
+        assert!(ran.status.success(), "{what}: {ran:?}");
+        assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{what}: {ran:?}");
+        assert_eq!((patterns(0), patterns(ALICE)), (vec!["one-program".into()], vec!["one-program".into()]));
+        let ran = here.atrace(&["off", "one-program"]);
+        assert!(ran.status.success(), "{what}: {ran:?}");
+        let ran = here.atrace(&["record", "-t", "100ms", "-a", "other-program", "--wait", "-f", "-o", "out"]);
+        assert!(ran.status.success() && ran.stderr.contains("saved out"), "{what}: {ran:?}");
+        assert_eq!((patterns(0), patterns(ALICE)), (vec![], vec![]), "{what}");
+        let ran = here.atrace(&["status"]);
+        assert!(ran.status.success() && ran.stdout.contains(&format!("user {ALICE}")), "{what}: {ran:?}");
+    }
+
+    #[test]
+    fn a_store_that_is_locked_or_full_holds_nobody_up() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["status"]).status.success());
+            let mallory = Attacker::start(MALLORY, |ready| {
+                Control::open_user(MALLORY).unwrap();
+                let fd = open(&store(MALLORY), libc::O_RDWR);
+                // SAFETY: an open descriptor.
+                assert_eq!(unsafe { libc::flock(fd, libc::LOCK_EX) }, 0);
+                ready();
+            });
+            others_go_on(&here, "locked");
+            drop(mallory);
+            let _mallory = Attacker::start(MALLORY, |ready| {
+                let properties = atrace_sys::properties::Properties::open_uid(MALLORY).unwrap();
+                for number in 0.. {
+                    if properties.set(&format!("mallory.{number}"), "x").is_err() {
+                        break;
+                    }
+                }
+                ready();
+            });
+            others_go_on(&here, "full");
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    #[test]
+    fn what_is_planted_in_place_of_a_store_is_left_alone() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["status"]).status.success());
+            for what in ["a FIFO", "a link", "a directory", "random bytes"] {
+                let plant = |path: &Path| match what {
+                    "a FIFO" => make_fifo(path),
+                    "a link" => std::os::unix::fs::symlink(here.canary("properties"), path).unwrap(),
+                    "a directory" => fs::create_dir(path).unwrap(),
+                    _ => fs::write(path, vec![0x5a; 98_368]).unwrap(),
+                };
+                let mallory = Attacker::start(MALLORY, |ready| {
+                    let directory = store(MALLORY).parent().unwrap().to_owned();
+                    let _ = fs::remove_dir_all(&directory);
+                    fs::create_dir(&directory).unwrap();
+                    fs::set_permissions(&directory, Permissions::from_mode(0o700)).unwrap();
+                    plant(&store(MALLORY));
+                    ready();
+                });
+                others_go_on(&here, what);
+                here.is_unharmed();
+                drop(mallory);
+            }
+            // In place of the directory.
+            let _mallory = Attacker::start(MALLORY, |ready| {
+                let directory = store(MALLORY).parent().unwrap().to_owned();
+                fs::remove_dir_all(&directory).unwrap();
+                std::os::unix::fs::symlink(here.path("canaries"), &directory).unwrap();
+                ready();
+            });
+            others_go_on(&here, "a link to a directory");
+            here.is_unharmed();
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// What is there is not believed either: somebody else's folder is no place for what root wrote down.
+    #[test]
+    fn the_place_of_roots_own_store_can_be_taken() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["on", "hers"]).status.success());
+            // This program has made it, as it was loaded.
+            let _ = fs::remove_dir_all(store(0).parent().unwrap());
+            let _mallory = Attacker::start(MALLORY, |ready| {
+                forge_note(store(0).parent().unwrap(), &here);
+                ready();
+            });
+            let ran = here.atrace(&["record", "-t", "100ms", "-a", "other", "--wait", "-f", "-o", "out"]);
+            assert!(ran.status.success() && ran.stderr.contains("user root (0): "), "{ran:?}");
+            let ran = here.atrace(&["status"]);
+            assert!(ran.status.success() && ran.stdout.contains("pattern hers\n"), "{ran:?}");
+            assert_eq!(patterns(ALICE), ["hers"]);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// A folder of notes with one of a process that is gone: it switched on what is Alice's, and was to save a file.
+    fn forge_note(folder: &Path, here: &Here) {
+        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let path = |path: PathBuf| hex(path.to_str().unwrap());
+        let (planted, alices) = (path(here.canary("planted")), path(store(ALICE)));
+        let text = format!("{boot}output - - {planted}\n{ALICE} 0 {alices} {}\n", hex("hers"));
+        fs::create_dir(folder).unwrap();
+        fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
+        fs::write(folder.join("recording-1-1"), text).unwrap();
+    }
+
+    #[test]
+    fn the_folder_of_roots_notes_can_be_taken() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["on", "hers"]).status.success());
+            let folder = Path::new("/run/atrace");
+            let mallory = Attacker::start(MALLORY, |ready| {
+                forge_note(folder, &here);
+                ready();
+            });
+            let ran = here.atrace(&["status"]);
+            assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
+            let ran = here.atrace(&["record", "-t", "100ms", "-a", "other", "--wait", "-f", "-o", "out"]);
+            assert!(!ran.status.success() && ran.stderr.contains("is not this user's alone"), "{ran:?}");
+            let ran = here.atrace(&["run", "--kernel", "-f", "-o", "out", "--", "true"]);
+            assert!(ran.status.success(), "{ran:?}");
+            assert_eq!(patterns(ALICE), ["hers"]);
+            here.is_unharmed();
+            drop(mallory);
+            // The same, written by root, is believed: what was switched on goes, and where to save is left for `run`.
+            fs::remove_dir_all(folder).unwrap();
+            forge_note(folder, &here);
+            let ran = here.atrace(&["status"]);
+            assert!(ran.stderr.contains("as recording 1 was killed: hers"), "{ran:?}");
+            assert_eq!(patterns(ALICE), [""; 0]);
+            assert!(here.atrace(&["status"]).stderr.is_empty());
+            assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
+            let ran = here.atrace(&["run", "--kernel", "-f", "-o", "out", "--", "true"]);
+            assert!(ran.status.success(), "{ran:?}");
+            assert_eq!(fs::read_dir(folder).unwrap().count(), 0, "{ran:?}");
+            here.is_unharmed();
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    #[test]
+    fn a_fifo_does_not_hold_the_doctor_up() {
+        let name = case!({
+            let here = Here::new();
+            let mallory = Attacker::start(MALLORY, |ready| {
+                Control::open_user(MALLORY).unwrap().enable("*").unwrap().keep();
+                let fifo = store(MALLORY).with_file_name("fifo");
+                make_fifo(&fifo);
+                publish(&says(open(&fifo, libc::O_PATH), &store(MALLORY)));
+                ready();
+            });
+            let ran = here.atrace(&["doctor", &mallory.pid()]);
+            assert!(ran.status.code() == Some(1) && ran.stdout.contains("WRONG marker"), "{ran:?}");
+            drop(mallory);
+            // One that is called as the memory file is, in a file system that only its maker sees.
+            let mallory = Attacker::start(MALLORY, |ready| {
+                // SAFETY: numbers, and C strings.
+                unsafe {
+                    assert_eq!(libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS), 0);
+                    let ids = format!("0 {MALLORY} 1");
+                    for (file, text) in [("uid_map", &*ids), ("setgroups", "deny"), ("gid_map", &*ids)] {
+                        fs::write(format!("/proc/self/{file}"), text).unwrap();
+                    }
+                    let (none, place) = (c"none".as_ptr(), c"/dev/shm".as_ptr());
+                    assert_eq!(libc::mount(none, place, c"tmpfs".as_ptr(), 0, std::ptr::null()), 0);
+                    let fifo = Path::new("/dev/shm/memfd:atrace-state (deleted)");
+                    make_fifo(fifo);
+                    open(fifo, libc::O_PATH);
+                    assert_eq!(libc::umount2(place, libc::MNT_DETACH), 0);
+                }
+                ready();
+            });
+            let ran = here.atrace(&["doctor", &mallory.pid()]);
+            assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// A terminal obeys nothing of it, no line of it looks like one of the command's, and a shell that is given the
+    /// advice does nothing else.
+    #[test]
+    fn names_and_patterns_of_others_are_text() {
+        let name = case!({
+            if is_program() {
+                return traces();
+            }
+            let here = Here::new();
+            let argv0 = b"svc'; touch pwned #\x1bc\x07 \xe2\x80\xae".as_slice();
+            let program = here.program(MALLORY, &name_of_case(), argv0);
+            let mallory = Attacker::start(MALLORY, |ready| {
+                let control = Control::open_user(MALLORY).unwrap();
+                control.enable("evil\x1b[2J\nok    event      an event written now arrived").unwrap().keep();
+                ready();
+            });
+            let ran = here.atrace(&["doctor", &program.pid()]);
+            is_plain(&ran);
+            assert!(!ran.stdout.contains("\nok    event"), "{ran:?}");
+            let advice = ran.stdout.lines().find(|line| line.contains("-> atrace on ")).expect(&ran.stdout);
+            let advice = advice.split_once("-> atrace on ").unwrap().1;
+            let script = format!("atrace() {{ printf %s \"$2\"; }}; atrace on {advice}");
+            let pasted =
+                Command::new("bash").args(["-c", &script]).current_dir(here.path("")).output().unwrap();
+            assert!(!here.path("pwned").exists(), "{advice}");
+            assert_eq!(pasted.stdout, argv0, "{advice}");
+            for args in [&["status"][..], &["on", "*svc*"], &["off", "nothing"], &["status"]] {
+                let ran = here.atrace(args);
+                is_plain(&ran);
+                assert!(!ran.stdout.contains("\nok    event"), "{ran:?}");
+            }
+            let ran = here.atrace(&["record", "-t", "100ms", "-a", "*svc*", "-f", "-o", "out"]);
+            assert!(ran.status.success(), "{ran:?}");
+            is_plain(&ran);
+            let ran = here.atrace(&["record", "-t", "100ms", "-a", "vc", "-f", "-o", "out"]);
+            assert!(ran.stderr.contains("no running process matches vc"), "{ran:?}");
+            is_plain(&ran);
+            drop(mallory);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    #[test]
+    fn what_a_killed_recording_switched_on_is_taken_away() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["status"]).status.success());
+            let is_on = |uid| patterns(uid).contains(&"*/recorded".to_owned());
+            let ways = [
+                &["status"][..],
+                &["on", "*/another"],
+                &["off", "*/another"],
+                &["record", "-t", "50ms", "-c", "sched", "-o", "out", "-f"],
+            ];
+            for next in ways {
+                let record =
+                    Recording::start(&here, &["record", "-a", "*/recorded", "--wait", "-f", "-o", "out"]);
+                until("it is switched on", || store(0).exists() && is_on(0) && is_on(ALICE));
+                let ran = here.atrace(&["status"]);
+                let told = format!("because recording {} runs", record.pid());
+                assert!(ran.stdout.contains(&told) && is_on(ALICE), "{ran:?}");
+                drop(record);
+                assert!(is_on(0) && is_on(ALICE));
+                let ran = here.atrace(next);
+                assert!(ran.status.success(), "{ran:?}");
+                assert!(ran.stderr.contains("*/recorded") && ran.stderr.contains("recording"), "{ran:?}");
+                for uid in [0, ALICE] {
+                    assert!(!patterns(uid).contains(&"*/recorded".to_owned()), "{next:?}: {ran:?}");
+                }
+                let again = here.atrace(&["status"]);
+                assert!(!again.stderr.contains("*/recorded"), "said twice: {again:?}");
+            }
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// For a command in a namespace of processes of its own, the process that records does not exist.
+    #[test]
+    fn what_a_recording_switched_on_stays_while_it_lives() {
+        let name = case!({
+            let here = Here::new();
+            let record = Recording::start(&here, &["record", "-a", "*/living", "--wait", "-f", "-o", "out"]);
+            until("it is switched on", || store(0).exists() && patterns(0) == ["*/living"]);
+            let mut status = Command::new("unshare");
+            status.args(["-pf", "--mount-proc"]).arg(here.path("atrace")).arg("status");
+            status.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let ran = common::end_of(status.env_remove("ATRACE_TEST_CASE").spawn().unwrap());
+            assert!(ran.status.success() && !ran.stderr.contains("was killed"), "{ran:?}");
+            assert_eq!(patterns(0), ["*/living"], "{ran:?}");
+            drop(record);
+            let ran = here.atrace(&["status"]);
+            assert!(ran.stderr.contains("was killed"), "{ran:?}");
+            assert_eq!(patterns(0), [""; 0]);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// What was on before, or is switched on meanwhile, stays.
+    #[test]
+    fn only_what_a_killed_recording_switched_on_is_taken_away() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["on", "*/both"]).status.success());
+            let record = Recording::start(
+                &here,
+                &["record", "-a", "*/both", "-a", "*/later", "--wait", "-f", "-o", "out"],
+            );
+            until("it is switched on", || patterns(ALICE).len() == 3);
+            assert!(here.atrace(&["on", "*/later"]).status.success());
+            drop(record);
+            let ran = here.atrace(&["status"]);
+            assert!(ran.status.success(), "{ran:?}");
+            assert_eq!(patterns(ALICE), ["*/both", "*/later"]);
+            assert_eq!(patterns(0), ["*/later"]);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// Switched on by its user after a recording looked at the stores, and before it switches; then the recording is
+    /// killed.
+    #[test]
+    fn what_was_switched_on_while_a_recording_began_stays() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["status"]).status.success());
+            // It is held up as it says that it removed something: nobody reads that.
+            let mut gone = Command::new("true").spawn().unwrap();
+            gone.wait().unwrap();
+            let leftover = here.path(&format!(".out.{}.atrace", gone.id()));
+            fs::write(&leftover, "").unwrap();
+            let (mut said, mut say) = std::io::pipe().unwrap();
+            // SAFETY: an open descriptor and a number.
+            let size = unsafe { libc::fcntl(say.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+            say.write_all(&vec![b' '; usize::try_from(size).unwrap()]).unwrap();
+            let args = ["record", "-a", "*/meant", "--wait", "-f", "-o", "out"];
+            let record = Recording(Some(here.command(&args).stderr(say).spawn().unwrap()));
+            until("it has looked at the stores", || !leftover.exists());
+            assert!(here.atrace_of(ALICE, &["on", "*/meant"]).status.success());
+            let lock = open(&store(ALICE), libc::O_RDWR);
+            // SAFETY: an open descriptor.
+            assert_eq!(unsafe { libc::flock(lock, libc::LOCK_EX) }, 0);
+            let reader = std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+            until("it has written down what it switches on", || {
+                let mut notes = fs::read_dir("/run/atrace").into_iter().flatten().flatten();
+                notes.any(|note| fs::read_to_string(note.path()).is_ok_and(|text| text.lines().count() >= 4))
+            });
+            drop(record);
+            reader.join().unwrap().unwrap();
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::flock(lock, libc::LOCK_UN) }, 0);
+            let ran = here.atrace(&["status"]);
+            assert!(ran.stderr.contains("was killed: */meant"), "{ran:?}");
+            assert_eq!(patterns(ALICE), ["*/meant"]);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// One move of the storm's.
+    fn harm(uid: u32, chance: &mut Chance, canaries: &Path) {
+        let (file, directory) = (store(uid), store(uid).parent().unwrap().to_owned());
+        let fresh = || {
+            let _ = fs::remove_file(&directory);
+            let _ = fs::remove_dir_all(&directory);
+            let _ = fs::create_dir(&directory);
+            let _ = fs::set_permissions(&directory, Permissions::from_mode(0o700));
+        };
+        let healthy = || {
+            fresh();
+            Control::open_user(uid).ok()
+        };
+        match chance.below(11) {
+            0 | 1 => {
+                healthy();
+                for _ in 0..200 {
+                    if let Ok(file) = OpenOptions::new().write(true).open(&file) {
+                        let _ = file.set_len(0);
+                        let _ = file.set_len(98_368);
+                    }
+                }
+            }
+            2 => {
+                healthy();
+                if let Ok(file) = File::open(&file) {
+                    // SAFETY: an open descriptor, whose lock ends with it.
+                    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+                    std::thread::sleep(Duration::from_millis(chance.below(3000) as u64));
+                }
+            }
+            3 => {
+                fresh();
+                make_fifo(&file);
+            }
+            4 => {
+                fresh();
+                let _ = std::os::unix::fs::symlink(canaries.join("properties"), &file);
+            }
+            5 => {
+                fresh();
+                let _ = fs::create_dir(&file);
+            }
+            6 => {
+                let _ = fs::remove_dir_all(&directory);
+                let _ = std::os::unix::fs::symlink(canaries, &directory);
+            }
+            7 => {
+                if let Some(control) = healthy() {
+                    while let Ok(switched) = control.enable("x\x1b[2J\ny") {
+                        switched.keep();
+                    }
+                }
+            }
+            8 => {
+                healthy();
+                if let Ok(file) = OpenOptions::new().write(true).open(&file) {
+                    for _ in 0..200 {
+                        let _ = file.write_all_at(&chance.next().to_ne_bytes(), chance.below(98_360) as u64);
+                    }
+                }
+            }
+            // Whoever works as this user: the children of root's command, as it has no other process.
+            9 => {
+                let signal = [libc::SIGSTOP, libc::SIGKILL][chance.below(2)];
+                for _ in 0..100 {
+                    // SAFETY: all processes that this user may signal, but this one.
+                    unsafe { libc::kill(-1, signal) };
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+            _ => fresh(),
+        }
+        std::thread::sleep(Duration::from_millis(chance.below(5) as u64));
+    }
+
+    /// One move of a process that publishes a state: what it says, and which descriptor it means, is wrong.
+    fn lie(chance: &mut Chance, canaries: &Path) {
+        let victims = [canaries.join("secret"), canaries.join("readable"), "/dev/shm/trudy-fifo".into()];
+        let _ = fs::remove_file(&victims[2]);
+        make_fifo(&victims[2]);
+        // SAFETY: what this process opened is not used any more.
+        unsafe { libc::close_range(3, 10_000, 0) };
+        let marker = open(&victims[chance.below(3)], libc::O_PATH);
+        let planted = canaries.join("planted");
+        let mut lines = says(marker, if chance.below(2) == 0 { &planted } else { &victims[2] });
+        if chance.below(3) == 0 {
+            lines = (0..3000).map(|_| char::from(chance.below(127) as u8 + 1)).collect();
+        }
+        let fd = if chance.below(2) == 0 { publish(&lines) } else { publish_unsealed(&lines) };
+        // SAFETY: a descriptor that was just made.
+        let file = std::mem::ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+        for _ in 0..chance.below(200) {
+            let _ = file.set_len([0, 10, 4095, 1 << 30][chance.below(4)]);
+            let _ = file.write_all_at(&lines.as_bytes()[..8], 0);
+        }
+        std::thread::sleep(Duration::from_millis(chance.below(20) as u64));
+    }
+
+    #[test]
+    fn a_storm_of_harm_touches_nothing() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["status"]).status.success());
+            let canaries = here.path("canaries");
+            let forever = |ready: &dyn Fn(), mut step: Box<dyn FnMut()>| {
+                ready();
+                loop {
+                    step();
+                }
+            };
+            let _mallories = STORM.map(|uid| {
+                Attacker::start(uid, |ready| {
+                    let (mut chance, canaries) = (Chance(u64::from(uid)), canaries.clone());
+                    forever(ready, Box::new(move || harm(uid, &mut chance, &canaries)));
+                })
+            });
+            let trudy = Attacker::start(TRUDY, |ready| {
+                Control::open_user(TRUDY).unwrap().enable("*").unwrap().keep();
+                let (mut chance, canaries) = (Chance(7), canaries.clone());
+                forever(ready, Box::new(move || lie(&mut chance, &canaries)));
+            });
+            let long = std::env::var_os("ATRACE_LONG_TESTS").is_some();
+            let time = Duration::from_secs(if long { 60 } else { 3 });
+            let pid = trudy.pid();
+            let commands = [
+                &["status"][..],
+                &["record", "-t", "20ms", "-a", "storm", "--wait", "-f", "-o", "out"],
+                &["doctor", &pid],
+                &["on", "storm-too"],
+                &["off", "storm-too"],
+            ];
+            let (start, mut count, mut longest) = (Instant::now(), 0, (Duration::ZERO, ""));
+            while start.elapsed() < time {
+                for args in commands {
+                    let before = Instant::now();
+                    let ran = here.atrace(args);
+                    longest = longest.max((before.elapsed(), args[0]));
+                    count += 1;
+                    assert_eq!(ran.status.signal(), None, "{args:?}: {ran:?}");
+                    let may_fail = args[0] == "doctor";
+                    assert!(
+                        ran.status.success() || may_fail && ran.status.code() == Some(1),
+                        "{args:?}: {ran:?}"
+                    );
+                    is_plain(&ran);
+                    here.is_unharmed();
+                }
+            }
+            assert_eq!((patterns(0), patterns(ALICE)), (vec![], vec![]));
+            eprintln!("storm: {count} commands, the longest {} in {:?}", longest.1, longest.0);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// Programs whose memory or rights are their own are not looked into in root's name.
+    #[test]
+    fn a_process_that_hides_from_its_user_is_not_looked_into() {
+        let name = case!({
+            let here = Here::new();
+            let mallory = Attacker::start(MALLORY, |ready| {
+                Control::open_user(MALLORY).unwrap().enable("*").unwrap().keep();
+                publish(&says(open(&here.canary("secret"), libc::O_PATH), &here.canary("planted")));
+                // Its files in /proc belong to root now.
+                // SAFETY: a number.
+                unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+                ready();
+            });
+            assert_eq!(fs::metadata(format!("/proc/{}/status", mallory.pid())).unwrap().uid(), 0);
+            let ran = here.atrace(&["doctor", &mallory.pid()]);
+            assert!(ran.status.code() == Some(1) && ran.stdout.contains("WRONG state"), "{ran:?}");
+            here.is_unharmed();
+            let report = examine(mallory.number());
+            assert!(report.wrong().any(|it| it.topic == Topic::State), "{report}");
+            here.is_unharmed();
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+}

@@ -1,0 +1,704 @@
+//! What `atrace run` leaves to chance nowhere: where a recording is written, what becomes of it when the command is
+//! killed, which signals arrive, and what is said of programs that can't be recorded.
+//!
+//! Other users of these tests have numbers that no system gives.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+mod here;
+
+#[allow(unsafe_code, reason = "processes are forked, signalled and given terminals as a C program would")]
+mod cases {
+    use std::fs;
+    use std::io::Write as _;
+    use std::os::unix::fs::{
+        MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, lchown, symlink,
+    };
+    use std::os::unix::process::CommandExt as _;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
+
+    use atrace::*;
+    use atrace_cli::tracefs;
+
+    use crate::common::{self, Ran, case, is_root, terminal, until};
+    use crate::here::{Here, end, left_by, signal};
+
+    const TAG: AtraceTag = AtraceTag::App;
+    /// Who calls sudo, and who attacks.
+    const CALLER: u32 = 64_101;
+    const ATTACKER: u32 = 64_102;
+
+    fn refused(ran: &Ran, text: &str) {
+        assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+        assert!(ran.stderr.contains(text), "{text:?} is not said: {ran:?}");
+    }
+
+    /// A process that is gone.
+    fn dead() -> u32 {
+        let mut gone = Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        gone.id()
+    }
+
+    /// A directory of this user with these rights.
+    fn directory(here: &Here, name: &str, user: u32, mode: u32) -> PathBuf {
+        let path = here.path(name);
+        fs::create_dir(&path).unwrap();
+        chown(&path, Some(user), Some(user)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn owned_link(to: &Path, at: &Path, user: u32) {
+        symlink(to, at).unwrap();
+        lchown(at, Some(user), Some(user)).unwrap();
+    }
+
+    #[test]
+    fn root_follows_no_planted_link() {
+        let name = case!({ atrace_instant(TAG, "written") });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let victim = here.path("victim");
+        fs::write(&victim, "root's").unwrap();
+        let shared = directory(&here, "shared", 0, 0o1777);
+        let theirs = directory(&here, "theirs", ATTACKER, 0o755);
+        let open = directory(&here, "open", 0, 0o777);
+        owned_link(&victim, &shared.join("out"), ATTACKER);
+        owned_link(&victim, &theirs.join("out"), ATTACKER);
+        let untouched = || assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
+
+        // Where a shell's `>` is not led by it.
+        refused(&end(&mut here.run_to("shared/out", &name, &["--force"])), "is user 64102's, in a directory");
+        assert!(fs::symlink_metadata(shared.join("out")).unwrap().is_symlink());
+        untouched();
+        refused(&end(&mut here.run_to("shared/out", &name, &[])), "exists already");
+        refused(&end(&mut here.run_to("open/out", &name, &[])), "every user may replace the files in");
+        assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
+        // Elsewhere the link goes, not what it leads to.
+        let ran = end(&mut here.run_to("theirs/out", &name, &["--force"]));
+        assert!(ran.status.success(), "{ran:?}");
+        untouched();
+        let data = fs::symlink_metadata(theirs.join("out")).unwrap();
+        assert!(data.is_file() && data.uid() == 0 && data.mode() & 0o777 == 0o600, "{data:?}");
+        // Names that can be foreseen are not waited for: the next is taken.
+        let script = format!(
+            "ln -s {} .out.$$.atrace; ln -s {} .out.$$; exec ../atrace run -o out -- true",
+            victim.display(),
+            victim.display()
+        );
+        let mut command = here.cleared(Path::new("sh"), &name);
+        let ran = end(command.args(["-c", &script]).current_dir(&shared).arg("sh"));
+        refused(&ran, "exists already");
+        fs::remove_file(shared.join("out")).unwrap();
+        let mut command = here.cleared(Path::new("sh"), &name);
+        let ran = end(command.args(["-c", &script]).current_dir(&shared));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(fs::symlink_metadata(shared.join("out")).unwrap().is_file());
+        untouched();
+    }
+
+    fn under_sudo(command: &mut Command) -> &mut Command {
+        command.env("SUDO_UID", CALLER.to_string()).env("SUDO_GID", CALLER.to_string())
+    }
+
+    #[test]
+    fn under_sudo_a_path_leads_only_where_the_caller_may_go() {
+        let name = case!({ atrace_instant(TAG, "written") });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let home = directory(&here, "home", CALLER, 0o700);
+        let roots = directory(&here, "roots", 0, 0o755);
+        fs::write(roots.join("victim"), "root's").unwrap();
+        // The directory that was named has become another.
+        owned_link(&roots, &home.join("swapped"), CALLER);
+        refused(
+            &end(under_sudo(&mut here.run_to("home/swapped/out", &name, &[]))),
+            "can't write to home/swapped/out: Permission denied",
+        );
+        owned_link(&roots.join("victim"), &home.join("link"), CALLER);
+        refused(&end(under_sudo(&mut here.run_to("home/link", &name, &["-f"]))), "Permission denied");
+        assert_eq!(fs::read_to_string(roots.join("victim")).unwrap(), "root's");
+        assert_eq!(fs::read_dir(&roots).unwrap().count(), 1);
+        // In their own it is as it always was, also through a link of theirs.
+        fs::write(home.join("own"), "old").unwrap();
+        chown(home.join("own"), Some(CALLER), Some(CALLER)).unwrap();
+        owned_link(&home.join("own"), &home.join("to-own"), CALLER);
+        for output in ["home/new", "home/to-own"] {
+            let ran = end(under_sudo(&mut here.run_to(output, &name, &["-f"])));
+            assert!(ran.status.success(), "{ran:?}");
+        }
+        for file in ["new", "own"] {
+            let data = fs::symlink_metadata(home.join(file)).unwrap();
+            assert!(data.is_file() && data.uid() == CALLER && data.gid() == CALLER, "{file}: {data:?}");
+            assert!(fs::read_to_string(home.join(file)).unwrap().contains("|written\n"), "{file}");
+        }
+        assert!(fs::symlink_metadata(home.join("to-own")).unwrap().is_symlink());
+    }
+
+    /// Buffers that are kept as they could not be saved.
+    struct Kept(u32);
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            left_by(self.0).iter().for_each(|path| drop(fs::remove_dir(path)));
+        }
+    }
+
+    /// What is unfinished goes with the rights it was made with.
+    #[test]
+    fn under_sudo_nothing_is_removed_that_the_caller_may_not_remove() {
+        let name = case!({
+            say_ready();
+            std::thread::sleep(Duration::from_secs(100));
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let home = directory(&here, "home", CALLER, 0o755);
+        for (owner, left) in [(CALLER, 0), (0, 1)] {
+            let (child, _) = started(&here, under_sudo(&mut here.run_to("home/out", &name, &["-f"])));
+            let _kept = Kept(child.id());
+            fs::create_dir(home.join("out")).unwrap();
+            chown(&home, Some(owner), None).unwrap();
+            signal(&child, libc::SIGTERM);
+            refused(&common::end_of(child), "can't save home/out");
+            fs::remove_dir(home.join("out")).unwrap();
+            fs::remove_file(home.join("ready")).unwrap();
+            assert_eq!(fs::read_dir(&home).unwrap().count(), left, "of user {owner}");
+        }
+    }
+
+    /// Groups without a name too, and those that only this process of theirs is in.
+    #[test]
+    fn under_sudo_the_program_is_in_the_callers_groups() {
+        let name = case!({
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            let groups = status.lines().find(|line| line.starts_with("Groups:")).unwrap();
+            println!("{}", groups.split_whitespace().collect::<Vec<_>>().join(" "));
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        directory(&here, "home", CALLER, 0o700);
+        let mut command = here.run_to("home/out", &name, &[]);
+        // SAFETY: what is called between fork and exec is async-signal-safe.
+        unsafe { under_sudo(&mut command).pre_exec(leave_to_child) };
+        let ran = end(&mut command);
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(ran.said("Groups: "), [format!("{CALLER} 64103 64104")], "{ran:?}");
+        assert_eq!(fs::metadata(here.path("home/out")).unwrap().uid(), CALLER);
+    }
+
+    /// Returns in a child, as root, of a process that becomes the caller and ends as the child does.
+    fn leave_to_child() -> std::io::Result<()> {
+        // SAFETY: places for numbers, and a list of three.
+        unsafe {
+            let mut pipe = [0; 2];
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            let child = libc::fork();
+            if child == 0 {
+                libc::close(pipe[1]);
+                let byte = pipe.as_mut_ptr().cast();
+                return if libc::read(pipe[0], byte, 1) == 1 {
+                    Ok(())
+                } else {
+                    Err(std::io::Error::last_os_error())
+                };
+            }
+            let groups = [64_104, CALLER, 64_103];
+            let became = libc::setgroups(groups.len(), groups.as_ptr()) == 0
+                && libc::setresgid(CALLER, CALLER, CALLER) == 0
+                && libc::setresuid(CALLER, CALLER, CALLER) == 0;
+            libc::write(pipe[1], b".".as_ptr().cast(), became.into());
+            // Also that by which the one who started this hears that it goes on.
+            (3..100).for_each(|number| assert!(libc::close(number) < 1));
+            let mut status = 0;
+            libc::waitpid(child, &mut status, 0);
+            libc::_exit(libc::WEXITSTATUS(status));
+        }
+    }
+
+    #[test]
+    fn under_sudo_the_callers_store_harms_nobody() {
+        let name = case!({
+            let store = std::env::var("ATRACE_PROPERTIES").unwrap();
+            atrace_instant(TAG, "before");
+            match std::env::var("HOW").unwrap().as_str() {
+                "truncate" => fs::OpenOptions::new().write(true).open(store).unwrap().set_len(0).unwrap(),
+                "remove" => fs::remove_file(store).unwrap(),
+                "pipe" => {
+                    fs::remove_file(&store).unwrap();
+                    let store = std::ffi::CString::new(store).unwrap();
+                    // SAFETY: a C string.
+                    assert_eq!(unsafe { libc::mkfifo(store.as_ptr(), 0o600) }, 0);
+                }
+                _ => {}
+            }
+            // Without what would follow in a process that traces.
+            println!("IS OVER");
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(3) };
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        for how in ["none", "truncate", "remove", "pipe"] {
+            let ran = end(under_sudo(&mut here.run(&name, &["-f"])).env("HOW", how));
+            assert_eq!(ran.status.code(), Some(3), "{how}: {ran:?}");
+            assert!(ran.stdout.contains("IS OVER") && here.saved().contains("|before\n"), "{how}: {ran:?}");
+            let is_told = ran.stderr.contains("switching off what is left");
+            assert!(!is_told || matches!(how, "truncate" | "pipe"), "{how}: {ran:?}");
+            assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
+        }
+    }
+
+    /// What `record` leaves when it is killed goes on filling until somebody ends it.
+    #[test]
+    fn a_killed_record_is_saved() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        directory(&here, "home", 0, 0o700);
+        let mut command = here.atrace(&name);
+        let record = command.args(["record", "-c", "sched", "-o", "home/saved"]);
+        let mut child = record.env("ATRACE_PROPERTIES", here.path("properties")).spawn().unwrap();
+        until("there are events", || {
+            let instances =
+                left_by(child.id()).into_iter().filter_map(|it| tracefs::Instance::attach(it).ok());
+            child.try_wait().unwrap().is_some()
+                || instances.filter_map(|it| it.stats().ok()).any(|stats| stats.entries > 1000)
+        });
+        if child.try_wait().unwrap().is_some() {
+            common::skipped(&name, common::end_of(child).stderr);
+            return;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        until("it is saved and gone", || {
+            let ran = end(here.atrace(&name).args(["run", "--kernel", "-fo", "next", "--", "true"]));
+            assert!(ran.status.success(), "{ran:?}");
+            left_by(child.id()).is_empty()
+        });
+        let saved = fs::read_to_string(here.path("home/saved")).unwrap();
+        assert!(saved.matches(": sched_switch: ").count() > 100 && saved.ends_with("</html>\n"));
+    }
+
+    #[test]
+    fn unfinished_files_are_removed() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let place = directory(&here, "place", 0, 0o1777);
+        let pid = dead();
+        let mine = [format!(".out.{pid}.atrace"), format!(".other.{pid}-1f.atrace")];
+        // Written as events came, it is of use: it stays, and is named.
+        let live = format!(".out.{pid}");
+        for name in mine.iter().chain([&live]) {
+            fs::write(place.join(name), "half").unwrap();
+        }
+        // Those of the living, of others, and what is none.
+        let kept = [
+            format!(".out.{}.atrace", std::process::id()),
+            format!(".theirs.{pid}.atrace"),
+            format!(".link.{pid}.atrace"),
+            format!(".else.{pid}"),
+            format!("out.{pid}.atrace"),
+        ];
+        for name in &kept {
+            fs::write(place.join(name), "kept").unwrap();
+        }
+        chown(place.join(&kept[1]), Some(ATTACKER), None).unwrap();
+        fs::remove_file(place.join(&kept[2])).unwrap();
+        owned_link(&here.path("program"), &place.join(&kept[2]), ATTACKER);
+        let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", "place/out", "--", "true"]));
+        assert!(ran.status.success(), "{ran:?}");
+        for name in &mine {
+            assert!(fs::symlink_metadata(place.join(name)).is_err(), "{name} is left: {ran:?}");
+            assert!(ran.stderr.contains(&format!("removed {name}, which")), "{ran:?}");
+        }
+        assert!(ran.stderr.contains(&format!("{live} is what a recording had")), "{ran:?}");
+        for name in kept.iter().chain([&live]) {
+            assert!(fs::symlink_metadata(place.join(name)).is_ok(), "{name} is gone: {ran:?}");
+        }
+    }
+
+    /// Runs a program that says by a file that it has written, and returns the command and the program's number.
+    fn started(here: &Here, command: &mut Command) -> (Child, i32) {
+        let ready = here.path("home/ready");
+        let _ = fs::remove_file(&ready);
+        let child = command.spawn().unwrap();
+        until("the program is ready", || fs::read_to_string(&ready).is_ok_and(|text| text.ends_with('\n')));
+        (child, fs::read_to_string(&ready).unwrap().trim().parse().unwrap())
+    }
+
+    fn say_ready() {
+        fs::write("home/ready", format!("{}\n", common::pid())).unwrap();
+    }
+
+    /// The command and its program are killed.
+    fn killed(here: &Here, command: &mut Command) -> (u32, i32) {
+        let (mut child, program) = started(here, command);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // SAFETY: the program that was started, which nobody but init waits for.
+        unsafe { libc::kill(program, libc::SIGKILL) };
+        until("the program is gone", || {
+            let state = fs::read_to_string(format!("/proc/{program}/stat")).unwrap_or_default();
+            state.is_empty() || state.contains(") Z ")
+        });
+        (child.id(), program)
+    }
+
+    #[test]
+    fn a_recording_whose_command_was_killed_is_saved() {
+        let name = case!({
+            atrace_instant(TAG, "precious");
+            say_ready();
+            std::thread::sleep(Duration::from_secs(100));
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        directory(&here, "home", CALLER, 0o755);
+        let next = || {
+            let ran = end(here.atrace(&name).args(["run", "--kernel", "-fo", "next", "--", "true"]));
+            assert!(ran.status.success(), "{ran:?}");
+        };
+        // Where it was to be, for whom it was to be. Another command of this moment may do it.
+        let (command, program) = killed(&here, under_sudo(&mut here.run_to("home/saved", &name, &[])));
+        assert!(!left_by(command).is_empty());
+        until("it is saved", || {
+            next();
+            here.path("home/saved").exists()
+        });
+        until("its buffer is gone", || {
+            next();
+            left_by(command).iter().all(|path| !path.starts_with("/sys"))
+        });
+        let data = fs::metadata(here.path("home/saved")).unwrap();
+        assert_eq!((data.uid(), data.gid()), (CALLER, CALLER));
+        let saved = fs::read_to_string(here.path("home/saved")).unwrap();
+        assert!(saved.contains("|precious\n") && saved.ends_with("</html>\n"), "{saved}");
+        assert!(saved.contains(&format!("- {program} 0 0 0 - - - program program\n")), "{saved}");
+        until("its note is gone", || {
+            next();
+            let mut notes = fs::read_dir("/run/atrace").into_iter().flatten().flatten();
+            let its = format!("recording-{command}-");
+            !notes.any(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&its)))
+        });
+
+        // Where something else stands by now: root's own directory.
+        let (command, _) = killed(&here, &mut here.run_to("home/ready2", &name, &[]));
+        fs::write(here.path("home/ready2"), "mine").unwrap();
+        let elsewhere = PathBuf::from(format!("/root/atrace-recording-{command}-0.ftrace"));
+        until("it is saved elsewhere", || {
+            next();
+            fs::read_to_string(&elsewhere).is_ok_and(|text| text.ends_with("</html>\n"))
+        });
+        let data = fs::metadata(&elsewhere).unwrap();
+        let saved = fs::read_to_string(&elsewhere).unwrap();
+        fs::remove_file(&elsewhere).unwrap();
+        assert!(saved.contains("|precious\n") && data.mode() & 0o777 == 0o600 && data.uid() == 0);
+        assert_eq!(fs::read_to_string(here.path("home/ready2")).unwrap(), "mine");
+        until("its buffer is gone", || {
+            next();
+            left_by(command).iter().all(|path| !path.starts_with("/sys"))
+        });
+    }
+
+    static CAME: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn count(_: libc::c_int) {
+        CAME.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_signal_arrives_once() {
+        let name = case!({
+            for number in [libc::SIGTERM, libc::SIGINT] {
+                // SAFETY: the handler only counts.
+                unsafe { libc::signal(number, count as *const () as libc::sighandler_t) };
+            }
+            if std::env::var_os("APART").is_some() {
+                // SAFETY: no preconditions.
+                assert_eq!(unsafe { libc::setpgid(0, 0) }, 0);
+            }
+            say_ready();
+            // Without sleeping: of two that come while none can be taken, the kernel makes one.
+            let mut end = Instant::now() + Duration::from_secs(100);
+            while Instant::now() < end {
+                if CAME.load(Ordering::Relaxed) == 1 {
+                    // Longer than a second one would take.
+                    end = end.min(Instant::now() + Duration::from_millis(900));
+                }
+            }
+            println!("CAME {}", CAME.load(Ordering::Relaxed));
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        directory(&here, "home", 0, 0o700);
+        // To the command alone.
+        let (child, _) = started(&here, &mut here.run(&name, &["-f"]));
+        signal(&child, libc::SIGTERM);
+        let ran = common::end_of(child);
+        assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
+        // To its group.
+        for number in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM, libc::SIGINT] {
+            let (child, _) = started(&here, here.run(&name, &["-f"]).process_group(0));
+            // SAFETY: the group of a child that was not waited for.
+            assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), number) }, 0);
+            let ran = common::end_of(child);
+            assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
+        }
+        // To the group that the program has left.
+        let (child, _) = started(&here, here.run(&name, &["-f"]).process_group(0).env("APART", "1"));
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), libc::SIGTERM) }, 0);
+        let ran = common::end_of(child);
+        assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
+        // To the program, and then to the command, is two.
+        let (child, program) = started(&here, &mut here.run(&name, &["-f"]));
+        // SAFETY: the program that was started.
+        assert_eq!(unsafe { libc::kill(program, libc::SIGTERM) }, 0);
+        std::thread::sleep(Duration::from_millis(400));
+        signal(&child, libc::SIGTERM);
+        let ran = common::end_of(child);
+        assert_eq!(ran.said("CAME "), ["2"], "{ran:?}");
+        // From the keys of a terminal.
+        let (mut master, slave) = terminal();
+        let mut command = here.run(&name, &["-f"]);
+        let slave = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(slave);
+        command.stdin(Stdio::from(slave.unwrap()));
+        // SAFETY: setsid and ioctl are async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        let (child, _) = started(&here, &mut command);
+        master.write_all(b"\x03").unwrap();
+        let ran = common::end_of(child);
+        assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
+        drop(master); // Until now, or the terminal would have hung up.
+    }
+
+    /// The witness of signals, which is the command once more, is replaced by a script that sends one to its group.
+    #[test]
+    fn a_signal_before_the_program_is_there_ends_the_command() {
+        let name = case!({ println!("STARTED") });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        fs::rename(here.path("atrace"), here.path("moved")).unwrap();
+        fs::write(here.path("atrace (deleted)"), "#!/bin/sh\nkill -$SIGNAL 0; sleep 100\n").unwrap();
+        fs::set_permissions(here.path("atrace (deleted)"), fs::Permissions::from_mode(0o755)).unwrap();
+        for number in [libc::SIGINT, libc::SIGTERM] {
+            common::copy_program(here.path("moved"), here.path("atrace"));
+            // The file that runs has no name any more, and the system calls it so.
+            let mut command = here.cleared(Path::new("sh"), &name);
+            let script = "exec 9<atrace; rm atrace; exec /proc/self/fd/9 \"$@\"";
+            command.args(["-c", script, "sh", "run", "-o", "out", "--", "./program", &name, "--exact"]);
+            let ran = end(command.env("SIGNAL", number.to_string()).process_group(0));
+            assert_eq!(ran.status.code(), Some(128 + number), "{ran:?}");
+            assert!(ran.stderr.contains("before the program was started"), "{ran:?}");
+            assert!(!ran.stdout.contains("STARTED") && left_by(ran.pid).is_empty(), "{ran:?}");
+            assert_eq!(here.files(), ["atrace (deleted)", "moved"]);
+        }
+    }
+
+    #[test]
+    fn closed_descriptors_are_told_of() {
+        let name = case!({
+            atrace_instant(TAG, "before");
+            // SAFETY: closes what this process does not use any more.
+            unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+            for number in 0..100 {
+                atrace_int(TAG, "after", number);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let ran = end(&mut here.run(&name, &[]));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(!ran.stderr.contains("none lost"), "{ran:?}");
+        assert!(
+            ran.stderr.contains("/program) closed the descriptor of the marker (100): what was traced"),
+            "{ran:?}"
+        );
+        // One that never had a use for it is none of that.
+        let ran = end(here.run("none", &["-f"]).env("ATRACE_TEST_CASE", "none"));
+        assert!(!ran.stderr.contains("closed the descriptor"), "{ran:?}");
+    }
+
+    #[test]
+    fn why_nothing_was_written_is_told() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let elevated = here.path("elevated");
+        common::copy_program("/bin/sleep", &elevated);
+        chown(&elevated, Some(CALLER), None).unwrap();
+        fs::set_permissions(&elevated, fs::Permissions::from_mode(0o4755)).unwrap();
+        let of = |program: &[&str]| {
+            let mut command = here.atrace(&name);
+            let ran = end(command.args(["run", "--kernel", "-f", "-o", "out", "--"]).args(program));
+            assert!(ran.status.success() && !ran.stderr.contains("none lost"), "{ran:?}");
+            ran.stderr
+        };
+        let said = of(&["sleep", "1.5"]);
+        assert!(said.contains("does not use ATrace, or ended before it could"), "{said}");
+        let said = of(&["env", "-i", "sleep", "1.5"]);
+        assert!(said.contains("(sleep) was started without ATRACE_MARKER in its environment"), "{said}");
+        let said = of(&["bash", "-c", "exec 100>&-; sleep 1.5; :"]);
+        assert!(said.contains("closed the descriptor of the marker (100)"), "{said}");
+        let user = CALLER.to_string();
+        let said = of(&["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups", "sleep", "1.5"]);
+        assert!(said.contains(&format!("(sleep) became user {CALLER}, who can't read")), "{said}");
+        let said = of(&["./elevated", "1.5"]);
+        assert!(said.contains("(./elevated) has elevated rights"), "{said}");
+    }
+
+    #[test]
+    fn all_processes_have_names_whatever_they_are_called() {
+        let name = case!({
+            std::thread::Builder::new()
+                .name("a\nthread".to_owned())
+                .spawn(|| {
+                    for _ in 0..20 {
+                        atrace_instant(TAG, "in a thread");
+                        // The kernel learns its name when it is switched.
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                })
+                .unwrap()
+                .join()
+                .unwrap();
+            let marker = std::env::var("ATRACE_MARKER").unwrap();
+            let number = marker.split(':').nth(1).unwrap();
+            let script =
+                format!("for i in $(seq 150); do bash -c 'printf \"I|$$|in a child\" >&{number}'; done; :");
+            assert!(Command::new("bash").args(["-c", &script]).status().unwrap().success());
+            println!("PID {}", common::pid());
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let odd = here.path("pro\ngram");
+        common::copy_program(here.path("program"), &odd);
+        let mut command = here.atrace(&name);
+        command.args(["run", "--kernel", "-o", "out", "--"]).arg(&odd).args([
+            &name,
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
+        let ran = end(&mut command);
+        assert!(ran.status.success(), "{ran:?}");
+        let saved = here.saved();
+        let pid: u32 = ran.said("PID ")[0].parse().unwrap();
+        let list: Vec<_> = saved.lines().filter(|line| line.starts_with("- ")).collect();
+        assert_eq!(list.len(), 151, "{list:?}");
+        assert_eq!(list.iter().filter(|line| line.ends_with(" bash bash")).count(), 150);
+        assert!(list.contains(&format!("- {pid} 0 0 0 - - - pro_gram pro_gram").as_str()), "{list:?}");
+        let message = format!(": tracing_mark_write: I|{pid}|in a thread\n");
+        assert_eq!(saved.matches(&message).count(), 20);
+        // The kernel may have forgotten it: it keeps so many for the whole machine.
+        assert!(saved.contains("        a_thread-") || saved.contains("           <...>-"), "{saved}");
+        assert!(!saved.contains("\nthread-"), "{saved}");
+        assert_eq!(saved.matches("|in a child\n").count(), 150);
+    }
+
+    #[test]
+    fn nothing_foreign_reaches_the_terminal_as_it_is() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let odd = "no\x1b[2J\nprogram";
+        let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", "out", "--", odd]));
+        assert!(ran.stderr.contains("no\\x1b[2J\\x0aprogram: No such file"), "{ran:?}");
+        let ran =
+            end(here.atrace(&name).args(["run", "--kernel", "-o", &format!("{odd}/out"), "--", "true"]));
+        assert!(ran.stderr.contains("can't write to no\\x1b[2J\\x0aprogram/out"), "{ran:?}");
+        // Who holds the buffer is called what they want.
+        let script = "(exec -a $'a\\e[2Jb' sleep 3 >/dev/null 2>&1) & sleep 0.3";
+        let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", odd, "--", "bash", "-c", script]));
+        assert!(ran.stderr.contains("(a\\x1b[2Jb)") && !ran.stderr.contains('\x1b'), "{ran:?}");
+        assert!(ran.stderr.contains("saved no\\x1b[2J\\x0aprogram: open it"), "{ran:?}");
+        until("its buffer can go", || {
+            let _ = end(here.atrace(&name).args(["run", "--kernel", "-fo", "out", "--", "true"]));
+            left_by(ran.pid).is_empty()
+        });
+    }
+
+    #[test]
+    fn output_that_is_lost_is_a_failure() {
+        let name = case!({});
+        let here = Here::new();
+        for args in [&["status"][..], &["doctor"], &["--help"], &["--version"]] {
+            let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let mut command = here.atrace(&name);
+            command.args(args).stdout(full).env("ATRACE_PROPERTIES", here.path("properties"));
+            let ran = end(&mut command);
+            assert_eq!(ran.status.code(), Some(1), "{args:?}: {ran:?}");
+            assert!(
+                ran.stderr.contains("the output is not whole: No space left on device"),
+                "{args:?}: {ran:?}"
+            );
+            // Who has read enough is told nothing.
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut command = here.atrace(&name);
+            command.args(args).stdout(writer).env("ATRACE_PROPERTIES", here.path("properties"));
+            assert!(!end(&mut command).stderr.contains("the output"), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_match_nothing_are_refused() {
+        let name = case!({});
+        let here = Here::new();
+        for pattern in ["[", "*/svc[", "[z-a]", "a\nb"] {
+            for args in [&["on", pattern][..], &["record", "-t", "1s", "-a", pattern]] {
+                let mut command = here.atrace(&name);
+                let ran = end(command.args(args).env("ATRACE_PROPERTIES", here.path("properties")));
+                assert_eq!(ran.status.code(), Some(1), "{args:?}: {ran:?}");
+                assert!(
+                    ran.stderr.contains("matches nothing: ") && !ran.stderr.contains("a\nb"),
+                    "{args:?}: {ran:?}"
+                );
+            }
+        }
+    }
+}

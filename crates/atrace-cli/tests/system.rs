@@ -1,0 +1,449 @@
+//! `atrace record` where the system's service runs: what it asks of the service, and what it makes of what that does.
+//!
+//! The service is a stand-in, which answers as Perfetto's does, has the producers and sources that a test names, and writes the
+//! trace that a test gives it.
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+mod here;
+
+#[allow(unsafe_code, reason = "the command is told to end as by a terminal")]
+mod cases {
+    use std::fs::{self, File};
+    use std::io::Write as _;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::process::CommandExt as _;
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use atrace::control::Control;
+    use atrace_cli::tracefs;
+    use atrace_perfetto::proto::{Reader, Writer};
+    use atrace_perfetto::socket::Socket;
+    use atrace_perfetto::wire::{self, Body, FRAME_MAX, PREFIX};
+
+    use crate::common::{self, Ran, case, is_root};
+    use crate::here::{Here, USER, end, signal};
+
+    const METHODS: [&str; 6] =
+        ["QueryServiceState", "EnableTracing", "QueryCapabilities", "Flush", "DisableTracing", "FreeBuffers"];
+
+    /// What the stand-in is.
+    #[derive(Clone, Default)]
+    struct System {
+        producers: Vec<&'static str>,
+        sources: Vec<&'static str>,
+        trace: Vec<u8>,
+        /// It goes as soon as it has begun.
+        goes: bool,
+        /// It ends a recording as soon as it has begun, as with a full disk.
+        ends: bool,
+        /// What it says was wrong.
+        fault: &'static str,
+        /// It never ends an answer.
+        floods: bool,
+        /// It says a part of a frame once it has begun, and nothing more.
+        hangs: bool,
+        /// It sends a descriptor whose close takes long, once it has begun.
+        lingers: bool,
+    }
+
+    impl System {
+        /// Serves whoever connects, until the test's process ends; tells each session's configuration.
+        fn serve(self, here: &Here) -> Receiver<Vec<u8>> {
+            let listener = UnixListener::bind(here.path("consumers")).unwrap();
+            let (sender, receiver) = channel();
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    self.clone().answer(stream.unwrap(), &sender);
+                }
+            });
+            receiver
+        }
+
+        /// Answers one consumer until either goes.
+        fn answer(self, stream: UnixStream, begun: &Sender<Vec<u8>>) {
+            let socket = Socket::new(OwnedFd::from(stream));
+            let (mut inbox, mut bytes) = (Vec::new(), vec![0; FRAME_MAX + PREFIX]);
+            let (mut file, mut enabled) = (None, 0);
+            loop {
+                while let Some((frame, len)) = wire::split(&inbox).unwrap() {
+                    let request = frame.request;
+                    let nothing = Some(|_: &mut Writer<'_>| ());
+                    let send = |frame: Option<&[u8]>| socket.send(frame.unwrap(), None);
+                    match frame.body {
+                        Body::Bind(_) => _ = send(wire::bound(&mut bytes, request, &METHODS)),
+                        Body::Invoke { method, arguments, .. } => match METHODS[method.method as usize - 1] {
+                            "QueryServiceState" => {
+                                let names = |reply: &mut Writer<'_>| {
+                                    reply.message(1, |state| {
+                                        (0..1000).for_each(|_| _ = state.message(1, |_| ()));
+                                    });
+                                };
+                                let mut flood = || {
+                                    let frame = wire::reply_to(&mut bytes, request, true, Some(names));
+                                    socket.send(frame.unwrap(), None)
+                                };
+                                if self.floods {
+                                    while flood() {}
+                                    return;
+                                }
+                                let state =
+                                    |reply: &mut Writer<'_>| _ = reply.message(1, |state| self.state(state));
+                                send(wire::reply_to(&mut bytes, request, false, Some(state)));
+                            }
+                            "EnableTracing" => {
+                                enabled = request;
+                                // Not every test asks what was wanted.
+                                let _ = begun.send(Reader::first(arguments, 1).unwrap().bytes().to_vec());
+                                let mut file = File::from(OwnedFd::from(Option::take(&mut file).unwrap()));
+                                file.write_all(&self.trace).unwrap();
+                            }
+                            name => {
+                                send(wire::reply_to(&mut bytes, request, false, nothing));
+                                if self.goes && name == "QueryCapabilities" {
+                                    return;
+                                }
+                                if name == "DisableTracing" || self.ends && name == "QueryCapabilities" {
+                                    let fault = |reply: &mut Writer<'_>| {
+                                        if !self.fault.is_empty() {
+                                            reply.bytes(3, self.fault.as_bytes());
+                                        }
+                                    };
+                                    send(wire::reply_to(&mut bytes, enabled, false, Some(fault)));
+                                }
+                                if self.lingers && name == "QueryCapabilities" {
+                                    let file = common::lingering();
+                                    socket.send(&[9], Some(std::os::fd::AsRawFd::as_raw_fd(&file)));
+                                    drop(file); // Not the last one.
+                                    while socket.receive(&mut [0; 4096]).is_ok() {
+                                        socket.wait(None);
+                                    }
+                                    return;
+                                }
+                                if self.hangs && name == "QueryCapabilities" {
+                                    socket.send(&[9], None);
+                                    while socket.receive(&mut [0; 4096]).is_ok() {
+                                        socket.wait(None);
+                                    }
+                                    return;
+                                }
+                            }
+                        },
+                        _ => panic!("{frame:?}"),
+                    }
+                    inbox.drain(..len);
+                }
+                let mut part = [0; 4096];
+                socket.wait(None);
+                match socket.receive(&mut part) {
+                    Ok(got) => {
+                        let (len, descriptor) = got.unwrap_or((0, None));
+                        inbox.extend_from_slice(&part[..len]);
+                        file = descriptor.or(file);
+                    }
+                    Err(_) => return,
+                }
+            }
+        }
+
+        fn state(&self, state: &mut Writer<'_>) {
+            for name in &self.producers {
+                state.message(1, |producer| _ = producer.bytes(2, name.as_bytes()));
+            }
+            for name in &self.sources {
+                state.message(2, |source| {
+                    _ = source.message(1, |source| _ = source.bytes(1, name.as_bytes()))
+                });
+            }
+        }
+    }
+
+    /// `atrace record -fo out …`, by the stand-in, with a property store of the test's own.
+    fn record(here: &Here, case: &str, options: &[&str]) -> Command {
+        let mut command = here.atrace(case);
+        command
+            .args(["record", "-fo", "out"])
+            .args(options)
+            .env("ATRACE_PROPERTIES", here.path("properties"));
+        command.env("PERFETTO_CONSUMER_SOCK_NAME", here.path("consumers"));
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", here.path("producers"));
+        command
+    }
+
+    /// The names of the events and the apps that a configuration asks of `linux.ftrace`; None where it does not ask for it.
+    fn of_kernel(config: &[u8]) -> Option<(Vec<String>, Vec<String>)> {
+        let sources = Reader::new(config).filter(|(field, _)| *field == 2);
+        let source = |bytes| Reader::first(bytes, 1).unwrap().bytes();
+        let mut kernel = sources.filter_map(|(_, value)| Reader::first(source(value.bytes()), 100));
+        let kernel = kernel.next()?.bytes();
+        let texts = |wanted| {
+            let fields = Reader::new(kernel).filter(|(field, _)| *field == wanted);
+            fields.map(|(_, value)| String::from_utf8(value.bytes().to_vec()).unwrap()).collect()
+        };
+        Some((texts(1), texts(3)))
+    }
+
+    /// A trace of one packet after the other.
+    fn trace(packets: &[&dyn Fn(&mut Writer<'_>)]) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        let mut writer = Writer::new(&mut bytes);
+        for packet in packets {
+            writer.message(1, |writer| packet(writer));
+        }
+        writer.finish().unwrap().to_vec()
+    }
+
+    fn patterns(here: &Here) -> Vec<String> {
+        Control::open_path(&here.path("properties")).unwrap().patterns()
+    }
+
+    const KERNEL: [&str; 2] = ["track_event", "linux.ftrace"];
+
+    /// On a host the service's probes switch nobody on: that is the command's part.
+    #[test]
+    fn programs_that_trace_by_atrace_are_switched_on_meanwhile() {
+        let name = case!({});
+        let here = Here::new();
+        let system =
+            System { producers: vec!["/its/producer"], sources: KERNEL.to_vec(), ..System::default() };
+        let begun = system.serve(&here);
+        let child = record(&here, &name, &["-a", "*/producer", "-a", "*/other"]).spawn().unwrap();
+        let (events, apps) = of_kernel(&begun.recv().unwrap()).expect("the kernel's source");
+        assert!(events.contains(&"ftrace/print".to_owned()), "{events:?}");
+        if cfg!(target_os = "android") {
+            assert_eq!(apps, ["*/other"]);
+        } else {
+            assert_eq!(apps, [""; 0]);
+            // What is a producer already goes its own way.
+            common::until("the other is on", || patterns(&here) == ["*/other"]);
+        }
+        signal(&child, libc::SIGINT);
+        let ran = common::end_of(child);
+        assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
+        assert_eq!(patterns(&here), [""; 0]);
+    }
+
+    /// What somebody has switched on is recorded, as by the kernel's buffer; where nothing is on, the kernel is left alone.
+    #[test]
+    fn what_is_on_already_is_recorded() {
+        let name = case!({});
+        let here = Here::new();
+        let begun = System { sources: KERNEL.to_vec(), ..System::default() }.serve(&here);
+        for is_on in [false, true] {
+            if is_on {
+                Control::open_path(&here.path("properties")).unwrap().enable("*/other").unwrap().keep();
+            }
+            let ran = end(&mut record(&here, &name, &["-t", "1ms"]));
+            assert!(ran.status.success(), "{ran:?}");
+            let kernel = of_kernel(&begun.recv().unwrap());
+            let wanted = is_on.then(|| (vec!["ftrace/print".to_owned()], vec![]));
+            // On Android the store is the system's, and may have something on.
+            assert!(kernel == wanted || cfg!(target_os = "android"), "{kernel:?}");
+        }
+    }
+
+    /// A service that goes ends the recording then; what it had written is kept.
+    #[test]
+    fn what_a_service_wrote_before_it_went_is_saved() {
+        let name = case!({});
+        let here = Here::new();
+        let trace = trace(&[&|packet| _ = packet.number(10, 1)]);
+        System { trace: trace.clone(), goes: true, ..System::default() }.serve(&here);
+        // Without -t it would record until it is told to end.
+        let ran = end(&mut record(&here, &name, &[]));
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("saved out"), "{ran:?}");
+        assert!(ran.stderr.contains("the service ended the recording"), "{ran:?}");
+        assert_eq!(fs::read(here.path("out")).unwrap(), trace);
+    }
+
+    /// A full disk: the service ends the recording, and goes on.
+    #[test]
+    fn what_a_service_wrote_before_it_ended_the_recording_is_saved() {
+        let name = case!({});
+        let here = Here::new();
+        let trace = trace(&[&|packet| _ = packet.number(10, 1)]);
+        System { trace: trace.clone(), ends: true, ..System::default() }.serve(&here);
+        let ran = end(&mut record(&here, &name, &[]));
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("saved out"), "{ran:?}");
+        assert!(
+            ran.stderr.contains("the service ended the recording: it does not say why; the disk may be full")
+        );
+        assert_eq!(fs::read(here.path("out")).unwrap(), trace);
+    }
+
+    #[test]
+    fn what_a_service_says_is_text() {
+        let name = case!({});
+        let here = Here::new();
+        System { ends: true, fault: "evil\x1b[2J\rnone\natrace: saved", ..System::default() }.serve(&here);
+        let ran = end(&mut record(&here, &name, &[]));
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(r"evil\x1b[2J\x0dnone\x0aatrace: saved"), "{ran:?}");
+        assert!(ran.stderr.chars().all(|c| c == '\n' || !c.is_control()), "{ran:?}");
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_not_read_to_the_end() {
+        let name = case!({});
+        let here = Here::new();
+        System { floods: true, ..System::default() }.serve(&here);
+        let mut command = record(&here, &name, &["-t", "1ms"]);
+        let ran = end(common::limited(&mut command, libc::RLIMIT_AS, 1 << 30, 1 << 30));
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("says more than can be asked for"), "{ran:?}");
+    }
+
+    /// Half a frame is no reason to wait during a recording, and its end is not waited for for ever.
+    #[test]
+    fn a_service_that_hangs_is_not_waited_for() {
+        let name = case!({});
+        let here = Here::new();
+        System { hangs: true, ..System::default() }.serve(&here);
+        let start = std::time::Instant::now();
+        let ran = end(&mut record(&here, &name, &["-t", "100ms"]));
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        assert!(start.elapsed() < Duration::from_secs(9), "{:?}: {ran:?}", start.elapsed());
+        assert!(ran.stderr.contains("timed out"), "{ran:?}");
+    }
+
+    /// To close what it sends would take 40 s.
+    #[test]
+    fn a_descriptor_that_a_service_sends_is_not_closed() {
+        let name = case!({});
+        let here = Here::new();
+        System { lingers: true, ..System::default() }.serve(&here);
+        let start = std::time::Instant::now();
+        let ran = end(&mut record(&here, &name, &["-t", "100ms"]));
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}: {ran:?}", start.elapsed());
+    }
+
+    #[test]
+    fn what_the_service_lost_is_said() {
+        let name = case!({});
+        let here = Here::new();
+        let told = trace(&[
+            &|packet| _ = packet.number(10, 7).number(42, 1), // The first of a sequence: nothing was before it.
+            &|packet| _ = packet.number(10, 7).number(42, 1),
+            &|packet| _ = packet.number(10, 7),
+            &|packet| _ = packet.number(10, 7).number(42, 256),
+            &|packet| _ = packet.message(1, |bundle| _ = bundle.number(1, 0).number(3, 1)),
+            &|packet| {
+                packet.message(34, |stats| {
+                    _ = stats.bytes(6, b"power/cpu_idle").bytes(6, b"power/clock_enable")
+                });
+            },
+            // Told again and again; the last counts.
+            &|packet| _ = packet.message(35, |stats| _ = stats.message(1, |buffer| _ = buffer.number(3, 4))),
+            &|packet| {
+                packet.message(35, |stats| {
+                    _ = stats.message(1, |buffer| _ = buffer.number(3, 5)).number(14, 1)
+                });
+            },
+        ]);
+        System { sources: KERNEL.to_vec(), trace: told, ..System::default() }.serve(&here);
+        let ran = end(&mut record(&here, &name, &["-t", "1ms"]));
+        assert!(ran.status.success(), "{ran:?}");
+        for line in [
+            "2 times events were lost, as a program wrote faster than they could be taken",
+            "5 pieces of memory were overwritten before they were saved: --buffer has more of it",
+            "once a program did not hand over in time what it had",
+            "once events of the kernel were lost",
+        ] {
+            assert!(ran.stderr.contains(line), "{line}: {ran:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_whole_trace() {
+        let name = case!({});
+        let here = Here::new();
+        let trace = trace(&[
+            &|packet| _ = packet.number(10, 7).number(42, 1),
+            &|packet| _ = packet.message(1, |bundle| _ = bundle.number(1, 0)),
+            &|packet| _ = packet.message(35, |stats| _ = stats.message(1, |buffer| _ = buffer.number(3, 0))),
+        ]);
+        System { trace, ..System::default() }.serve(&here);
+        let ran = end(&mut record(&here, &name, &["-t", "1ms"]));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(!ran.stderr.contains("lost") && !ran.stderr.contains("overwritten"), "{ran:?}");
+    }
+
+    /// A category that is none is refused before anything is recorded, as by the kernel's buffer.
+    #[test]
+    fn categories_that_are_none_are_refused() {
+        let name = case!({});
+        let here = Here::new();
+        let begun = System { sources: KERNEL.to_vec(), ..System::default() }.serve(&here);
+        let run = |categories: &str| end(&mut record(&here, &name, &["-t", "1ms", "-c", categories]));
+        let is_refused = |ran: Ran, category: &str| {
+            assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+            assert!(ran.stderr.contains(&format!("{category:?} is no category")), "{ran:?}");
+            assert!(begun.try_recv().is_err() && here.files() == ["consumers"], "{ran:?}");
+        };
+        is_refused(run("sched,../sched"), "../sched");
+        if let Ok(root) = tracefs::root() {
+            is_refused(run("no_such_group"), "no_such_group");
+            // Only what this kernel has is asked for.
+            let ran = run("sched");
+            assert!(ran.status.success(), "{ran:?}");
+            let (events, _) = of_kernel(&begun.recv_timeout(Duration::from_secs(30)).unwrap()).unwrap();
+            assert!(events.contains(&"sched/sched_switch".to_owned()), "{events:?}");
+            let is_there = |event: &String| root.join("events").join(event.trim_end_matches("/*")).is_dir();
+            assert!(events.iter().all(is_there), "{events:?}");
+        } else {
+            common::skipped(&name, "needs tracefs");
+        }
+    }
+
+    /// Who may not look into tracefs is told that nobody has looked.
+    #[test]
+    fn categories_that_cant_be_seen_are_said() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        fs::set_permissions(here.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+        let begun = System { sources: KERNEL.to_vec(), ..System::default() }.serve(&here);
+        fs::set_permissions(here.path("consumers"), fs::Permissions::from_mode(0o666)).unwrap();
+        let mut command = record(&here, &name, &["-t", "1ms", "-c", "no_such_group,idle"]);
+        let ran = end(command.env_remove("ATRACE_PROPERTIES").uid(USER).gid(USER));
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(
+            ran.stderr.matches("whether this kernel has events of no_such_group can't be seen").count(),
+            1
+        );
+        let (events, _) = of_kernel(&begun.recv().unwrap()).unwrap();
+        assert_eq!(events, ["no_such_group/*", "power/cpu_idle", "ftrace/print"]);
+    }
+
+    #[test]
+    fn a_user_who_may_not_record_is_told() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        fs::set_permissions(here.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+        let listeners = ["consumers", "producers"].map(|name| UnixListener::bind(here.path(name)).unwrap());
+        let closed = |name: &str| -> PathBuf {
+            fs::set_permissions(here.path(name), fs::Permissions::from_mode(0o600)).unwrap();
+            here.path(name)
+        };
+        closed("consumers");
+        let mut command = record(&here, &name, &["-t", "1ms"]);
+        let ran = end(command.env_remove("ATRACE_PROPERTIES").uid(USER).gid(USER));
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        let said = "the service there does not let this user record: nobody to talk to: Permission denied";
+        assert!(ran.stderr.contains(said), "{ran:?}");
+        drop(listeners);
+    }
+}

@@ -1,0 +1,48 @@
+//! What becomes of an instance that somebody holds open.
+//!
+//! A process of its own, with one test: what another thread forks has a copy of each descriptor until it executes its
+//! program, so whether an instance is busy would not be this test's to say.
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use atrace_cli::tracefs::{Instance, sweep};
+
+fn hold(instance: &Path) -> File {
+    OpenOptions::new().write(true).open(instance.join("trace_marker")).unwrap()
+}
+
+#[test]
+fn a_busy_instance_is_reported_and_swept_later() {
+    let prefix = format!("atrace-tracefs-sweep{}", std::process::id());
+    let alive = match Instance::create(&prefix) {
+        Ok(alive) => alive,
+        Err(reason) => return common::skipped("a_busy_instance_is_reported_and_swept_later", reason),
+    };
+    // A process that is gone: it was waited for.
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let orphan = alive.path().with_file_name(format!("{prefix}-{}-0", gone.id()));
+    fs::create_dir(&orphan).unwrap();
+    let swept = || {
+        let swept = sweep(&prefix).unwrap();
+        (swept.removed, swept.busy)
+    };
+    let (none, one) = (Vec::<PathBuf>::new(), vec![orphan.clone()]);
+    let held = hold(&orphan);
+    assert_eq!(swept(), (none.clone(), one.clone()));
+    drop(held);
+    assert_eq!(swept(), (one, none));
+    assert!(!orphan.exists() && alive.path().exists());
+
+    let held = hold(alive.path());
+    let path = alive.path().to_owned();
+    assert_eq!(alive.remove().unwrap_err().kind(), ErrorKind::ResourceBusy);
+    drop(held);
+    fs::remove_dir(path).unwrap();
+}

@@ -1,0 +1,437 @@
+//! Typed arguments of events, encoded on the stack before anything of Perfetto's memory is held: what formats a value is the
+//! program's code. What has no room is left out, and said so.
+
+#![expect(unsafe_code, reason = "a buffer on the stack is not zeroed before use")]
+
+use std::fmt::{self, Write as _};
+use std::mem::MaybeUninit;
+
+use atrace_sys::panics::{PANICKED, is_caught};
+use atrace_sys::text::{SHORT, as_uninit, cut, put};
+
+/// The bytes that all arguments of an event have room in.
+pub(crate) const ARGS_MAX: usize = 2048;
+/// Kept for what says how many arguments were left out.
+const LEFT_OUT_ROOM: usize = 24;
+/// What an argument needs beside its texts.
+const HEAD_ROOM: usize = 32;
+/// The longest text of a value.
+const VALUE_MAX: usize = 1000;
+/// The longest name of a track, and of an event that has more than a name.
+pub const TRACK_NAME_MAX: usize = 1024;
+/// The longest name of an argument.
+pub(crate) const NAME_MAX: usize = 64;
+/// Ends a text that was cut.
+const CUT: &str = "…";
+
+/// How an argument is named in an encoded event.
+#[derive(Clone, Copy, Debug)]
+pub enum Key<'a> {
+    /// By its text.
+    Text(&'a str),
+    /// By the number of its callsite, and its own there.
+    Told(u32, u32),
+}
+
+/// The number of a callsite's argument, as readers are told it.
+#[inline(always)]
+pub(crate) const fn key_number(site: u32, at: u32) -> u32 {
+    site << 5 | at & 31
+}
+
+/// The value of an argument that is no text: the key of its field, and its bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar {
+    field: u8,
+    bits: u64,
+}
+
+/// The key of a `double_value`, whose bits are no varint.
+const FLOAT: u8 = 0x29;
+
+impl From<bool> for Scalar {
+    #[inline]
+    fn from(value: bool) -> Self {
+        Self { field: 0x10, bits: value.into() }
+    }
+}
+
+impl From<u64> for Scalar {
+    #[inline]
+    fn from(value: u64) -> Self {
+        Self { field: 0x18, bits: value }
+    }
+}
+
+impl From<i64> for Scalar {
+    #[inline]
+    fn from(value: i64) -> Self {
+        Self { field: 0x20, bits: value.cast_unsigned() }
+    }
+}
+
+impl From<f64> for Scalar {
+    #[inline]
+    fn from(value: f64) -> Self {
+        Self { field: FLOAT, bits: value.to_bits() }
+    }
+}
+
+/// Encodes arguments as fields of Perfetto's `TrackEvent`.
+pub struct Encoder {
+    /// Initialised up to `len`.
+    bytes: [MaybeUninit<u8>; ARGS_MAX],
+    len: usize,
+    /// Where the text of a value ends that is written, but for what ends it if it is cut; 0: it was cut.
+    limit: usize,
+    left_out: u32,
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Encoder").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Encoder {
+    /// Without arguments.
+    #[inline(always)]
+    pub fn new() -> Self {
+        // Each byte by itself: as one constant, all of it would be written.
+        Self { bytes: [const { MaybeUninit::uninit() }; ARGS_MAX], len: 0, limit: 0, left_out: 0 }
+    }
+
+    const fn room(&self) -> usize {
+        ARGS_MAX - LEFT_OUT_ROOM - self.len
+    }
+
+    /// The place of the next bytes, if there is room for them.
+    #[inline(always)]
+    fn next(&mut self, len: usize) -> Option<&mut [MaybeUninit<u8>]> {
+        self.bytes.get_mut(self.len..self.len + len)
+    }
+
+    /// Appends bytes that there is room for.
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        if let Some(place) = self.next(N).and_then(<[_]>::first_chunk_mut::<N>) {
+            *place = bytes.map(MaybeUninit::new);
+            self.len += N;
+        }
+    }
+
+    /// Appends bytes that there is room for.
+    fn put_all(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.next(bytes.len()) {
+            place.copy_from_slice(as_uninit(bytes));
+            self.len += bytes.len();
+        }
+    }
+
+    #[inline(always)]
+    fn varint(&mut self, mut value: u64) {
+        while value > 0x7f {
+            self.put([value as u8 | 0x80]);
+            value >>= 7;
+        }
+        self.put([value as u8]);
+    }
+
+    /// Writes the length of what was put from `start` on, for which two bytes were kept before it.
+    #[inline(always)]
+    fn close(&mut self, start: usize) {
+        let len = self.len - start;
+        if let Some([low, high]) = self.bytes.get_mut(start - 2..start) {
+            low.write(len as u8 | 0x80);
+            high.write((len >> 7) as u8);
+        }
+    }
+
+    /// Has `value` write the value of an argument, if there is room.
+    #[inline(always)]
+    fn argument(&mut self, key: Key<'_>, value: impl FnOnce(&mut Self)) {
+        let start = self.len + 3;
+        // debug_annotations, its length, which is known later, and the name.
+        match key {
+            Key::Told(site, at) if self.room() >= HEAD_ROOM => {
+                let number = key_number(site, at);
+                let [low, middle, high] =
+                    [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8];
+                self.put([0x22, 0, 0, 0x08, low, middle, high]);
+            }
+            Key::Text(name) if self.put_name(name) => {}
+            _ => {
+                self.left_out += 1;
+                return;
+            }
+        }
+        value(self);
+        self.close(start);
+    }
+
+    /// The start of an argument that is named by its text; false where it has no room.
+    #[inline(never)]
+    fn put_name(&mut self, name: &str) -> bool {
+        let name = cut(name, NAME_MAX);
+        let has_room = self.room() >= HEAD_ROOM + name.len();
+        if has_room {
+            self.put([0x22, 0, 0, 0x52, name.len() as u8]);
+            self.put_all(name.as_bytes());
+        }
+        has_room
+    }
+
+    /// Adds an argument that is no text.
+    #[inline]
+    pub fn scalar(&mut self, key: Key<'_>, Scalar { field, bits }: Scalar) {
+        self.argument(key, |encoder| {
+            encoder.put([field]);
+            if field == FLOAT { encoder.put(bits.to_le_bytes()) } else { encoder.varint(bits) }
+        });
+    }
+
+    /// Has `write` write a text, the value of an argument.
+    #[inline(always)]
+    fn text(&mut self, key: Key<'_>, write: impl FnOnce(&mut Self)) {
+        self.argument(key, |encoder| {
+            encoder.put([0x32, 0, 0]);
+            let start = encoder.len;
+            encoder.limit = start + VALUE_MAX.min(encoder.room()) - CUT.len();
+            write(encoder);
+            encoder.close(start);
+        });
+    }
+
+    /// Adds an argument; cut, the text ends in `…`.
+    #[inline]
+    pub fn str(&mut self, key: Key<'_>, value: &str) {
+        self.text(key, |encoder| _ = encoder.write_str(value));
+    }
+
+    /// Adds an argument that is formatted; one that panics leaves what it wrote and `<panicked>`. Tells whether it did
+    /// not.
+    #[inline]
+    pub fn formatted(&mut self, key: Key<'_>, value: fmt::Arguments<'_>) -> bool {
+        let mut is_whole = true;
+        self.text(key, |encoder| {
+            // An error is the text being cut, or a value that gave up: what came out stays.
+            if is_caught(|| _ = encoder.write_fmt(value)) {
+                is_whole = false;
+                let _ = encoder.write_str(PANICKED);
+            }
+        });
+        is_whole
+    }
+
+    /// Makes the event part of a flow.
+    #[inline]
+    pub fn flow(&mut self, number: u64) {
+        if self.room() >= FLOW_ROOM {
+            self.put(flow(number));
+        }
+    }
+
+    /// Adds what was encoded before.
+    #[inline]
+    pub fn encoded(&mut self, bytes: &[u8]) {
+        if self.room() >= bytes.len() {
+            self.put_all(bytes);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: what raises `len` has initialised the bytes up to it.
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }
+    }
+
+    /// The fields. Where arguments had no room, one of them is `left_out`, how many.
+    #[inline]
+    pub fn finish(&mut self) -> &[u8] {
+        if self.left_out > 0 {
+            self.say_left_out();
+        }
+        self.bytes()
+    }
+
+    #[cold]
+    fn say_left_out(&mut self) {
+        const NAME: &[u8] = b"left_out";
+        let left_out = std::mem::take(&mut self.left_out).min(0x3fff);
+        self.put([0x22, 5 + NAME.len() as u8, 0x52, NAME.len() as u8]);
+        self.put_all(NAME);
+        self.put([0x18, left_out as u8 | 0x80, (left_out >> 7) as u8]);
+    }
+
+    #[inline(never)]
+    fn write_long(&mut self, text: &str) -> fmt::Result {
+        if self.limit == 0 {
+            return Err(fmt::Error);
+        }
+        let part = cut(text, self.limit - self.len);
+        self.put_all(part.as_bytes());
+        if part.len() < text.len() {
+            self.put_all(CUT.as_bytes());
+            self.limit = 0;
+            return Err(fmt::Error);
+        }
+        Ok(())
+    }
+}
+
+/// Appends to a text: what has no room is cut, and `…` says so.
+impl fmt::Write for Encoder {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // What is rare is elsewhere, and so this is without a frame.
+        if text.len() >= SHORT || self.len + text.len() > self.limit {
+            return self.write_long(text);
+        }
+        if let Some(place) = self.next(text.len()) {
+            put(text.as_bytes(), place);
+            self.len += text.len();
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes a flow has.
+pub const FLOW_ROOM: usize = 10;
+
+/// A flow, as a field of an event.
+#[inline(always)]
+pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
+    let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
+    [0xf9, 0x02, a, b, c, d, e, f, g, h]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `encode` encodes, as text: each argument's name and value, a flow's number.
+    fn read(encode: impl FnOnce(&mut Encoder)) -> Vec<(String, String)> {
+        use crate::proto::{Reader, Value};
+
+        let mut encoder = Encoder::new();
+        encode(&mut encoder);
+        let mut fields = Reader::new(encoder.finish());
+        let text = |bytes: &[u8]| str::from_utf8(bytes).unwrap().to_owned();
+        let read: Vec<_> = fields
+            .by_ref()
+            .map(|(field, value)| {
+                if field == 47 {
+                    return ("flow".to_owned(), value.number().to_string());
+                }
+                assert_eq!(field, 4);
+                let mut fields = Reader::new(value.bytes());
+                let name = match fields.next().unwrap() {
+                    (10, name) => text(name.bytes()),
+                    (1, number) => format!("#{}", number.number()),
+                    other => panic!("{other:?}"),
+                };
+                let value = match fields.next().unwrap() {
+                    (2, value) => (value.number() == 1).to_string(),
+                    (3, value) => value.number().to_string(),
+                    (4, value) => value.number().cast_signed().to_string(),
+                    (5, Value::Fixed64(bits)) => format!("{:?}", f64::from_bits(bits)),
+                    (6, value) => text(value.bytes()),
+                    other => panic!("{other:?}"),
+                };
+                assert!(fields.next().is_none() && fields.is_whole());
+                (name, value)
+            })
+            .collect();
+        assert!(fields.is_whole());
+        read
+    }
+
+    #[test]
+    fn arguments_have_their_types() {
+        let found = read(|encoder| {
+            encoder.scalar(Key::Text("yes"), true.into());
+            encoder.scalar(Key::Text("int"), i64::MIN.into());
+            encoder.scalar(Key::Text("uint"), u64::MAX.into());
+            encoder.scalar(Key::Text("float"), (-0.5).into());
+            encoder.str(Key::Text("str"), "text");
+            encoder.str(Key::Text(""), "");
+            encoder.flow(u64::MAX - 1);
+            encoder.scalar(Key::Told(BEYOND - 1, 31), 1_i64.into());
+            encoder.scalar(Key::Told(FIRST, 0), (1_u64 << 40).into());
+            assert!(encoder.formatted(Key::Text("debug"), format_args!("{:?}", Some(7))));
+            encoder.encoded(&flow(7));
+        });
+        let expected = [
+            ("yes", "true"),
+            ("int", "-9223372036854775808"),
+            ("uint", "18446744073709551615"),
+            ("float", "-0.5"),
+            ("str", "text"),
+            ("", ""),
+            ("flow", "18446744073709551614"),
+            ("#524287", "1"),
+            ("#1024", "1099511627776"),
+            ("debug", "Some(7)"),
+            ("flow", "7"),
+        ];
+        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn what_has_no_room_is_cut_and_said_so() {
+        let long = "ü".repeat(5000);
+        let name = "n".repeat(200);
+        let found = read(|encoder| {
+            for _ in 0..40 {
+                encoder.str(Key::Text(&name), &long);
+                encoder.scalar(Key::Text("after"), (-1_i64).into());
+            }
+            encoder.flow(1);
+        });
+        assert_eq!(found[0].0, "n".repeat(NAME_MAX));
+        let cut = found[0].1.strip_suffix(CUT).unwrap();
+        assert!(cut.len() > VALUE_MAX - 8 && cut.chars().all(|c| c == 'ü'));
+        assert_eq!(found[1], ("after".to_owned(), "-1".to_owned()));
+        assert!(found[2].1.ends_with(CUT));
+        let (name, left_out) = found.last().unwrap();
+        let arguments = found.iter().filter(|(name, _)| name != "flow").count() - 1;
+        assert_eq!((name.as_str(), left_out.parse::<usize>().unwrap()), ("left_out", 80 - arguments));
+        // Any lengths; for Miri, which takes minutes for all, some.
+        for len in (0..=ARGS_MAX).step_by(if cfg!(miri) { 31 } else { 1 }) {
+            let found = read(|encoder| {
+                encoder.str(Key::Text("first"), &long[..len & !1]);
+                encoder.str(Key::Text("second"), &long[..len & !1]);
+                encoder.scalar(Key::Text("third"), true.into());
+            });
+            assert!(found.len() >= 2, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_panics_leaves_what_it_wrote() {
+        struct Panics;
+
+        impl fmt::Debug for Panics {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("half")?;
+                std::panic::resume_unwind(Box::new(()))
+            }
+        }
+
+        let found = read(|encoder| {
+            assert!(!encoder.formatted(Key::Text("value"), format_args!("{Panics:?}")));
+            encoder.scalar(Key::Text("after"), false.into());
+        });
+        let text = |text: &str| text.to_owned();
+        assert_eq!(found, [(text("value"), text("half<panicked>")), (text("after"), text("false"))]);
+    }
+
+    use crate::callsite::{BEYOND, FIRST};
+}

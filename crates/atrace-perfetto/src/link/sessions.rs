@@ -1,0 +1,194 @@
+//! Sessions: opened and closed as the service says, and the writers of threads that it knows for each.
+
+use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::abi;
+use crate::memory::Arena;
+use crate::pool::{SERVICES, THREADS, writer_number};
+use crate::proto::Reader;
+use crate::wire::Command;
+
+use super::connection::{Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, Terms, UNREGISTER_WRITER};
+use crate::category;
+use crate::early;
+use crate::standing::Standing;
+use crate::startup;
+use crate::writer::{POOL, Writer};
+
+/// As many writers more than there are threads are made known to the service.
+const AHEAD: usize = 64;
+/// How long an ended session waits for threads in the middle of an event.
+const DRAIN_MS: u32 = 50;
+
+impl Link {
+    pub(super) fn obey(&mut self, command: Command<'_>) -> Result<(), Standing> {
+        match command {
+            Command::SetupTracing { page_size } if self.arena.is_none() => {
+                let file = self.received.take().ok_or(Standing::UNABLE)?;
+                if page_size != abi::PAGE as u64 {
+                    return Err(Standing::PAGES);
+                }
+                let arena = Arena::of_service(file.as_fd()).map_err(Standing::memory)?;
+                self.use_arena(arena);
+                Ok(())
+            }
+            Command::Start { instance, config } => self.start(instance, config),
+            Command::Stop { instance } => self.stop(instance),
+            Command::Flush { request } => self.commit(Some(request)).map(|_| ()),
+            Command::ClearState => {
+                for session in &self.shared.sessions {
+                    session.clears.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            Command::SetupTracing { .. } | Command::Setup { .. } | Command::Other => Ok(()),
+        }
+    }
+
+    fn start(&mut self, instance: u64, config: &[u8]) -> Result<(), Standing> {
+        self.drain();
+        self.commit(None)?;
+        self.unregister()?;
+        // More sessions than there are places: the service is told that it began, and gets nothing.
+        if let Some(number) = self.first(Phase::Free, THREADS)
+            && let Some(arena) = self.arena
+        {
+            self.anchor();
+            let buffer = Reader::first(config, 2).map_or(0, |buffer| buffer.number() as u32);
+            self.sessions[number] = Session { instance, buffer, known: 0, phase: Phase::Open };
+            self.make_known()?;
+            self.send(None)?;
+            self.shared.open(number, arena, buffer, category::wanted(config));
+            self.tell();
+        }
+        self.notify(STARTED, &[(1, instance)])
+    }
+
+    fn stop(&mut self, instance: u64) -> Result<(), Standing> {
+        if self.close(Some(instance)) {
+            self.drain_for_long();
+            self.commit(None)?;
+            self.unregister()?;
+        }
+        self.notify(STOPPED, &[(1, instance)])
+    }
+
+    /// Closes the open session that has this number, or all: no event begins to be written for them any more. Tells whether
+    /// there were any.
+    #[inline(never)]
+    fn close(&mut self, instance: Option<u64>) -> bool {
+        let mut is_any = false;
+        for (number, session) in places(&mut self.sessions, Phase::Open) {
+            if instance.is_none_or(|instance| session.instance == instance) {
+                session.phase = Phase::Draining;
+                self.shared.close(number);
+                is_any = true;
+            }
+        }
+        if is_any {
+            self.tell();
+        }
+        is_any
+    }
+
+    /// The connection is gone: all sessions end, and what is written is nobody's. Those of them with a thread that stands in
+    /// the middle of an event stay: their places are not free.
+    pub(super) fn close_all(&mut self) {
+        // Losses are counted for the next service from here on: no event may find neither a session nor this.
+        early::set_arena(None);
+        if places(&mut self.sessions, Phase::Open).next().is_some() {
+            // These sessions may be there still, once the service is connected to again.
+            startup::presume(self.shared);
+        } else {
+            startup::end(self.shared);
+        }
+        self.close(None);
+        let is_free = self.drain_for_long();
+        match self.arena.take() {
+            Some(arena) if is_free => arena.give_back(),
+            Some(arena) => arena.retire(),
+            None => {}
+        }
+        for session in &mut self.sessions {
+            // The next service has never heard of their writers.
+            session.known = 0;
+            if session.phase == Phase::Drained {
+                session.phase = Phase::Free;
+            }
+        }
+        (self.socket, self.received, self.unsent) = (None, None, 0);
+        self.terms = Terms::default();
+    }
+
+    /// Takes the chunks of sessions that have ended; tells whether no thread has one any more.
+    #[inline(never)]
+    pub(super) fn drain(&mut self) -> bool {
+        let mut is_done = true;
+        for (number, session) in places(&mut self.sessions, Phase::Draining) {
+            if POOL.reclaim(number, Writer::finish) {
+                session.phase = Phase::Drained;
+            }
+            is_done &= session.phase == Phase::Drained;
+        }
+        is_done
+    }
+
+    /// [`drain`](Self::drain), for a while: who is inside is so for nanoseconds, unless it was put to sleep there.
+    #[inline(never)]
+    fn drain_for_long(&mut self) -> bool {
+        for _ in 0..DRAIN_MS {
+            if self.drain() {
+                return true;
+            }
+            atrace_sys::thread::pause(Duration::from_millis(1));
+        }
+        false
+    }
+
+    fn tell(&mut self) {
+        (self.changed)();
+        self.tell_again = 3;
+    }
+
+    /// Makes writers known to the service before threads use them: what unknown ones wrote is lost when the process
+    /// is killed.
+    #[inline(never)]
+    pub(super) fn make_known(&mut self) -> Result<(), Standing> {
+        let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
+        while let Some(number) = self.first(Phase::Open, wanted - AHEAD / 2) {
+            let Session { buffer, known, .. } = self.sessions[number];
+            self.sessions[number].known = wanted;
+            for thread in known..wanted {
+                let writer = writer_number(number, thread).into();
+                self.notify(REGISTER_WRITER, &[(1, writer), (2, buffer.into())])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the service forget the writers of sessions that have ended. Of one with a thread in the middle of an event it
+    /// then takes what that thread had written before.
+    #[inline(never)]
+    pub(super) fn unregister(&mut self) -> Result<(), Standing> {
+        while let Some(number) = self.first(Phase::Drained, THREADS) {
+            self.sessions[number].phase = Phase::Free;
+            for thread in 0..self.sessions[number].known {
+                self.notify(UNREGISTER_WRITER, &[(1, writer_number(number, thread).into())])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The place of the first session in this phase of which the service knows at most so many writers.
+    #[inline(never)]
+    fn first(&self, phase: Phase, known: usize) -> Option<usize> {
+        self.sessions.iter().position(|session| session.phase == phase && session.known <= known)
+    }
+}
+
+/// The sessions that are in this phase, and their places.
+fn places(sessions: &mut [Session; SERVICES], phase: Phase) -> impl Iterator<Item = (usize, &mut Session)> {
+    sessions.iter_mut().enumerate().filter(move |(_, session)| session.phase == phase)
+}

@@ -1,0 +1,634 @@
+//! What an event looks like in Perfetto's memory: packets, written in place.
+//!
+//! A packet is its length and a `TracePacket` with a `TrackEvent`. Events of a thread's own track with a name of up to
+//! [`SHORT`] bytes, nearly all, have lengths of one byte and are put together from a few words; all others have lengths of
+//! two bytes. Both are varints, of which the shortest form is not demanded. Times are differences to the packet before.
+//!
+//! What a callsite never changes is in a packet of its own, [`tell`]; events then have its number in place of names. All
+//! its numbers have fixed lengths.
+//!
+//! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`, `interned_data.proto`,
+//! `debug_annotation.proto`.
+
+#![expect(
+    unsafe_code,
+    reason = "packets are written into shared memory, whose room was asked for once and not for each byte"
+)]
+
+mod put;
+pub(crate) mod state;
+
+use atrace_sys::text::cut;
+
+use crate::memory::Chunk;
+
+pub(crate) use self::put::SHORT;
+use self::put::{Put, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
+
+use crate::args::{FLOW_ROOM, NAME_MAX as ARG_NAME_MAX, flow, key_number};
+use crate::callsite::Site;
+use crate::category;
+use crate::event::{Amount, Event, Track, Type};
+use crate::hash::{FACTOR, mix};
+
+/// The longest text of an event: it has room in a chunk beside all that stands at its start.
+pub(crate) const TEXT_MAX: usize = 6 << 10;
+/// What the room of any event includes: lengths, the time, flags, the kind and one category.
+const HEAD_ROOM: usize = 24;
+/// The room that the end of a slice needs.
+pub(crate) const END_ROOM: usize = HEAD_ROOM;
+
+impl Event<'_> {
+    /// The room that its packet needs at most, without the description of its track.
+    #[inline(always)]
+    pub(crate) fn room<const HAS_ONE: bool>(&self) -> usize {
+        let mut room = HEAD_ROOM + self.args.len();
+        if !HAS_ONE && self.has_categories() {
+            room += 2 * category::COUNT as usize;
+        }
+        room += if self.track.is_some() { 9 } else { 0 };
+        room += self.name.map_or(0, |name| 5 + name.len());
+        room += if self.value.is_some() { 12 } else { 0 };
+        room += if self.flow == 0 { 0 } else { FLOW_ROOM };
+        room + match &self.site {
+            Some(site) if !site.has_number() => site_room(*site),
+            Some(_) => 17,
+            None => 0,
+        }
+    }
+}
+
+/// Writes an event; returns false if there is no room. `HAS_ONE`: it names one category, unless it is an end. `IS_SHORT`: its
+/// lengths have one byte, as it has no callsite with arguments and a name of up to [`SHORT`] bytes.
+///
+/// It is inlined, so that each caller has code for those fields only which its events can have. Here and in what calls this, a
+/// function that is not inlined gets copies: the compiler no longer knows the fields of an event whose address it has given away.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
+    chunk: &mut Chunk,
+    since: u64,
+    event: &Event<'_>,
+) -> bool {
+    // Every length that has room has at most 14 bits, and no address space is so large that lengths add up to 2^64.
+    if chunk.room() < event.room::<HAS_ONE>() {
+        return false;
+    }
+    // SAFETY: no more is written than `room` counts: two lengths (4 bytes), the time (11), sequence_flags (2), the keys of the
+    // event (1), type (2) and one category (2) are its head; and one byte behind a name's length.
+    unsafe {
+        let mut put = Put(chunk.at());
+        let whole = put.later::<IS_SHORT>();
+        put.since(since);
+        let inner;
+        // sequence_flags: 2, track_event: its length, type, category_iids
+        if HAS_ONE && event.kind != Type::End {
+            let category = event.tags.trailing_zeros() as u8 + 1;
+            inner = put.0.add(3);
+            if IS_SHORT {
+                put.bytes([0x68, 2, 0x5a, 0, 0x48, event.kind as u8, 0x18, category]);
+            } else {
+                put.bytes([0x68, 2, 0x5a, 0, 0, 0x48, event.kind as u8, 0x18]);
+                put.bytes([category]);
+            }
+        } else {
+            put.bytes([0x68, 2, 0x5a]);
+            inner = put.later::<IS_SHORT>();
+            put.bytes([0x48, event.kind as u8]);
+            let mut categories = event.categories();
+            while categories != 0 {
+                put.bytes([0x18, categories.trailing_zeros() as u8 + 1]);
+                categories &= categories - 1;
+            }
+        }
+        if let Some(track) = &event.track {
+            put.bytes([0x58]);
+            put.bytes(spread(track.uuid));
+        }
+        if let Some(name) = event.name {
+            let name = name.as_bytes();
+            if IS_SHORT {
+                put.0.cast::<[u8; 4]>().write_unaligned([0xba, 1, name.len() as u8, 0]);
+                put.0 = put.0.add(3);
+                put.short_text(name);
+            } else {
+                put.bytes((0x01ba | u32::from(wide(name.len())) << 16).to_le_bytes());
+                put.any_text(name);
+            }
+        }
+        if let Some(site) = event.site.as_ref().filter(|_| event.kind != Type::End) {
+            put.site(site, event.name.is_none());
+        }
+        if event.flow != 0 {
+            put.bytes(flow(event.flow));
+        }
+        if !event.args.is_empty() {
+            put.text(event.args);
+        }
+        match event.value {
+            None => {}
+            Some(Amount::Whole(value)) => {
+                put.bytes([0xf0, 1]);
+                put.varint(value as u64);
+            }
+            Some(Amount::Real(value)) => {
+                put.bytes([0xe1, 2]);
+                put.bytes(value.to_le_bytes());
+            }
+        }
+        put.close::<IS_SHORT>(inner);
+        put.close::<IS_SHORT>(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// Writes any event; returns false if there is no room.
+#[inline(never)]
+pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>) -> bool {
+    event::<false, false>(chunk, since, any)
+}
+
+/// The room that the packet about a callsite needs at most.
+#[inline(never)]
+pub(crate) fn site_room(site: Site<'_>) -> usize {
+    const HEAD: usize = 12; // Of a text with a number.
+    let mut room = 64 + site.name.len().min(SITE_NAME_MAX);
+    if let Some(about) = site.about {
+        room += HEAD + about.target().len().min(SITE_TEXT_MAX);
+        room += HEAD + about.place().map_or(0, |(file, _)| file.len().min(SITE_TEXT_MAX));
+        about.arguments(&mut |name| room += HEAD + name.len().min(ARG_NAME_MAX));
+    }
+    room
+}
+
+/// Writes what a callsite with a number never changes. False where there is no room.
+#[inline(never)]
+pub(crate) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
+    if chunk.room() < site_room(*site) {
+        return false;
+    }
+    let number = pair(site.number);
+    // SAFETY: what `site_room` counts: an entry has at most 11 bytes beside its text, all of it 12 more.
+    unsafe {
+        let mut put = Put(chunk.at());
+        let whole = put.later::<false>();
+        put.bytes([0x68, 2, 0x62]);
+        let all = put.later::<false>();
+        put.entry(0x12, &number, cut(site.name, SITE_NAME_MAX), None);
+        if let Some(about) = site.about {
+            put.entry(0x0a, &number, cut(about.target(), SITE_TEXT_MAX), None);
+            if let Some((file, line)) = about.place() {
+                put.entry(0x22, &number, cut(file, SITE_TEXT_MAX), Some(line));
+            }
+            let mut at = 0;
+            about.arguments(&mut |name| {
+                let key = key_number(site.number, at);
+                let number = [key as u8 | 0x80, (key >> 7) as u8 | 0x80, (key >> 14) as u8];
+                put.entry(0x1a, &number, cut(name, ARG_NAME_MAX), None);
+                at += 1;
+            });
+        }
+        put.close::<false>(all);
+        put.close::<false>(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// The packet that names the levels, with its length: interned_data, of which debug_annotation_names has `level`, and
+/// debug_annotation_string_values each level by its number.
+pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
+    \x1a\x09\x08\x01\x12\x05level\
+    \xea\x01\x09\x08\x01\x12\x05ERROR\
+    \xea\x01\x08\x08\x02\x12\x04WARN\
+    \xea\x01\x08\x08\x03\x12\x04INFO\
+    \xea\x01\x09\x08\x04\x12\x05DEBUG\
+    \xea\x01\x09\x08\x05\x12\x05TRACE";
+
+/// The packet that says that what follows is lost, with its length: previous_packet_dropped, the shared memory was full.
+pub(crate) const LOST: &[u8] = b"\x04\xd0\x02\x81\x02";
+
+impl Track<'_> {
+    /// The room that its description needs at most.
+    #[inline(always)]
+    pub(crate) const fn room(&self) -> usize {
+        40 + self.name.len()
+    }
+}
+
+/// Writes a track's description; returns false if there is no room. The short form is for a name of up to [`SHORT`] bytes.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub(crate) fn describe<const IS_SHORT: bool>(chunk: &mut Chunk, track: &Track<'_>) -> bool {
+    if track.name.len() > TEXT_MAX || chunk.room() < track.room() {
+        return false;
+    }
+    // SAFETY: 6 bytes, 9 for each number, 3 and the name, 2 for a counter.
+    unsafe {
+        let mut put = Put(chunk.at());
+        let whole = put.later::<IS_SHORT>();
+        put.bytes([0xe2, 3]);
+        let inner = put.later::<IS_SHORT>();
+        put.bytes([0x08]);
+        put.bytes(spread(track.uuid));
+        put.bytes([0x28]);
+        put.bytes(spread(track.parent));
+        put.bytes([0x12]);
+        let text = put.later::<IS_SHORT>();
+        put = put.called_text(track.name.as_bytes());
+        put.close::<IS_SHORT>(text);
+        if track.is_counter {
+            put.bytes([0x42, 0]);
+        }
+        put.close::<IS_SHORT>(inner);
+        put.close::<IS_SHORT>(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// Writes the description of any track; returns false if there is no room.
+#[inline(never)]
+pub(crate) fn describe_any(chunk: &mut Chunk, track: &Track<'_>) -> bool {
+    describe::<false>(chunk, track)
+}
+
+/// The bits of a track's number.
+const TRACK_BITS: u32 = 56;
+
+/// A track's number made of any bits: so many that its varint has eight bytes, and never 0.
+pub(crate) const fn track(bits: u64) -> u64 {
+    bits >> (64 - TRACK_BITS) | 1 << (TRACK_BITS - 1)
+}
+
+/// [`spread`] in a call, for what is written less often.
+#[inline(never)]
+fn called_spread(track: u64) -> [u8; 8] {
+    spread(track)
+}
+
+/// The varint of a track's number.
+#[inline(always)]
+fn spread(track: u64) -> [u8; 8] {
+    // Seven bits to each byte, from fourteen twice, from twenty-eight twice.
+    let wide = (track & 0x0fff_ffff) | (track & 0x00ff_ffff_f000_0000) << 4;
+    let half = (wide & 0x0000_3fff_0000_3fff) | (wide & 0x0fff_c000_0fff_c000) << 2;
+    let each = (half & 0x007f_007f_007f_007f) | (half & 0x3f80_3f80_3f80_3f80) << 1;
+    (each | 0x0080_8080_8080_8080).to_le_bytes()
+}
+
+/// A number for a text of this [hash](crate::hash); `seed` tells apart what has the same text.
+#[inline(always)]
+pub(crate) const fn seeded(seed: u64, hash: u64) -> u64 {
+    mix(mix(hash, seed), FACTOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::Layout;
+    use crate::memory::Arena;
+    use crate::proto::{Reader, Value};
+
+    #[test]
+    fn levels_have_names_by_their_numbers() {
+        use super::put::{LEVEL_NUMBER, level_name};
+
+        let (len, packet) = LEVELS.split_first().unwrap();
+        assert_eq!(usize::from(*len), packet.len());
+        let fields: Vec<_> = Reader::new(packet).collect();
+        assert_eq!((fields.len(), fields[0].0, fields[0].1.number()), (2, 13, 2));
+        assert_eq!(fields[1].0, 12);
+        let mut entries = Reader::new(fields[1].1.bytes());
+        let named = |entry: &[u8]| {
+            (Reader::first(entry, 1).unwrap().number(), Reader::first(entry, 2).unwrap().bytes().to_vec())
+        };
+        let (field, entry) = entries.next().unwrap();
+        assert_eq!((field, named(entry.bytes())), (3, (LEVEL_NUMBER.into(), b"level".to_vec())));
+        let levels: Vec<_> = entries.by_ref().map(|(field, entry)| (field, named(entry.bytes()))).collect();
+        let expected = |level: u8| (29, (level.into(), level_name(level).as_bytes().to_vec()));
+        assert_eq!(levels, [1, 2, 3, 4, 5].map(expected));
+        assert_eq!(
+            (entries.is_whole(), level_name(1), level_name(5), level_name(0)),
+            (true, "ERROR", "TRACE", "")
+        );
+    }
+
+    #[test]
+    fn a_tracks_number_has_eight_bytes() {
+        for bits in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210] {
+            let track = track(bits);
+            let bytes = [&[0x08][..], &spread(track)].concat();
+            let mut reader = Reader::new(&bytes);
+            assert_eq!(reader.next().map(|(_, value)| value.number()), Some(track));
+            assert!(reader.next().is_none() && reader.is_whole());
+        }
+    }
+
+    /// The packets of a chunk, from where it began.
+    pub(crate) fn packets(start: *const u8, end: *const u8) -> Vec<Vec<u8>> {
+        // SAFETY: what was written there.
+        let bytes = unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) };
+        // A packet and its length are a field of the trace without its key.
+        let mut packets = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let keyed = [&[0x0a], rest].concat();
+            let (_, value) = Reader::new(&keyed).next().unwrap();
+            let packet = value.bytes().to_vec();
+            rest =
+                &rest[keyed.iter().skip(1).position(|byte| byte & 0x80 == 0).unwrap() + 1 + packet.len()..];
+            packets.push(packet);
+        }
+        packets
+    }
+
+    type Form = fn(&mut Chunk, u64, &Event<'_>) -> bool;
+
+    /// A text of this length.
+    fn letters(len: usize) -> String {
+        (0..len).map(|at| char::from(b'a' + (at % 26) as u8)).collect()
+    }
+
+    /// The fields of an event's packet: the time, and those of the `TrackEvent`.
+    fn fields(packet: &[u8]) -> (u64, Vec<(u32, Value<'_>)>) {
+        let mut fields = Reader::new(packet);
+        let mut next = || fields.next().unwrap();
+        let ((8, time), (13, flags), (11, event)) = (next(), next(), next()) else { panic!("{packet:?}") };
+        assert_eq!((flags.number(), fields.next(), fields.is_whole()), (2, None, true));
+        let mut fields = Reader::new(event.bytes());
+        let all = fields.by_ref().collect();
+        assert!(fields.is_whole());
+        (time.number(), all)
+    }
+
+    const TIMES: [u64; 8] = [0, 1, 127, 128, 16_383, 16_384, 1 << 40, u64::MAX];
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn packets_are_whole_whatever_the_name_and_time() {
+        let lengths = [0, 1, 3, 7, 15, 16, 17, SHORT - 1, SHORT, SHORT + 1, 127, 128, 300, 1000, TEXT_MAX];
+        for (len, since) in lengths.into_iter().flat_map(|len| TIMES.map(|since| (len, since))) {
+            let name = letters(len);
+            let (arena, _) = Arena::make(1).unwrap();
+            let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+            let track = Track { uuid: track(1), parent: track(2), name: &name, is_counter: len % 2 == 1 };
+            let instant = Event { name: Some(&name), ..Event::new(Type::Instant, 1 << 12) };
+            let begin = Event { track: Some(track), ..Event { kind: Type::Begin, ..instant } };
+            let end = Event::new(Type::End, 1 << 12);
+            let all =
+                Event { tags: 0x0fff_ffff, kind: Type::Counter, value: Some(Amount::Whole(-1)), ..begin };
+            for what in [instant, begin, end, all] {
+                let is_short = len <= SHORT && what.tags.is_power_of_two();
+                let has_one = what.tags.is_power_of_two();
+                let forms: [Option<Form>; 3] = [
+                    Some(event::<false, false>),
+                    has_one.then_some(event::<false, true>),
+                    is_short.then_some(event::<true, true>),
+                ];
+                for form in forms.into_iter().flatten() {
+                    if chunk.room() < what.room::<false>() {
+                        chunk.complete();
+                        arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
+                        chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+                    }
+                    let (start, room) = (chunk.at(), chunk.room());
+                    assert!(form(&mut chunk, since, &what));
+                    assert!(room - chunk.room() <= what.room::<false>());
+                    let found = packets(start, chunk.at());
+                    let [packet] = &found[..] else { panic!("{found:?}") };
+                    let (time, fields) = fields(packet);
+                    assert_eq!(time, since);
+                    let mut fields = fields.into_iter();
+                    let mut number = |of| fields.next().map(|(field, value)| (field == of, value.number()));
+                    assert_eq!(number(9), Some((true, what.kind as u64)));
+                    for category in (0..28).filter(|bit| what.categories() >> bit & 1 == 1) {
+                        assert_eq!(number(3), Some((true, category + 1)));
+                    }
+                    if what.track.is_some() {
+                        assert_eq!(number(11), Some((true, track.uuid)));
+                    }
+                    let named = what.name.map(|_| fields.next().map(|(field, value)| (field, value.bytes())));
+                    assert_eq!(named, what.name.map(|name| Some((23, name.as_bytes()))));
+                    let value = fields.next().map(|(field, value)| (field, value.number()));
+                    assert_eq!((value, fields.next()), (what.value.map(|_| (30, u64::MAX)), None));
+                }
+            }
+            let has_room = chunk.room() >= track.room();
+            let (start, room) = (chunk.at(), chunk.room());
+            assert_eq!(describe_any(&mut chunk, &track), has_room);
+            assert!(room - chunk.room() <= track.room());
+            for packet in packets(start, chunk.at()) {
+                let described = Reader::first(&packet, 60).unwrap().bytes();
+                let of = |field| Reader::first(described, field);
+                assert_eq!([of(1), of(5)].map(|of| of.unwrap().number()), [track.uuid, track.parent]);
+                assert_eq!(of(2).unwrap().bytes(), name.as_bytes());
+                assert_eq!(of(8).is_some(), track.is_counter);
+            }
+            chunk.complete();
+            assert!(arena.take_handed().count() > 0);
+            arena.retire();
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_counters_value_is_whole_whatever_it_is_and_the_time() {
+        let (arena, _) = Arena::make(1).unwrap();
+        let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+        let start = chunk.at();
+        let counter = |number: u64, value| Event {
+            track: Some(Track { uuid: track(number), parent: track(2), name: "", is_counter: true }),
+            value: Some(Amount::Whole(value)),
+            ..Event::new(Type::Counter, 1 << 27)
+        };
+        let times = [0, 127, 128, 16_383, 16_384, u64::MAX];
+        let values = [0, 127, 128, -1, i64::MAX, i64::MIN];
+        for (since, value) in times.into_iter().zip(values) {
+            let (room, counter) = (chunk.room(), counter(value as u64, value));
+            assert!(event::<true, true>(&mut chunk, since, &counter));
+            assert!(room - chunk.room() <= counter.room::<false>());
+        }
+        let found = packets(start, chunk.at());
+        assert_eq!(found.len(), values.len());
+        for ((packet, since), value) in found.iter().zip(times).zip(values) {
+            let (time, fields) = fields(packet);
+            let numbers: Vec<_> = fields.into_iter().map(|(field, value)| (field, value.number())).collect();
+            assert_eq!(
+                (time, numbers),
+                (since, vec![(9, 4), (3, 28), (11, track(value as u64)), (30, value as u64)])
+            );
+        }
+        while event::<true, true>(&mut chunk, 1, &counter(1, 1)) {}
+        assert!(chunk.room() < counter(1, 1).room::<false>());
+        arena.retire();
+    }
+
+    /// What a tracer knows of a callsite.
+    #[derive(Debug)]
+    struct Known(usize);
+
+    impl crate::callsite::About for Known {
+        fn target(&self) -> &str {
+            "target"
+        }
+
+        fn place(&self) -> Option<(&str, u32)> {
+            Some(("src/file.rs", 70_000))
+        }
+
+        fn arguments(&self, each: &mut dyn FnMut(&str)) {
+            (0..self.0).for_each(|at| each(&"x".repeat(at * 8)));
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_callsite_is_told_whole_and_then_named_by_its_number() {
+        use crate::callsite::{BEYOND, FIRST};
+
+        for (number, len, arguments) in [(FIRST, 0, 0), (BEYOND - 1, 300, 32), (1000, 5000, 1)] {
+            let (name, about) = ("n".repeat(len), Known(arguments));
+            let site = Site { number, name: &name, level: 3, about: Some(&about) };
+            let (arena, _) = Arena::make(1).unwrap();
+            let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+            let (start, room) = (chunk.at(), chunk.room());
+            assert!(tell(&mut chunk, &site));
+            assert!(room - chunk.room() <= site_room(site));
+            let mut write = |form: Form, event: Event<'_>| {
+                let before = chunk.room();
+                assert!(form(&mut chunk, 5, &event));
+                assert!(before - chunk.room() <= event.room::<false>());
+            };
+            let begin = Event::new(Type::Begin, 1 << 12);
+            write(event::<true, true>, Event { site: Some(Site { about: None, ..site }), ..begin });
+            let instant = Event { args: &[0x22, 0], ..Event::new(Type::Instant, 1) };
+            write(any_event, Event { site: Some(site), ..instant });
+            write(any_event, Event { site: Some(Site { number: BEYOND, ..site }), ..instant });
+
+            let found = packets(start, chunk.at());
+            let numbers = |field, of: &[u8]| -> Vec<u64> {
+                Reader::new(of)
+                    .filter(|(found, _)| *found == field)
+                    .map(|(_, value)| value.number())
+                    .collect()
+            };
+            let told = Reader::first(&found[0], 12).unwrap().bytes();
+            let entries: Vec<_> = Reader::new(told).collect();
+            assert_eq!(entries.len(), 3 + arguments);
+            for (field, entry) in &entries {
+                let entry = entry.bytes();
+                let text = Reader::first(entry, 2).unwrap().bytes();
+                let number = numbers(1, entry)[0];
+                match field {
+                    1 => assert_eq!((text, number), (&b"target"[..], site.number.into())),
+                    2 => assert_eq!((text.len(), number), (len.min(SITE_NAME_MAX), site.number.into())),
+                    3 => assert_eq!(number >> 5, site.number.into()),
+                    4 => assert_eq!((text, numbers(4, entry)), (&b"src/file.rs"[..], vec![70_000])),
+                    other => panic!("{other}"),
+                }
+            }
+            let arguments_found = entries.iter().filter(|(field, _)| *field == 3).map(|(_, entry)| entry);
+            for (at, entry) in arguments_found.enumerate() {
+                assert_eq!(numbers(1, entry.bytes()), [u64::from(number) << 5 | at as u64]);
+                assert_eq!(
+                    Reader::first(entry.bytes(), 2).unwrap().bytes().len(),
+                    (at * 8).min(ARG_NAME_MAX)
+                );
+            }
+            let event_of = |packet: usize| Reader::first(&found[packet], 11).unwrap().bytes();
+            assert_eq!(numbers(10, event_of(1)), [u64::from(number)]);
+            assert_eq!(numbers(3, event_of(1)), [13]);
+            assert_eq!(numbers(3, event_of(2)), [1, number.into()]);
+            assert_eq!(
+                (numbers(10, event_of(2)), numbers(34, event_of(2))),
+                (vec![number.into()], vec![number.into()])
+            );
+            let level = Reader::first(event_of(2), 4).unwrap().bytes();
+            assert_eq!((numbers(1, level), numbers(17, level)), (vec![1], vec![3]));
+            let inline = event_of(3);
+            assert_eq!(Reader::first(inline, 23).unwrap().bytes().len(), len.min(SITE_NAME_MAX));
+            assert_eq!(Reader::first(inline, 22).unwrap().bytes(), b"target");
+            let place = Reader::first(inline, 33).unwrap().bytes();
+            assert_eq!(
+                (Reader::first(place, 2).unwrap().bytes(), numbers(4, place)),
+                (&b"src/file.rs"[..], vec![70_000])
+            );
+            let level = Reader::first(inline, 4).unwrap().bytes();
+            assert_eq!(Reader::first(level, 6).unwrap().bytes(), b"INFO");
+            arena.retire();
+        }
+    }
+
+    /// Whatever an event has beside a name, in any order of what is there.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn what_an_event_has_is_whole() {
+        use crate::callsite::{BEYOND, FIRST};
+
+        let about = Known(0);
+        let text = letters(2048);
+        let names = [0, 1, 7, SHORT, SHORT + 1, 1000].map(|len| Some(&text[..len]));
+        let numbers = [None, Some(FIRST), Some(127), Some(128), Some(BEYOND - 1)];
+        let (arena, _) = Arena::make(1).unwrap();
+        let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+        for (name, number) in
+            names.iter().chain(&[None]).flat_map(|name| numbers.map(|number| (*name, number)))
+        {
+            for (since, flow, len) in
+                [(0, 0, 0), (16_383, 7, 5), (16_384, u64::MAX, SHORT + 1), (u64::MAX, 0, 2000)]
+            {
+                let level = 1 + (len % 5) as u8;
+                let argument =
+                    [&[0x22, len as u8 | 0x80, (len >> 7) as u8][..], &text.as_bytes()[..len]].concat();
+                let site = number.map(|number| Site { number, name: "", level, about: Some(&about) });
+                let event = Event { name, site, flow, args: &argument, ..Event::new(Type::Begin, 1 << 12) };
+                if chunk.room() < event.room::<false>() {
+                    chunk.complete();
+                    arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
+                    chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+                }
+                let (start, room) = (chunk.at(), chunk.room());
+                assert!(any_event(&mut chunk, since, &event));
+                assert!(room - chunk.room() <= event.room::<false>());
+                let found = packets(start, chunk.at());
+                let [packet] = &found[..] else { panic!("{found:?}") };
+                let (time, fields) = fields(packet);
+                let count = |of| fields.iter().filter(|(field, _)| *field == of).count();
+                let first = |of| fields.iter().find(|(field, _)| *field == of).map(|(_, value)| *value);
+                assert_eq!((time, count(9), count(11), count(30)), (since, 1, 0, 0));
+                assert_eq!(first(23).map(Value::bytes), name.map(str::as_bytes));
+                let number = number.map(u64::from);
+                let by_number = number.filter(|_| name.is_none());
+                assert_eq!(first(10).map(Value::number), by_number);
+                assert_eq!(
+                    (first(34).map(Value::number), count(3)),
+                    (number, 1 + usize::from(site.is_some()))
+                );
+                assert_eq!(first(47).map(Value::number), (flow != 0).then_some(flow));
+                assert_eq!(count(4), 1 + usize::from(site.is_some()));
+                let last = fields.iter().rfind(|(field, _)| *field == 4).unwrap();
+                assert_eq!(last.1.bytes(), &text.as_bytes()[..len]);
+            }
+        }
+        arena.retire();
+    }
+
+    #[test]
+    fn texts_have_numbers_of_their_own() {
+        use crate::hash::hash;
+
+        let mut texts = vec![&b""[..], b"a", b"b", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
+        // Each length, and each byte of them another.
+        let others: Vec<Vec<u8>> = (1..20)
+            .flat_map(|len| (0..=len).map(move |at| (0..len).map(|byte| 1 + u8::from(byte == at)).collect()))
+            .collect();
+        texts.extend(others.iter().map(Vec::as_slice));
+        let mut numbers: Vec<_> =
+            texts.iter().flat_map(|text| [0, 1, 2].map(|seed| seeded(seed, hash(text)))).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 3 * texts.len());
+    }
+}

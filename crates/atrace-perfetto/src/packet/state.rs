@@ -1,0 +1,256 @@
+//! The state: what a reader must know before a thread's events. It is told in every eighth chunk, see [`writer`], so all
+//! of it has fixed lengths but names: a few stores.
+//!
+//! Three packets: the clock and the default track; the thread's track; the process'. Categories are named by a fourth
+//! once an event has them.
+//!
+//! Source: Perfetto's `trace_packet.proto`, `trace_packet_defaults.proto`, `clock_snapshot.proto`, `thread_descriptor.proto`,
+//! `process_descriptor.proto`.
+//!
+//! [`writer`]: crate::writer
+
+use crate::memory::Chunk;
+use atrace_sys::{process, thread};
+
+use super::called_spread as spread;
+use super::put::Put;
+use crate::category;
+
+/// The room that all of it has, but the categories.
+pub(crate) const ROOM: usize = 320;
+/// As long is a process' name at most.
+const NAME_MAX: usize = 100;
+
+/// `TracePacket.SequenceFlags`.
+const STATE_CLEARED: u8 = 1;
+const NEEDS_STATE: u8 = 2;
+/// `BuiltinClock`, and the sequence's own one, which counts from packet to packet.
+const BOOTTIME: u8 = 6;
+const OWN_CLOCK: u8 = 64;
+
+/// Tells the calling thread's state, from `now` on; `process` is the number of the process' track. False where there is no
+/// room.
+///
+/// It `is_first` in its session, or something `is_lost` before it: the shared memory was full.
+#[inline(never)]
+pub(crate) fn tell(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is_lost: bool) -> bool {
+    if chunk.room() < ROOM {
+        return false;
+    }
+    let tid = thread::number().unwrap_or_default();
+    let (own, pid) = (spread(process ^ u64::from(tid)), number(process::raw_id()));
+    let (process, now) = (spread(process), time(now));
+    // SAFETY: at most 75 bytes, 59 with a thread's name of 15, 127 with a process'.
+    unsafe {
+        let mut put = Put(chunk.at());
+        let whole = put.later::<false>();
+        // timestamp, timestamp_clock_id, sequence_flags
+        put.bytes([0x40]);
+        put.bytes(now);
+        put.bytes([0xd0, 3, BOOTTIME, 0x68, STATE_CLEARED]);
+        // trace_packet_defaults: timestamp_clock_id, track_event_defaults: track_uuid
+        put.bytes([0xda, 3, 14, 0xd0, 3, OWN_CLOCK, 0x5a, 9, 0x58]);
+        put.bytes(own);
+        // clock_snapshot: clocks: clock_id, timestamp, and of the own one is_incremental, unit_multiplier_ns
+        put.bytes([0x32, 32, 0x0a, 12, 0x08, BOOTTIME, 0x10]);
+        put.bytes(now);
+        put.bytes([0x0a, 16, 0x08, OWN_CLOCK, 0x10]);
+        put.bytes(now);
+        put.bytes([0x18, 1, 0x20, 1]);
+        if is_first {
+            put.bytes([0xb8, 5, 1]); // first_packet_on_sequence
+        }
+        if is_lost {
+            put.bytes([0xd0, 2, 0x81, 2]); // previous_packet_dropped
+        }
+        put.close::<false>(whole);
+        chunk.publish(put.0);
+
+        let mut put = Put(chunk.at());
+        let whole = put.later::<false>();
+        // track_descriptor: uuid, parent_uuid, thread: pid, tid, thread_name
+        put.bytes([0xe2, 3]);
+        let track = put.later::<false>();
+        put.bytes([0x08]);
+        put.bytes(own);
+        put.bytes([0x28]);
+        put.bytes(process);
+        put.bytes([0x22]);
+        let thread = put.later::<false>();
+        put.bytes([0x08]);
+        put.bytes(pid);
+        put.bytes([0x10]);
+        put.bytes(number(tid));
+        thread::with_name(|name| put.field(0x2a, name));
+        put.close::<false>(thread);
+        // disallow_merging_with_system_tracks: slices by ATrace are of another clock, and end by another rule.
+        put.bytes([0x48, 1]);
+        put.close::<false>(track);
+        put.close::<false>(whole);
+        chunk.publish(put.0);
+
+        let mut put = Put(chunk.at());
+        let whole = put.later::<false>();
+        // track_descriptor: uuid, process: pid, process_name
+        put.bytes([0xe2, 3]);
+        let track = put.later::<false>();
+        put.bytes([0x08]);
+        put.bytes(process);
+        put.bytes([0x1a]);
+        let inner = put.later::<false>();
+        put.bytes([0x08]);
+        put.bytes(pid);
+        process::with_argv0(|name| {
+            let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
+            put.field(0x32, &name[..name.len().min(NAME_MAX)]);
+        });
+        put.close::<false>(inner);
+        put.close::<false>(track);
+        put.close::<false>(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// Names these categories, by the bits of tags. False where there is no room.
+#[inline(never)]
+pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
+    if chunk.room() < categories_room(tags) {
+        return false;
+    }
+    // SAFETY: what `categories_room` counts.
+    unsafe {
+        let mut put = Put(chunk.at());
+        let whole = put.later::<false>();
+        // sequence_flags, interned_data: event_categories: iid, name
+        put.bytes([0x68, NEEDS_STATE, 0x62]);
+        let interned = put.later::<false>();
+        let mut missing = tags;
+        while missing != 0 {
+            let bit = missing.trailing_zeros();
+            missing &= missing - 1;
+            let name = category::name(bit).as_bytes();
+            put.bytes([0x0a, 5 + name.len() as u8, 0x08, bit as u8 + 1]);
+            put.field(0x12, name);
+        }
+        put.close::<false>(interned);
+        put.close::<false>(whole);
+        chunk.publish(put.0);
+    }
+    true
+}
+
+/// The room that naming these categories takes: 7 bytes, and at most 21 for each.
+pub(crate) const fn categories_room(categories: u32) -> usize {
+    7 + 21 * categories.count_ones() as usize
+}
+
+/// The varint of a time: of 63 bits.
+fn time(ns: u64) -> [u8; 9] {
+    let [low @ .., _] = spread(ns);
+    let mut bytes = [0; 9];
+    bytes[..7].copy_from_slice(&low);
+    bytes[7] = (ns >> 49) as u8 | 0x80;
+    bytes[8] = (ns >> 56) as u8 & 0x7f;
+    bytes
+}
+
+/// The varint of the number of a process or thread.
+fn number(id: u32) -> [u8; 5] {
+    [
+        id as u8 | 0x80,
+        (id >> 7) as u8 | 0x80,
+        (id >> 14) as u8 | 0x80,
+        (id >> 21) as u8 | 0x80,
+        (id >> 28) as u8,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::Layout;
+    use crate::memory::Arena;
+    use crate::packet::tests::packets;
+    use crate::packet::track;
+    use crate::proto::{Reader, Value};
+
+    /// A field within messages.
+    fn field<'a>(packet: &'a [u8], path: &[u32]) -> Option<Value<'a>> {
+        let (last, before) = path.split_last()?;
+        let inner = before.iter().try_fold(packet, |of, field| Some(Reader::first(of, *field)?.bytes()));
+        Reader::first(inner?, *last)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn the_state_is_told_at_any_time_within_its_room() {
+        let (arena, _) = Arena::make(1).unwrap();
+        let now = [0, 127, 1 << 49, (1 << 56) - 1, 1 << 56, (1 << 63) - 1];
+        for (now, [is_first, is_lost]) in
+            now.into_iter().zip([[true, true], [false, false]].into_iter().cycle())
+        {
+            let mut chunk = arena.open(Layout::Small, 1, 0, 1).unwrap();
+            let (start, room) = (chunk.at(), chunk.room());
+            assert!(tell(&mut chunk, track(7), now, is_first, is_lost));
+            assert!(room - chunk.room() <= ROOM);
+            let found = packets(start, chunk.at());
+            let [state, thread, process] = &found[..] else { panic!("{found:?}") };
+            let number = |of: &[u8], path: &[u32]| field(of, path).map(|value| value.number());
+            assert_eq!(number(state, &[8]), Some(now));
+            assert_eq!(number(state, &[58]), Some(6));
+            assert_eq!(number(state, &[13]), Some(1));
+            assert_eq!(number(state, &[87]), is_first.then_some(1));
+            assert_eq!(number(state, &[42]), is_lost.then_some(257));
+            assert_eq!(number(state, &[59, 58]), Some(64));
+            let clocks: Vec<Vec<_>> = Reader::new(field(state, &[6]).unwrap().bytes())
+                .map(|(_, clock)| {
+                    Reader::new(clock.bytes()).map(|(field, value)| (field, value.number())).collect()
+                })
+                .collect();
+            assert_eq!(clocks, [vec![(1, 6), (2, now)], vec![(1, 64), (2, now), (3, 1), (4, 1)]]);
+
+            let tid = u64::from(thread::number().unwrap());
+            let pid = u64::from(std::process::id());
+            assert_eq!(number(state, &[59, 11, 11]), number(thread, &[60, 1]));
+            assert_eq!(number(thread, &[60, 5]), Some(track(7)));
+            assert_eq!(number(process, &[60, 1]), Some(track(7)));
+            assert_eq!([1, 2].map(|of| number(thread, &[60, 4, of])), [Some(pid), Some(tid)]);
+            assert_eq!(number(thread, &[60, 9]), Some(1));
+            assert_eq!(number(process, &[60, 3, 1]), Some(pid));
+            thread::with_name(|name| assert_eq!(field(thread, &[60, 4, 5]).unwrap().bytes(), name));
+            let name = field(process, &[60, 3, 6]).unwrap().bytes();
+            process::with_argv0(|argv0| assert!(argv0.unwrap().to_bytes().starts_with(name)));
+            assert!(!name.is_empty());
+        }
+        arena.retire();
+    }
+
+    /// Also all at once: a reader could not understand events that have one more than was named.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn any_categories_are_named() {
+        let (arena, _) = Arena::make(1).unwrap();
+        for tags in [1, 1 << 27, 0b1010, (1 << category::COUNT) - 1] {
+            let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+            let (start, room) = (chunk.at(), chunk.room());
+            assert!(name_categories(&mut chunk, tags));
+            assert!(room - chunk.room() <= categories_room(tags));
+            let found = packets(start, chunk.at());
+            let named = field(&found[0], &[12]).unwrap().bytes();
+            let mut of = 0;
+            for (kind, entry) in Reader::new(named) {
+                let bit = Reader::first(entry.bytes(), 1).unwrap().number() as u32 - 1;
+                assert_eq!(
+                    (kind, field(entry.bytes(), &[2]).unwrap().bytes()),
+                    (1, category::name(bit).as_bytes())
+                );
+                of |= 1 << bit;
+            }
+            assert_eq!((found.len(), of), (1, tags));
+            chunk.complete();
+            arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
+        }
+        arena.retire();
+    }
+}

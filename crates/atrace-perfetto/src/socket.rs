@@ -1,0 +1,42 @@
+//! Where the tracing service listens, and the [`Socket`] to it.
+
+use std::ffi::{OsStr, OsString};
+
+use atrace_sys::process::variable;
+use atrace_sys::socket::may_enter;
+pub use atrace_sys::socket::{Refused, Socket, Trust, peer};
+
+/// Where the service listens for producers and for consumers, unless a variable names another place.
+#[cfg(target_os = "android")]
+const PRODUCERS: [&str; 2] = ["/dev/socket/traced_producer"; 2];
+#[cfg(target_os = "android")]
+const CONSUMERS: [&str; 2] = ["/dev/socket/traced_consumer"; 2];
+#[cfg(not(target_os = "android"))]
+const PRODUCERS: [&str; 2] = ["/run/perfetto/traced-producer.sock", "/tmp/perfetto-producer"];
+#[cfg(not(target_os = "android"))]
+const CONSUMERS: [&str; 2] = ["/run/perfetto/traced-consumer.sock", "/tmp/perfetto-consumer"];
+
+/// The place for producers that the environment names. It does not count in a process with elevated rights.
+pub fn named_producers() -> Option<OsString> {
+    variable("PERFETTO_PRODUCER_SOCK_NAME")
+}
+
+/// Where the service listens for producers, and who may listen there: what was [named](named_producers), or the usual place.
+pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
+    named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
+}
+
+/// Where it listens for consumers, and who may listen there, as with [`producers`].
+pub fn consumers() -> (OsString, Trust) {
+    let named = variable("PERFETTO_CONSUMER_SOCK_NAME").map(|name| (name, Trust::Any));
+    named.unwrap_or_else(|| {
+        let (name, trust) = usual(CONSUMERS);
+        (name.to_owned(), trust)
+    })
+}
+
+/// The first of two places, where its directory can be looked into.
+fn usual([first, other]: [&'static str; 2]) -> (&'static OsStr, Trust) {
+    let has_run = may_enter(c"/run/perfetto/");
+    ((if has_run { first } else { other }).as_ref(), Trust::Usual)
+}

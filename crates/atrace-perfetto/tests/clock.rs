@@ -1,0 +1,30 @@
+//! How far Perfetto's clock is from the system's, anchored once a second as the socket's thread does.
+//!
+//! A process of its own: what else makes anchors would help.
+#![cfg(not(no_tracing))]
+
+use std::time::Duration;
+
+use atrace_perfetto::clock::{Speed, anchor, asked, now};
+
+/// With `ATRACE_LONG_TESTS`, the minute that is promised.
+fn seconds() -> u32 {
+    if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 60 } else { 4 }
+}
+
+#[test]
+fn it_stays_within_a_microsecond() {
+    const OFF_MAX_NS: u64 = 1_000;
+    let mut speed = Speed::default();
+    anchor(&mut speed);
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..seconds() {
+        anchor(&mut speed);
+        // Just before the next anchor it is farthest off.
+        std::thread::sleep(Duration::from_millis(950));
+        // Of many readings the one between the two of the system that are nearest to each other: nothing came between.
+        let tries = (0..10_000).map(|_| (asked(), now(), asked()));
+        let (before, now, after) = tries.min_by_key(|(before, _, after)| after - before).unwrap();
+        assert!(before - OFF_MAX_NS <= now && now <= after + OFF_MAX_NS, "{before} {now} {after}");
+    }
+}

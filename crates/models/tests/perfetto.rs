@@ -1,0 +1,204 @@
+//! Perfetto's way: who may write into a chunk, and how it gets to the service and back. crates/atrace-perfetto/src/presence.rs,
+//! handed.rs and abi.rs.
+
+#![allow(unsafe_code, reason = "what only one thread may touch is what the models are about")]
+
+mod common;
+use common::{leak, model};
+
+#[allow(dead_code, unreachable_pub, reason = "public in its library; a model uses a part of it")]
+#[path = "../../atrace-perfetto/src/abi.rs"]
+mod abi;
+#[allow(unreachable_pub, reason = "public in its library")]
+#[path = "../../atrace-perfetto/src/handed.rs"]
+mod handed;
+#[allow(unreachable_pub, reason = "public in its library")]
+#[path = "../../atrace-perfetto/src/presence.rs"]
+mod presence;
+
+mod sync {
+    pub(crate) use super::common::sync::atomic;
+    use atomic::{Ordering, fence};
+
+    /// The kernel makes a full fence of it while the heavy one is passed.
+    pub(crate) fn light_fence() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn heavy_fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+use presence::{Epoch, Found, Presence};
+use sync::atomic::{AtomicU32, Ordering};
+
+/// A thread's place, a session, and the thread's writer for it: the number of the session that it wrote for, and of its
+/// events.
+struct Place {
+    presence: Presence,
+    epoch: Epoch,
+    writer: UnsafeCell<(u32, u32)>,
+}
+
+impl Place {
+    fn new() -> &'static Self {
+        let place = Self {
+            presence: Presence(AtomicU32::new(0)),
+            epoch: Epoch(AtomicU32::new(0)),
+            writer: UnsafeCell::new((0, 0)),
+        };
+        assert!(place.presence.claim());
+        place.epoch.open(0);
+        leak(place)
+    }
+
+    /// An event; tells the number of the session that it was written for.
+    fn write(&self) -> Option<u32> {
+        assert_eq!(self.presence.enter(), Found::Entered);
+        let epoch = self.epoch.now();
+        let is_open = Epoch::is_open(epoch);
+        if is_open {
+            self.writer.with_mut(|writer| {
+                // SAFETY: what the model is about; loom sees who else is there.
+                let writer = unsafe { &mut *writer };
+                if writer.0 != epoch {
+                    *writer = (epoch, 0);
+                }
+                writer.1 += 1;
+            });
+        }
+        self.presence.leave();
+        is_open.then_some(epoch)
+    }
+
+    /// The socket's thread takes what was written, once the session is closed; None while the thread is inside.
+    fn reclaim(&self) -> Option<(u32, u32)> {
+        // SAFETY: as above.
+        (!self.presence.is_inside())
+            .then(|| self.writer.with_mut(|writer| std::mem::take(unsafe { &mut *writer })))
+    }
+}
+
+#[test]
+fn a_session_that_has_ended_is_written_for_by_nobody() {
+    model(3, || {
+        let place = Place::new();
+        let thread = thread::spawn(move || (0..2).filter_map(|_| place.write()).count());
+        place.epoch.close();
+        let mut taken = place.reclaim();
+        let written = thread.join().unwrap();
+        if taken.is_none() {
+            taken = place.reclaim();
+        }
+        let taken = taken.unwrap();
+        assert_eq!(taken.1 as usize, written, "an event came after its chunk was taken");
+        assert_eq!(place.reclaim(), Some((0, 0)));
+    });
+}
+
+#[test]
+fn the_next_session_at_a_place_begins_with_an_empty_writer() {
+    model(3, || {
+        let place = Place::new();
+        let thread = thread::spawn(move || (0..2).filter_map(|_| place.write()).collect::<Vec<_>>());
+        place.epoch.close();
+        if let Some((epoch, events)) = place.reclaim() {
+            assert!(events == 0 || epoch == place.epoch.last());
+            place.epoch.open(0);
+        }
+        let written = thread.join().unwrap();
+        let left = place.reclaim().unwrap();
+        assert!(written.is_sorted() && written.iter().all(|epoch| [1, 3].contains(epoch)));
+        assert!(left.1 == 0 || left.0 == *written.last().unwrap());
+    });
+}
+
+/// A place changes its owner while the session ends: the socket's thread sees what the first one wrote.
+#[test]
+fn a_place_that_was_given_back_is_seen_as_it_was_left() {
+    model(3, || {
+        let place = Place::new();
+        let first = thread::spawn(move || {
+            let written = place.write();
+            assert_eq!(place.presence.enter(), Found::Entered);
+            place.presence.give_back();
+            written
+        });
+        let second = thread::spawn(move || place.presence.claim().then(|| place.write()));
+        place.epoch.close();
+        let taken = place.reclaim();
+        let written = usize::from(first.join().unwrap().is_some())
+            + usize::from(second.join().unwrap().is_some_and(|written| written.is_some()));
+        let taken = taken.or_else(|| place.reclaim()).unwrap();
+        assert_eq!(taken.1 as usize, written);
+    });
+}
+
+/// One page of two threads that take chunks, write, complete and hand them over; the service reads and frees them.
+struct Page {
+    header: AtomicU32,
+    handed: handed::Handed,
+    next: [AtomicU32; 14],
+    bytes: [UnsafeCell<u32>; 14],
+}
+
+impl Page {
+    fn new() -> &'static Self {
+        leak(Self {
+            header: AtomicU32::new(0),
+            handed: handed::Handed(AtomicU32::new(0)),
+            next: std::array::from_fn(|_| AtomicU32::new(0)),
+            bytes: std::array::from_fn(|_| UnsafeCell::new(0)),
+        })
+    }
+
+    fn produce(&self, value: u32) {
+        let chunk = abi::take(&self.header, abi::Layout::Small).unwrap();
+        // SAFETY: what the model is about.
+        self.bytes[chunk as usize].with_mut(|bytes| unsafe { *bytes = value });
+        abi::complete(&self.header, chunk);
+        self.handed.push(chunk, &self.next[chunk as usize]);
+    }
+
+    fn consume(&self) -> Vec<u32> {
+        let mut next = self.handed.take(14, |chunk| self.next.get(chunk as usize));
+        let chunks = std::iter::from_fn(|| {
+            let chunk = next.checked_sub(1)?;
+            next = self.next[chunk as usize].load(Ordering::Relaxed);
+            Some(chunk)
+        });
+        let read = |chunk: u32| {
+            assert!(abi::begin_reading(&self.header, chunk), "a chunk was handed over that is not complete");
+            // SAFETY: as above.
+            let value = self.bytes[chunk as usize].with_mut(|bytes| std::mem::take(unsafe { &mut *bytes }));
+            abi::free(&self.header, chunk);
+            value
+        };
+        chunks.map(read).collect()
+    }
+}
+
+#[test]
+fn chunks_are_handed_over_whole_once_and_in_order() {
+    model(2, || {
+        let page = Page::new();
+        let producers = [10, 20].map(|value| {
+            thread::spawn(move || {
+                page.produce(value);
+                page.produce(value + 1);
+            })
+        });
+        let mut consumed = page.consume();
+        producers.into_iter().for_each(|producer| producer.join().unwrap());
+        consumed.extend(page.consume());
+        for value in [10, 20] {
+            let of_one: Vec<_> =
+                consumed.iter().filter(|found| **found / 10 == value / 10).copied().collect();
+            assert_eq!(of_one, [value, value + 1]);
+        }
+        assert_eq!((consumed.len(), page.header.load(Ordering::Relaxed)), (4, 0));
+    });
+}

@@ -1,0 +1,231 @@
+//! The watch and the questions: atrace/src/watch/notifier.rs, atrace-subscriber/src/follow/questions.rs.
+
+mod common;
+use common::{leak, model, sync};
+
+#[path = "../../../atrace/src/watch/notifier.rs"]
+mod notifier;
+#[path = "../../../atrace-subscriber/src/follow/questions.rs"]
+mod questions;
+
+use loom::thread;
+use notifier::{Notifier, Registered};
+use questions::Questions;
+use sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sync::{Arc, Mutex};
+
+const OFF: u64 = 0;
+const ON: u64 = 1;
+
+fn notifier<C: Clone>() -> Notifier<u64, C, ()> {
+    Notifier(Mutex::new(Registered {
+        callbacks: Vec::new(),
+        next_id: 0,
+        last: OFF,
+        notifying: false,
+        again: false,
+        thread: None,
+    }))
+}
+
+fn questions() -> Questions {
+    Questions { tags: AtomicU64::new(OFF), asked: AtomicU64::new(0), settled: AtomicU64::new(0) }
+}
+
+struct Watching {
+    tags: AtomicU64,
+    notifier: Notifier<u64, Arc<Told>, ()>,
+}
+
+struct Told {
+    is_told: AtomicBool,
+    last: AtomicU64,
+}
+
+fn look() -> Result<Option<()>, ()> {
+    Ok(Some(()))
+}
+
+fn the_last_change_is_told(tell: fn(&Watching)) {
+    model(3, move || {
+        let told = Arc::new(Told { is_told: AtomicBool::new(false), last: AtomicU64::new(0) });
+        let watching = leak(Watching { tags: AtomicU64::new(0), notifier: notifier() });
+        watching.notifier.add(Arc::clone(&told), 0, look).unwrap();
+        let other = thread::spawn(move || {
+            watching.tags.fetch_add(1, Ordering::AcqRel);
+            tell(watching);
+        });
+        watching.tags.fetch_add(1, Ordering::AcqRel);
+        tell(watching);
+        other.join().unwrap();
+        assert_eq!(told.last.load(Ordering::Relaxed), 2, "the last change was not told");
+        watching.notifier.remove(0);
+    });
+}
+
+fn call(told: Arc<Told>, before: u64, tags: u64) {
+    assert!(!told.is_told.swap(true, Ordering::Relaxed), "two at once");
+    assert!(told.last.load(Ordering::Relaxed) < tags, "told twice, or out of order");
+    assert_eq!(told.last.load(Ordering::Relaxed), before, "before was not what was told last");
+    told.last.store(tags, Ordering::Relaxed);
+    told.is_told.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn changes_are_told_in_order_and_the_last_always() {
+    the_last_change_is_told(|it| it.notifier.notify(|| it.tags.load(Ordering::Acquire), call));
+}
+
+#[test]
+#[should_panic(expected = "the last change was not told")]
+fn who_leaves_no_word_is_not_heard() {
+    the_last_change_is_told(|it| {
+        let mut state = it.notifier.0.lock().unwrap();
+        if state.notifying {
+            return;
+        }
+        state.notifying = true;
+        let tags = it.tags.load(Ordering::Acquire);
+        if tags != state.last {
+            let before = std::mem::replace(&mut state.last, tags);
+            let told = Arc::clone(&state.callbacks[0].1);
+            drop(state);
+            call(told, before, tags);
+            state = it.notifier.0.lock().unwrap();
+        }
+        state.notifying = false;
+    });
+}
+
+/// Those who share a watch, and what one callsite keeps.
+struct Rebuilder {
+    tags: AtomicU64,
+    notifier: Notifier<u64, (), ()>,
+    /// The number of the present watch.
+    watch: Mutex<Option<u64>>,
+    questions: Questions,
+}
+
+impl Rebuilder {
+    fn new() -> &'static Self {
+        leak(Self {
+            tags: AtomicU64::new(OFF),
+            notifier: notifier(),
+            watch: Mutex::new(None),
+            questions: questions(),
+        })
+    }
+
+    fn begin(&self) {
+        let mut watch = self.watch.lock().unwrap();
+        let id = self.notifier.add((), self.tags.load(Ordering::Acquire), look).unwrap();
+        self.questions.switch(self.notifier.last());
+        *watch = Some(id);
+    }
+
+    fn end(&self) {
+        let watch = self.watch.lock().unwrap().take();
+        self.notifier.remove(watch.unwrap());
+    }
+
+    /// What the watch's thread does.
+    fn look(&self, switched: fn(&Self, u64)) {
+        self.notifier.notify(|| self.tags.load(Ordering::Acquire), |(), _, tags| switched(self, tags));
+    }
+}
+
+/// A watch is dropped while its callback runs, and another one begun.
+fn the_tags_are_those_told_last(switched: fn(&Rebuilder, u64)) {
+    model(3, move || {
+        let rebuilder = Rebuilder::new();
+        rebuilder.begin();
+        rebuilder.tags.store(ON, Ordering::Release);
+        let thread_of_the_first = thread::spawn(move || rebuilder.look(switched));
+        rebuilder.end();
+        rebuilder.tags.store(OFF, Ordering::Release);
+        rebuilder.begin();
+        thread_of_the_first.join().unwrap();
+        rebuilder.look(switched);
+        assert_eq!(rebuilder.questions.ask(false), OFF, "overwritten");
+        rebuilder.end();
+    });
+}
+
+#[test]
+fn a_dropped_watch_overwrites_nothing() {
+    the_tags_are_those_told_last(|rebuilder, _| {
+        let watch = rebuilder.watch.lock().unwrap();
+        if watch.is_some() {
+            rebuilder.questions.switch(rebuilder.notifier.last());
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "overwritten")]
+fn a_dropped_watch_overwrote_what_is_newer() {
+    the_tags_are_those_told_last(|rebuilder, tags| {
+        let _watch = rebuilder.watch.lock().unwrap();
+        rebuilder.questions.switch(tags);
+    });
+}
+
+/// A callsite that asks while it is switched, and stores the answer whenever it likes.
+fn an_old_answer_is_known_of(
+    ask: fn(&Questions) -> u64,
+    switch: fn(&Questions),
+    is_open: fn(&Questions) -> bool,
+) {
+    model(3, move || {
+        let questions = leak(questions());
+        let kept = leak(AtomicU64::new(OFF));
+        let asker = thread::spawn(move || kept.store(ask(questions), Ordering::SeqCst));
+        switch(questions);
+        // The rebuild.
+        kept.store(questions.ask(false), Ordering::SeqCst);
+        let is_repeated = is_open(questions);
+        asker.join().unwrap();
+        assert!(is_repeated || kept.load(Ordering::SeqCst) == ON, "silenced");
+    });
+}
+
+#[test]
+fn of_a_question_and_a_switch_one_sees_the_other() {
+    an_old_answer_is_known_of(
+        |questions| questions.ask(true),
+        |questions| questions.switch(ON),
+        |questions| questions.open().is_some(),
+    );
+}
+
+#[test]
+#[should_panic(expected = "silenced")]
+fn with_release_and_acquire_neither_saw_the_other() {
+    an_old_answer_is_known_of(
+        |questions| {
+            questions.asked.store(1, Ordering::Release);
+            questions.tags.load(Ordering::Acquire)
+        },
+        |questions| questions.tags.store(ON, Ordering::Release),
+        |questions| questions.asked.load(Ordering::Acquire) != 0,
+    );
+}
+
+/// What was settled stays so, and a later question is open again.
+#[test]
+fn a_question_after_those_settled_is_open() {
+    model(3, || {
+        let questions = leak(questions());
+        questions.ask(true);
+        let asked = questions.open().unwrap();
+        let asker = thread::spawn(move || questions.ask(true));
+        questions.settle(asked);
+        let before = questions.open();
+        asker.join().unwrap();
+        assert!(before.is_none_or(|asked| asked == 2));
+        assert_eq!(questions.open(), Some(2));
+        questions.settle(2);
+        questions.settle(1);
+        assert_eq!(questions.open(), None);
+    });
+}

@@ -1,0 +1,155 @@
+//! A consumer: starts a session, ends it, and reads what was traced.
+
+use std::time::Duration;
+
+use atrace_perfetto::proto::{Reader, Writer};
+use atrace_perfetto::socket::{Socket, Trust};
+use atrace_perfetto::wire::{self, Body, FRAME_MAX, Method, PREFIX};
+
+use crate::{Service, Trace};
+
+/// What a session wants.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The size of its buffer.
+    pub buffer_kib: u64,
+    /// Its buffer forgets the oldest, rather than taking no more.
+    pub is_ring: bool,
+    /// The names of categories, as lists of those enabled and disabled.
+    pub enabled: Vec<&'static str>,
+    /// See there.
+    pub disabled: Vec<&'static str>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        // What 10,000 threads write, each into two chunks, is 90 MB.
+        Self { buffer_kib: 256 << 10, is_ring: true, enabled: Vec::new(), disabled: Vec::new() }
+    }
+}
+
+impl Config {
+    fn write(&self, config: &mut Writer<'_>) {
+        config.message(1, |buffer| {
+            buffer.number(1, self.buffer_kib).number(4, if self.is_ring { 1 } else { 2 });
+        });
+        config.message(2, |source| {
+            source.message(1, |source| {
+                source.bytes(1, b"track_event").message(113, |lists| {
+                    for name in &self.disabled {
+                        lists.bytes(1, name.as_bytes());
+                    }
+                    for name in &self.enabled {
+                        lists.bytes(2, name.as_bytes());
+                    }
+                });
+            });
+        });
+    }
+}
+
+/// A session that runs.
+#[derive(Debug)]
+pub struct Session {
+    socket: Socket,
+    inbox: Vec<u8>,
+    request: u64,
+    methods: Vec<(Vec<u8>, Method)>,
+    enabled: u64,
+}
+
+impl Session {
+    /// Starts a session and waits until the service has begun it.
+    pub fn start(service: &Service, config: &Config) -> Self {
+        let name = service.consumers();
+        let socket = Socket::connect(name.as_os_str(), Trust::Any).expect("the service listens");
+        let mut session = Self { socket, inbox: Vec::new(), request: 1, methods: Vec::new(), enabled: 0 };
+        let mut bytes = vec![0; 256];
+        assert!(session.socket.send(wire::bind(&mut bytes, 1, "ConsumerPort").expect("it fits"), None));
+        session.methods = session.receive(|request, body| match body {
+            Body::Bound(bound) if request == 1 => Some(
+                wire::methods(bound).expect("bound").map(|(name, method)| (name.to_vec(), method)).collect(),
+            ),
+            _ => None,
+        });
+        session.enabled = session.invoke("EnableTracing", |arguments| {
+            arguments.message(1, |trace| config.write(trace));
+        });
+        // Answered after the one before was obeyed.
+        session.call("QueryCapabilities");
+        session
+    }
+
+    fn invoke(&mut self, method: &str, arguments: impl FnOnce(&mut Writer<'_>)) -> u64 {
+        self.request += 1;
+        let found = self.methods.iter().find(|(name, _)| name == method.as_bytes()).expect(method).1;
+        let mut bytes = vec![0; FRAME_MAX + PREFIX];
+        let frame = wire::invoke(&mut bytes, self.request, found, true, arguments).expect("it fits");
+        assert!(self.socket.send(frame, None));
+        self.request
+    }
+
+    fn call(&mut self, method: &str) {
+        let wanted = self.invoke(method, |_| ());
+        self.wait_for(wanted);
+    }
+
+    fn wait_for(&mut self, wanted: u64) {
+        self.receive(|request, body| match body {
+            Body::Reply { is_success, .. } if request == wanted => {
+                assert!(is_success);
+                Some(())
+            }
+            _ => None,
+        });
+    }
+
+    /// Receives frames until one of them is what is waited for.
+    fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> T {
+        loop {
+            while let Some((frame, len)) = wire::split(&self.inbox).expect("a frame") {
+                let found = what(frame.request, frame.body);
+                self.inbox.drain(..len);
+                if let Some(found) = found {
+                    return found;
+                }
+            }
+            assert!(self.socket.wait(Some(Duration::from_secs(30))), "the service does not answer");
+            let old = self.inbox.len();
+            self.inbox.resize(old + FRAME_MAX, 0);
+            let got = self.socket.receive(&mut self.inbox[old..]).expect("the service is there");
+            self.inbox.truncate(old + got.map_or(0, |(len, _)| len));
+        }
+    }
+
+    /// Has producers hand over what they have.
+    pub fn flush(&mut self) {
+        self.call("Flush");
+    }
+
+    /// Ends the session and reads what was traced.
+    pub fn stop(mut self) -> Trace {
+        // Not flushed before: the service waits for the answer of a producer that has just ended.
+        self.call("DisableTracing");
+        self.wait_for(self.enabled);
+        let wanted = self.invoke("ReadBuffers", |_| ());
+        let (mut packets, mut packet) = (Vec::new(), Vec::new());
+        self.receive(|request, body| {
+            let Body::Reply { is_success, has_more, reply } = body else { return None };
+            if request != wanted {
+                return None;
+            }
+            assert!(is_success);
+            for (_, slice) in Reader::new(reply).filter(|(field, _)| *field == 2) {
+                let part = Reader::first(slice.bytes(), 1).map_or(&[][..], |data| data.bytes());
+                packet.extend_from_slice(part);
+                if Reader::first(slice.bytes(), 2).is_some_and(|last| last.number() != 0) {
+                    packets.push(std::mem::take(&mut packet));
+                }
+            }
+            (!has_more).then_some(())
+        });
+        self.call("FreeBuffers");
+        Trace::new(packets)
+    }
+}

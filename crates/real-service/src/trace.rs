@@ -1,0 +1,274 @@
+//! What was traced: its events, and what Perfetto's trace processor makes of them.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use atrace_perfetto::proto::{Reader, Value};
+
+/// A trace, packet by packet.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    packets: Vec<Vec<u8>>,
+}
+
+/// An event of a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The process that wrote it.
+    pub pid: u64,
+    /// The sequence, a thread's in one session.
+    pub sequence: u64,
+    /// `CLOCK_BOOTTIME`.
+    pub time: u64,
+    /// 1 begin, 2 end, 3 instant, 4 counter.
+    pub kind: u64,
+    /// What stands in the packet, or was told before.
+    pub name: Option<Vec<u8>>,
+    /// Whether it was told before.
+    pub is_interned: bool,
+    /// The names of the categories.
+    pub categories: Vec<String>,
+    /// The track, if it is not the thread's.
+    pub track: Option<u64>,
+    /// A counter's value.
+    pub value: Option<i64>,
+    /// The arguments: names and values, as text.
+    pub args: Vec<(String, String)>,
+    /// The flows that it is part of.
+    pub flows: Vec<u64>,
+    /// The file and the line of its callsite.
+    pub place: Option<(String, u64)>,
+}
+
+impl Event {
+    /// What it is called, as text; `end` if it has no name.
+    pub fn name(&self) -> String {
+        self.name.as_deref().map_or("end".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
+    }
+}
+
+/// How often a trace says that something was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// The producer told it.
+    pub told: usize,
+    /// The service missed a chunk.
+    pub found: usize,
+}
+
+/// In `previous_packet_dropped`: what a producer says whose memory was full.
+const SHARED_MEMORY_FULL: u64 = 256;
+
+/// What a sequence's packets refer to.
+#[derive(Default)]
+struct State {
+    is_valid: bool,
+    time: u64,
+    categories: HashMap<u64, String>,
+    names: HashMap<u64, Vec<u8>>,
+    arguments: HashMap<u64, String>,
+    values: HashMap<u64, String>,
+    places: HashMap<u64, (String, u64)>,
+}
+
+fn text(value: Option<Value<'_>>) -> String {
+    String::from_utf8_lossy(value.map_or(&[][..], Value::bytes)).into_owned()
+}
+
+impl State {
+    /// Takes what is told of numbers.
+    fn learn(&mut self, interned: &[u8]) {
+        for (field, entry) in Reader::new(interned) {
+            let of = |field| Reader::first(entry.bytes(), field);
+            let (number, told) = (of(1).map_or(0, Value::number), of(2));
+            match field {
+                1 => _ = self.categories.insert(number, text(told)),
+                2 => _ = self.names.insert(number, told.map_or(&[][..], Value::bytes).to_vec()),
+                3 => _ = self.arguments.insert(number, text(told)),
+                4 => _ = self.places.insert(number, (text(told), of(4).map_or(0, Value::number))),
+                29 => _ = self.values.insert(number, text(told)),
+                _ => {}
+            }
+        }
+    }
+
+    /// An argument's name and value; of what was never told, `?`.
+    fn argument(&self, annotation: &[u8]) -> (String, String) {
+        let unknown = || "?".to_owned();
+        let (mut name, mut shown) = (unknown(), unknown());
+        for (field, value) in Reader::new(annotation) {
+            match field {
+                1 => name = self.arguments.get(&value.number()).cloned().unwrap_or_else(unknown),
+                10 => name = text(Some(value)),
+                2 => shown = (value.number() != 0).to_string(),
+                3 => shown = value.number().to_string(),
+                4 => shown = value.number().cast_signed().to_string(),
+                5 => shown = format!("{:?}", f64::from_bits(value.number())),
+                6 => shown = text(Some(value)),
+                17 => shown = self.values.get(&value.number()).cloned().unwrap_or_else(unknown),
+                _ => {}
+            }
+        }
+        (name, shown)
+    }
+}
+
+impl Trace {
+    pub(crate) fn new(packets: Vec<Vec<u8>>) -> Self {
+        Self { packets }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Panics
+    ///
+    /// When it is no trace.
+    pub fn open(path: &Path) -> Self {
+        let bytes = std::fs::read(path).expect("a file");
+        let mut packets = Reader::new(&bytes);
+        let found = packets.by_ref().map(|(field, value)| {
+            assert_eq!(field, 1);
+            value.bytes().to_vec()
+        });
+        let trace = Self { packets: found.collect() };
+        assert!(packets.is_whole(), "the last packet is cut");
+        trace
+    }
+
+    /// The events, in the order of the trace. Those that lack their state, as a reader sees it, are not there.
+    pub fn events(&self) -> Vec<Event> {
+        let mut sequences: HashMap<u64, State> = HashMap::new();
+        self.packets
+            .iter()
+            .filter_map(|packet| {
+                let number = |field| Reader::first(packet, field).map_or(0, Value::number);
+                let sequence = number(10);
+                let state = sequences.entry(sequence).or_default();
+                let flags = number(13);
+                if flags & 1 != 0 {
+                    *state = State { is_valid: true, ..State::default() };
+                }
+                if number(42) != 0 && flags & 1 == 0 {
+                    state.is_valid = false;
+                }
+                if let Some(snapshot) = Reader::first(packet, 6) {
+                    for (_, clock) in Reader::new(snapshot.bytes()).filter(|(field, _)| *field == 1) {
+                        let of = |field| Reader::first(clock.bytes(), field).map_or(0, Value::number);
+                        if of(1) == 64 {
+                            state.time = of(2);
+                        }
+                    }
+                }
+                if let Some(interned) = Reader::first(packet, 12) {
+                    state.learn(interned.bytes());
+                }
+                if number(58) == 0 && flags & 2 != 0 && state.is_valid {
+                    state.time += number(8);
+                }
+                let event = Reader::first(packet, 11).filter(|_| state.is_valid)?.bytes();
+                let of = |field| Reader::first(event, field);
+                let all = |wanted| Reader::new(event).filter(move |(field, _)| *field == wanted);
+                let told =
+                    of(10).map(|number| state.names.get(&number.number()).cloned().unwrap_or(b"?".to_vec()));
+                let inline = |place: Value<'_>| {
+                    let of = |field| Reader::first(place.bytes(), field);
+                    (text(of(2)), of(4).map_or(0, Value::number))
+                };
+                Some(Event {
+                    pid: number(79),
+                    sequence,
+                    time: state.time,
+                    kind: of(9).map_or(0, Value::number),
+                    is_interned: told.is_some(),
+                    name: of(23).map(|name| name.bytes().to_vec()).or(told),
+                    categories: all(3)
+                        .map(|(_, id)| state.categories.get(&id.number()).cloned().unwrap_or_default())
+                        .chain(all(22).map(|(_, name)| text(Some(name))))
+                        .collect(),
+                    track: of(11).map(Value::number),
+                    value: of(30).map(|value| value.number() as i64),
+                    args: all(4).map(|(_, annotation)| state.argument(annotation.bytes())).collect(),
+                    flows: all(47).map(|(_, flow)| flow.number()).collect(),
+                    place: of(34)
+                        .and_then(|number| state.places.get(&number.number()).cloned())
+                        .or_else(|| of(33).map(inline)),
+                })
+            })
+            .collect()
+    }
+
+    /// How often a sequence says that something was lost: as the producer told it, and as only the service found it. (It
+    /// says so before the first packet of each sequence, whatever was there.)
+    pub fn losses(&self) -> Losses {
+        let mut known = HashSet::new();
+        let mut losses = Losses::default();
+        for packet in &self.packets {
+            let number = |field| Reader::first(packet, field).map_or(0, Value::number);
+            let is_first = known.insert(number(10));
+            match number(42) {
+                0 => {}
+                said if said & SHARED_MEMORY_FULL != 0 => losses.told += 1,
+                _ if !is_first => losses.found += 1,
+                _ => {}
+            }
+        }
+        losses
+    }
+
+    /// How many packets there are.
+    pub fn packets(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Writes it as a file that Perfetto opens.
+    ///
+    /// # Errors
+    ///
+    /// As a write has them.
+    pub fn save(&self, path: &Path) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        for packet in &self.packets {
+            bytes.push(0x0a);
+            let mut len = packet.len();
+            while len > 0x7f {
+                bytes.push(len as u8 | 0x80);
+                len >>= 7;
+            }
+            bytes.push(len as u8);
+            bytes.extend_from_slice(packet);
+        }
+        std::fs::write(path, bytes)
+    }
+}
+
+/// Asks Perfetto's trace processor what is wrong in a trace, and what is lost.
+pub const WRONG: &str =
+    "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
+
+/// What Perfetto's trace processor answers, a line for each statement; None, said so, where it was not fetched.
+///
+/// # Panics
+///
+/// When it can't read the trace.
+pub fn processed(trace: &Path, statements: &[&str]) -> Option<Vec<String>> {
+    // Tests of several crates include this file.
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let workspace = above.find(|directory| directory.join(".ci").is_dir()).expect("the workspace has it");
+    let tools = workspace.join(".ci/perfetto");
+    let processor =
+        std::env::var_os("PERFETTO_DIR").map_or_else(|| workspace.join("target/perfetto"), PathBuf::from);
+    if !processor.join("trace_processor.wasm").exists() {
+        // Not `eprintln!`, which libtest hides.
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: Perfetto's trace processor is not there, see .ci/perfetto/setup.sh"
+        );
+        return None;
+    }
+    let output = Command::new("node").arg(tools.join("query.mjs")).arg(trace).args(statements).output();
+    let output = output.expect("node is there");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}

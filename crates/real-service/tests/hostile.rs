@@ -1,0 +1,154 @@
+//! Services that answer garbage, nothing, or share memory that can shrink: the program goes on, and knows it.
+#![cfg(not(no_tracing))]
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use atrace::{AtraceTag, atrace_begin, atrace_end, perfetto};
+use atrace_perfetto::proto::Writer;
+use atrace_perfetto::socket::Socket;
+
+/// In the program: connects, traces, and says how it stands.
+fn trace() {
+    perfetto::connect();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        atrace_begin(AtraceTag::App, "slice");
+        atrace_end(AtraceTag::App);
+    }
+    assert!(!perfetto::status().is_connected());
+    assert_eq!(perfetto::status().sessions(), 0);
+    println!("{}", perfetto::status());
+}
+
+/// Runs this test as a program whose service does what `serve` does with each connection; returns what it said.
+fn program(test: &str, serve: impl Fn(UnixStream) + Send + 'static) -> Option<String> {
+    if std::env::var_os("ATRACE_TEST_PROGRAM").is_some() {
+        trace();
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("service");
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env("ATRACE_TEST_PROGRAM", test);
+    command.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    Some(said)
+}
+
+fn answer(stream: &mut UnixStream, body: impl FnOnce(&mut Writer<'_>)) {
+    let mut bytes = [0; 1024];
+    let mut writer = Writer::new(&mut bytes);
+    body(&mut writer);
+    let frame = writer.finish().unwrap();
+    let _ = stream.write_all(&(frame.len() as u32).to_le_bytes());
+    let _ = stream.write_all(frame);
+}
+
+/// What a service says that knows these methods.
+fn bound(stream: &mut UnixStream, methods: &[&str]) {
+    answer(stream, |frame| {
+        frame.number(2, 1).message(4, |reply| {
+            reply.number(1, 1).number(2, 1);
+            for (number, name) in (1..).zip(methods) {
+                reply.message(3, |method| {
+                    method.number(1, number).bytes(2, name.as_bytes());
+                });
+            }
+        });
+    });
+}
+
+const METHODS: [&str; 5] =
+    ["InitializeConnection", "RegisterDataSource", "CommitData", "GetAsyncCommand", "RegisterTraceWriter"];
+
+#[test]
+fn garbage() {
+    let said = program("garbage", |mut stream| {
+        let _ = stream.write_all(&[0xff; 4096]);
+        let _ = stream.read(&mut [0; 16]);
+    });
+    assert!(said.is_none_or(|said| said.contains("made no sense") || said.contains("being connected to")));
+}
+
+#[test]
+fn every_byte_of_what_a_service_says_may_be_wrong() {
+    let seed = std::sync::atomic::AtomicU64::new(1);
+    program("every_byte_of_what_a_service_says_may_be_wrong", move |mut stream| {
+        let mut seed = seed.fetch_add(0x9e37_79b9_7f4a_7c15, std::sync::atomic::Ordering::Relaxed);
+        bound(&mut stream, &METHODS);
+        for _ in 0..50 {
+            let mut bytes = [0_u8; 40];
+            for byte in &mut bytes {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = (seed >> 56) as u8;
+            }
+            // Replies to the requests that were made, with anything in them.
+            answer(&mut stream, |frame| {
+                frame.number(2, 1 + seed % 6).message(6, |reply| {
+                    reply.number(1, 1).number(2, 1).bytes(3, &bytes[..(seed % 40) as usize]);
+                });
+            });
+        }
+        let _ = stream.read(&mut [0; 16]);
+    });
+}
+
+#[test]
+fn a_service_that_hangs() {
+    program("a_service_that_hangs", |stream| {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(60));
+            drop(stream);
+        });
+    });
+}
+
+#[test]
+fn a_service_that_knows_too_little() {
+    let said = program("a_service_that_knows_too_little", |mut stream| {
+        bound(&mut stream, &METHODS[..2]);
+        let _ = stream.read(&mut [0; 16]);
+    });
+    assert!(
+        said.is_none_or(|said| said.contains("lacks what is needed") || said.contains("being connected to"))
+    );
+}
+
+/// It refuses our memory, and sends its own, which it could make smaller.
+#[test]
+fn memory_that_can_shrink() {
+    let said = program("memory_that_can_shrink", |mut stream| {
+        bound(&mut stream, &METHODS);
+        let ours_is_refused = |request: u64, stream: &mut UnixStream| {
+            answer(stream, |frame| {
+                frame.number(2, request).message(6, |reply| {
+                    reply.number(1, 1).bytes(3, b"");
+                });
+            });
+        };
+        ours_is_refused(2, &mut stream);
+        // SetupTracing, with a file beside it.
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        let mut bytes = [0; 64];
+        let mut writer = Writer::new(&mut bytes);
+        writer.number(2, 3).message(6, |reply| {
+            reply.number(1, 1).number(2, 1).bytes(3, b"\x1a\x02\x08\x08");
+        });
+        let frame = writer.finish().unwrap();
+        let whole = [&(frame.len() as u32).to_le_bytes()[..], frame].concat();
+        let socket = Socket::new(stream.try_clone().unwrap().into());
+        assert!(socket.send(&whole, Some(file.as_raw_fd())));
+        let mut sink = Vec::new();
+        let _ = stream.read_to_end(&mut sink);
+    });
+    assert!(said.is_none_or(|said| said.contains("no memory to share")));
+}
