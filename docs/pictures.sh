@@ -15,7 +15,7 @@ costs() {
 trace() {
     .ci/perfetto/setup.sh --ui
     .ci/browser/setup.sh
-    cargo build --quiet -p atrace --features cli --bin atrace -p atrace-subscriber --example service_with_tracing
+    cargo build --quiet -p atrace-cli --bin atrace -p atrace-subscriber --example service_with_tracing
     dir=$(mktemp -d)
     trap 'rm -rf "$dir"' EXIT
     built=${CARGO_TARGET_DIR:-$PWD/target}/debug
