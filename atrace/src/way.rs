@@ -159,6 +159,20 @@ pub(crate) fn emit(
         Sink::Marker(marker) => return marker.write(kind, track, write).then_some(Written::ByAtrace),
         sink => sink,
     };
+    emit_elsewhere(sink, tag, kind, track, name)
+}
+
+/// [`emit`] to all but the marker. (Where nothing is optimized, inlined arms would each have their place in the frame of what
+/// writes to the marker, perhaps on a signal handler's small stack.)
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn emit_elsewhere(
+    sink: &'static Sink,
+    tag: AtraceTag,
+    kind: Kind,
+    track: Option<&str>,
+    name: Option<&str>,
+) -> Option<Written> {
     match kind {
         Kind::Begin => emit_short(sink, tag, Type::Begin, name.unwrap_or_default()),
         Kind::Instant => emit_short(sink, tag, Type::Instant, name.unwrap_or_default()),

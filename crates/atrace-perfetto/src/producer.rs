@@ -399,7 +399,8 @@ pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Op
 }
 
 /// Sets a counter, whose name has this hash, to an integer.
-#[inline(always)]
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
     let (track, value) = (Some(Track::counter(name, hash)), Some(Amount::Whole(value)));
     let make = || Event { track, value, ..Event::new(Type::Counter, tags) };
