@@ -1,14 +1,9 @@
-//! Passes on what `atrace-sys` found, whether this system has no tracing; and whether the program is to be small.
+//! Passes on what `atrace-sys` found: whether this system has no tracing.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(no_tracing)");
     if std::env::var_os("DEP_CUTILS_NO_TRACING").is_some() {
         println!("cargo::rustc-cfg=no_tracing");
-    }
-    // Built for size, each event goes the one way that all of them can go: see src/perfetto/producer.rs.
-    println!("cargo::rustc-check-cfg=cfg(small)");
-    if std::env::var_os("OPT_LEVEL").is_some_and(|level| level == "s" || level == "z") {
-        println!("cargo::rustc-cfg=small");
     }
 }

@@ -1,12 +1,16 @@
-//! The sinks: where events go, and how each is written to.
+//! ATrace's backends, called sinks here: libcutils, libandroid, the kernel's marker.
 //!
-//! [`Sink::write`] is the one way out of this process. `choice.rs` decides which sink a process has; each sink has a file
-//! of its own here, with how it is opened; the system's part of it is in `atrace-sys`.
+//! [`Sink::write`] is the only function that sends an event of ATrace's out of the process. `choice.rs` decides which sink a process
+//! has. Each sink has a file of its own here, which also opens it; what it needs of the system is in `atrace-sys`.
 //!
-//! A new sink, a file or a library, is a variant of [`Sink`] with its arm in each function below (not all of them fail to compile
-//! without it), a line in `choice.rs`, what users see of it in `info.rs` and `doctor/sink.rs`, in `refresh.rs` what tells whether
-//! it is switched on, and, to be measured, its line in the benches' `row/model.rs`. What is written without a message,
-//! as Perfetto's packets are, is a `Way` (`way.rs`) and no sink.
+//! To add a sink, a file or a library:
+//! - add a variant to [`Sink`] and an arm to each function below (the compiler does not find all of them),
+//! - add a line to `choice.rs`,
+//! - add what users see of it to `info.rs`, and to `doctor/sink.rs` in `crates/atrace-cli`,
+//! - tell `refresh.rs` how it is switched on,
+//! - add a line to `row/model.rs` in the benches, so that it is measured.
+//!
+//! A backend that takes no messages, as Perfetto's, is a `Way` (`way.rs`) and no sink.
 
 pub(crate) mod choice;
 mod cutils;

@@ -652,8 +652,11 @@ mod cases {
             end(here.atrace(&name).args(["run", "--kernel", "-o", &format!("{odd}/out"), "--", "true"]));
         assert!(ran.stderr.contains("can't write to no\\x1b[2J\\x0aprogram/out"), "{ran:?}");
         // Who holds the buffer is called what they want.
-        let script = "(exec -a $'a\\e[2Jb' sleep 3 >/dev/null 2>&1) & sleep 0.3";
+        let script = "(exec -a $'a\\e[2Jb' sleep 60 >/dev/null 2>&1) & echo $! >holder; sleep 0.3";
         let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", odd, "--", "bash", "-c", script]));
+        let holder = fs::read_to_string(here.path("holder")).unwrap();
+        let killed = Command::new("kill").arg(holder.trim()).status().unwrap();
+        assert!(killed.success(), "{holder}");
         assert!(ran.stderr.contains("(a\\x1b[2Jb)") && !ran.stderr.contains('\x1b'), "{ran:?}");
         assert!(ran.stderr.contains("saved no\\x1b[2J\\x0aprogram: open it"), "{ran:?}");
         until("its buffer can go", || {

@@ -247,11 +247,17 @@ mod cases {
             println!("LOST {}", perfetto::status().lost());
         });
         let rounds = if is_long() { "10000" } else { "500" };
-        let place = Place::new();
-        let ran = end(place.run(&name, &[]).env("ROUNDS", rounds));
-        let trace = Trace::open(&place.path("out"));
-        assert_eq!((number(&ran, "LOST"), trace.losses()), (0, Losses::default()), "{ran:?}");
-        assert_eq!(trace.events().len() as u64, number(&ran, "WRITTEN"), "{ran:?}");
+        // On a busy machine the service may stand still for longer than the memory lasts: then the losses are told, and the
+        // program runs again.
+        let place = (0..8).map(|_| Place::new()).find(|place| {
+            let ran = end(place.run(&name, &[]).env("ROUNDS", rounds));
+            let trace = Trace::open(&place.path("out"));
+            let (written, lost) = (number(&ran, "WRITTEN"), number(&ran, "LOST"));
+            assert_eq!(trace.events().len() as u64 + lost, written, "{ran:?}");
+            assert_eq!(lost == 0, trace.losses() == Losses::default(), "{ran:?}");
+            lost == 0
+        });
+        let place = place.expect("one of eight runs loses nothing");
         if !is_long() {
             sound(&place.path("out"));
         }
@@ -530,12 +536,13 @@ mod cases {
             for number in 0.. {
                 atrace_instant_fmt(TAG, format_args!("event {number}"));
                 if number % 100 == 0 {
-                    std::thread::sleep(Duration::from_millis(1));
+                    // So seldom that nothing is lost while the service waits for a processor.
+                    std::thread::sleep(Duration::from_millis(4));
                 }
-                if number == 50_000 {
+                if number == 30_000 {
                     note("much");
                 }
-                if number > 50_000 && number % 1000 == 0 && Path::new("go").exists() {
+                if number > 30_000 && number % 1000 == 0 && Path::new("go").exists() {
                     atrace_instant(TAG, "the last");
                     note("ready");
                     std::thread::sleep(Duration::from_secs(100));
