@@ -1,15 +1,30 @@
-//! A producer of Perfetto's tracing service.
+//! A producer for Perfetto's tracing service, without Perfetto's SDK.
 //!
-//! - [`proto`], [`wire`]: the bytes that go over the socket;
-//! - [`abi`], [`memory`]: the shared memory's words, and its mapping;
-//! - [`handed`], [`presence`]: what threads leave to each other, model-checked;
-//! - [`pool`]: the places of threads, sessions and writers;
-//! - [`clock`]: time stamps without a call;
-//! - [`socket`]: the connection;
-//! - [`foreign`]: the memory of another process, as a service sees it;
-//! - [`trace_file`]: the file that a recording or a service writes.
+//! An event is encoded as a protobuf packet, directly in memory that is shared with the service. One thread per
+//! process, the *socket thread*, talks to the service: it opens and closes sessions and reports which chunks are
+//! complete. An event makes no system call, takes no lock and allocates nothing.
 //!
-//! On systems without tracing it is empty.
+//! From the event down:
+//!
+//! - [`producer`]: what a tracer calls: the connection, and a function for each kind of event;
+//! - [`event`], [`args`], [`callsite`], [`category`], [`hash`]: what an event consists of;
+//! - `writer`: what one thread writes with for one session; `unmatched` and `interned` are parts of its state;
+//! - `packet`: the encoding of packets;
+//! - [`pool`], [`presence`]: the slots of threads and sessions, and which side may use a writer at which time;
+//! - [`memory`], [`abi`], [`handed`]: the shared memory, the words in it, and the list of completed chunks;
+//! - [`clock`]: timestamps without a system call.
+//!
+//! The socket thread:
+//!
+//! - `link`: the protocol's client; [`proto`], [`wire`]: its messages; [`socket`]: the connection;
+//! - `startup`, `early`: events that come before the service has said which sessions exist;
+//! - [`standing`], [`changes`]: the state of the connection, and callbacks for its changes.
+//!
+//! Without a service: [`recording`] writes this process's events to a file. For programs that are a service
+//! themselves: [`foreign`] reads the memory of another process, and [`trace_file`] writes the trace.
+//!
+//! `presence`, `handed`, `abi` and `callsite::number` are model-checked with loom (`crates/models`). On systems
+//! without tracing the crate is empty.
 #![cfg(not(no_tracing))]
 #![allow(unsafe_code, reason = "the memory is written by threads that agree by atomics alone")]
 
@@ -44,7 +59,7 @@ mod writer;
 
 pub use startup::ASK;
 
-/// What threads share; in the models, loom's.
+/// The synchronization primitives. The models replace this module with loom's.
 mod sync {
     pub(crate) use atrace_sys::fence::{heavy_fence, light_fence};
     pub(crate) use std::sync::atomic;
