@@ -1,7 +1,29 @@
-//! This process as a producer: whether it is one, and the events that it writes.
+//! This process as a producer: its connection to the service, and the functions that write events.
 //!
-//! The socket's thread (`link`) opens and closes sessions; each event is written for every open one that wants its
-//! tags, by a writer of its thread (`writer.rs`).
+//! # Connecting
+//!
+//! The process has one thread for the socket (`link`). [`connect`] starts it, as an ordinary thread. If the program
+//! has only announced events with [`expect_events`], and in a forked child whose parent was connected, the first
+//! event starts the thread. That event must not allocate or take a lock, so its thread is a bare one, started with
+//! `clone` alone. `LINKED` holds the generation of the process that has a thread, so exactly one caller starts it.
+//!
+//! # Writing
+//!
+//! Each event is written once for each open session that wants one of its tags, by the calling thread's writer for
+//! that session (`writer.rs`). There are three paths:
+//!
+//! 1. `write_quick`: one session is open, and nothing special has to be written before the event. It is inlined into
+//!    each public function, so the compiler drops the code for fields that are absent. Builds for size (`cfg(small)`)
+//!    omit it.
+//! 2. [`write`]: any number of sessions, any event. It runs whenever the first path gives up.
+//! 3. `write_early`: the service has not answered yet, so it is unknown which sessions exist. The event waits for the
+//!    answer, or is lost and counted (`startup.rs`).
+//!
+//! # Threading
+//!
+//! Any thread may call any function. Signal handlers may call all functions except those that prepare or start
+//! something: [`connect`], [`expect_events`], [`start_if_expected`] and [`can_be_used`]. An event that interrupts
+//! another event of its thread is lost and counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -27,20 +49,20 @@ use crate::standing::Standing;
 use crate::startup::{self, ASK, LINKED, is_linked};
 use crate::writer::{self, POOL, PROCESS_TRACK, Place, Writer, process_track};
 
-/// The first event was to connect, in this process or an ancestor of it.
+/// Whether the first event is to connect. Set in this process or inherited from its parent.
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
-/// How the connection stands, as `Standing` packs it.
+/// The state of the connection, as [`Standing::packed`] encodes it.
 static STANDING: AtomicU64 = AtomicU64::new(0);
-/// The environment, read before an event could need it.
+/// The environment variables of the connection. They are read early: an event could not read them safely.
 static ENVIRONMENT: OnceRef<Environment> = OnceRef::new();
 
-/// Starts the socket's thread, unless this process has one. By a thread of the program, where it may allocate.
+/// Starts the socket thread, unless this process has one. Allocates, so it must not be called by an event.
 fn start() -> bool {
     let _undisturbed = Undisturbed::new();
     link(|| thread::spawn_quiet("atrace-perfetto", run).is_ok())
 }
 
-/// Starts the socket's thread, and waits for the sessions that are there.
+/// Starts the socket thread, and waits until the service has said which sessions exist.
 pub fn connect() {
     let _undisturbed = Undisturbed::new();
     if start() {
@@ -48,15 +70,16 @@ pub fn connect() {
     }
 }
 
-/// Has the first event connect, as every event is asked for, and wait for longer. Starts no thread: a program that writes
-/// nothing does not connect.
+/// Has the first event connect, and wait longer than usual for the service, because the caller asked for every event.
+///
+/// Starts no thread: a program that writes no event does not connect.
 pub fn expect_events() {
     startup::be_patient();
     IS_EXPECTED.store(true, Ordering::Relaxed);
     prepare().into_iter().for_each(startup::expect);
 }
 
-/// Starts the socket's thread now, if the first event is to do it.
+/// Starts the socket thread now, if otherwise the first event would.
 pub fn start_if_expected() {
     if POOL.shared().is_some_and(|shared| shared.tags.load(Ordering::Relaxed) & ASK != 0) {
         start();
@@ -67,7 +90,7 @@ fn present_standing() -> Standing {
     Standing::of(STANDING.load(Ordering::Acquire))
 }
 
-/// How this process stands to the service, and how many sessions want its events.
+/// Returns the state of the connection, and the number of open sessions.
 pub fn standing() -> (Standing, u32) {
     match POOL.shared() {
         Some(shared) if is_linked() => (present_standing(), shared.open.load(Ordering::Relaxed).count_ones()),
@@ -75,18 +98,19 @@ pub fn standing() -> (Standing, u32) {
     }
 }
 
-/// How many events were lost.
+/// Returns how many events were lost.
 pub fn lost() -> u64 {
     let of = |shared: &Shared| shared.lost.load(Ordering::Relaxed) + shared.early.load(Ordering::Relaxed);
     POOL.shared().map_or(0, of)
 }
 
-/// Makes this process ready to be a producer; returns false where there is no memory for it.
+/// Prepares this process to be a producer. Returns false if there is no memory for it.
 pub fn can_be_used() -> bool {
     prepare().is_some()
 }
 
-/// The tags that sessions want. In a forked child the first to ask connects it.
+/// Returns the tags that sessions want. If the process has announced a connection but not started it, the call starts
+/// it.
 #[inline(always)]
 pub fn tags() -> u64 {
     let Some(shared) = POOL.shared() else { return 0 };
@@ -97,8 +121,9 @@ pub fn tags() -> u64 {
     tags
 }
 
-/// The first event of a process that is to be connected: it starts the socket's thread. What is called here allocates nothing
-/// and takes no lock.
+/// Handles the first event of a process that is to connect: starts the socket thread and waits for the service.
+///
+/// Runs in an event: nothing here allocates or takes a lock.
 #[cold]
 #[inline(never)]
 fn ask(shared: &'static Shared) -> u64 {
@@ -109,13 +134,13 @@ fn ask(shared: &'static Shared) -> u64 {
     shared.tags.load(Ordering::Relaxed) & !ASK
 }
 
-/// The word that has these tags.
+/// Returns the word that holds these tags.
 #[inline(always)]
 pub fn tags_word() -> Option<&'static AtomicU64> {
     POOL.shared().map(|shared| &shared.tags)
 }
 
-/// Starts the socket's thread by `start`, unless this process has one; false where it can't.
+/// Starts the socket thread with `start`, unless this process has one. Returns false if it can't be started.
 fn link(start: impl FnOnce() -> bool) -> bool {
     let this = generation().number();
     let present = LINKED.load(Ordering::Acquire);
@@ -136,11 +161,12 @@ fn link(start: impl FnOnce() -> bool) -> bool {
     started
 }
 
-/// The body of the socket's thread.
+/// The body of the socket thread.
 fn run() {
     if let (Some(shared), Some(environment)) = (POOL.shared(), ENVIRONMENT.get()) {
         link::run(shared, environment, say, changed);
-        // Its rights are no longer the process'. The next event starts another one.
+        // The thread has capabilities that the process has given up, so it ends. The next event starts another
+        // thread.
         stand(Standing::CONNECTING);
         LINKED.store(0, Ordering::Release);
         startup::expect(shared);
@@ -151,19 +177,20 @@ extern "C" fn run_bare() {
     run();
 }
 
-/// Makes what threads need to write; None where there is no memory for it. In a process that was not prepared, nor forked by
-/// one that was, it allocates.
+/// Prepares the state that writing threads need. Returns `None` if there is no memory for it.
+///
+/// The first call allocates. In a forked child of a process that was prepared, no call does.
 pub(crate) fn prepare() -> Option<&'static Shared> {
-    /// The process that it was made in, by its generation.
+    /// The generation of the process that was prepared last.
     static PREPARED: AtomicU64 = AtomicU64::new(0);
     let this = generation().number();
     if PREPARED.load(Ordering::Acquire) != this {
-        // Two threads that come at once do the same.
+        // If two threads come at once, both do this, with the same result.
         ENVIRONMENT.get_or_make(|| Environment {
             socket: socket::named_producers(),
             memory: process::variable("ATRACE_SHMEM_KB"),
         });
-        // Now, while files may be opened.
+        // The name and the clock source are read now, while the process may still open files.
         process::with_argv0(|_| ());
         clock::prepare();
         thread::prepare();
@@ -174,23 +201,23 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
         PREPARED.store(this, Ordering::Release);
     }
     let shared = POOL.make(&(end_thread as fn(usize))).ok()?;
-    POOL.renew(); // Of a child that the handler of fork does not know.
+    POOL.renew(); // For a child of a bare `clone`, where no fork handler ran.
     Some(shared)
 }
 
-/// A thread that has written ends.
+/// Runs at the end of a thread that had a slot.
 fn end_thread(place: usize) {
     POOL.end_thread(place, writer::finish);
 }
 
-/// Has a forked child leave what is its parent's.
+/// Registers a fork handler that detaches a child from its parent's connection.
 fn at_fork() {
     extern "C" fn in_child() {
-        // First: the child may be in the middle of an event, and goes on with it.
+        // This comes first: the child may have been forked in the middle of an event, which it continues.
         Arena::retire_all();
         early::set_arena(None);
         POOL.wipe();
-        // Who had connected, or was to, connects at its first event.
+        // If the parent was connected, or was to connect, the child connects at its first event.
         if (LINKED.load(Ordering::Relaxed) != 0 || IS_EXPECTED.load(Ordering::Relaxed))
             && let Some(shared) = POOL.shared()
         {
@@ -207,7 +234,8 @@ fn stand(standing: Standing) {
     STANDING.store(standing.packed(), Ordering::Release);
 }
 
-/// It stands so now, which others are told of: on the socket's thread.
+/// Sets the state of the connection and, if it has changed, calls the registered callbacks. Runs on the socket
+/// thread.
 fn say(standing: Standing) {
     let standing = standing.packed();
     if STANDING.swap(standing, Ordering::AcqRel) != standing {
@@ -215,15 +243,16 @@ fn say(standing: Standing) {
     }
 }
 
-/// The one session that is open, as a rule, and wants an event, and its writer.
+/// The session that wants an event, if it is the only open one, and the calling thread's writer for it.
 struct Sole<'a> {
     writer: &'a mut Writer,
     place: Place,
     now: u64,
 }
 
-/// Returns it; None also where several are open, or none. There is no loop around what is written for it: what does not
-/// change there would be computed before it, and kept on the stack.
+/// Returns the only open session, if it wants the event; `None` if no session or several are open.
+///
+/// The caller needs no loop over sessions. In a loop the compiler would hoist the loop invariants and spill them.
 #[inline(always)]
 fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<Sole<'a>> {
     let (shared, thread) = (inside.shared(), inside.thread());
@@ -238,7 +267,7 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<Sole<'a
     Some(Sole { writer: inside.writer(number), place: Place { session, epoch, number, thread }, now })
 }
 
-/// Writes an event to each session that wants it; returns whether it was written to one.
+/// Writes an event for each session that wants it. Returns `None` if no session got it.
 #[inline(never)]
 pub fn write(event: &Event<'_>) -> Option<Written> {
     let mut inside = POOL.enter()?;
@@ -262,12 +291,13 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
     is_written.then_some(Written::ByPerfetto)
 }
 
-/// Writes an event at once if there is one session and nothing stands against it, as for nearly all of them. It is compiled for
-/// the fields that the caller fills in; a program that is built for size leaves it out. `IS_SHORT` as in
+/// Fast path of [`write`]: one session is open, and the writer can write the event at once.
+///
+/// It is compiled for exactly the fields that the caller fills in; builds for size omit it. `IS_SHORT` is that of
 /// [`packet::event`].
 ///
-/// For the rest `again` makes the event another time: the compiler no longer knows the fields of one whose address it has given
-/// away.
+/// If the fast path gives up, `again` builds the event a second time for [`write`]. Passing the first one by
+/// reference would make the compiler forget which of its fields are constant.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_quick<'a, const IS_SHORT: bool>(
@@ -285,7 +315,7 @@ fn write_quick<'a, const IS_SHORT: bool>(
     write(&again())
 }
 
-/// [`write`] of an event of any length, compiled for the fields that the caller fills in.
+/// [`write`] for an event of any length, compiled for the fields that the caller fills in.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Written> {
@@ -293,14 +323,16 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
         let mut inside = POOL.enter()?;
         if let Some(Sole { writer, place, now }) = sole(&mut inside, &event) {
             let is_written = writer.quick::<false>(place.epoch, &event, now);
-            // Not entered again: of long events few have room in a chunk.
+            // This does not fall through to `write`: long events often need a new chunk, and entering twice would
+            // cost more.
             return (is_written || writer.any(&{ place }, &again(), now)).then_some(Written::ByPerfetto);
         }
     }
     write(&again())
 }
 
-/// [`write`] while the service has not said which sessions there are: waits for that, else the event is lost.
+/// [`write`] while the service has not said which sessions exist. Waits for its answer; without one the event is
+/// lost.
 #[cold]
 #[inline(never)]
 fn write_early(event: &Event<'_>) -> Option<Written> {
@@ -314,7 +346,7 @@ fn write_early(event: &Event<'_>) -> Option<Written> {
     }
 }
 
-/// The session's epoch, if it wants the event.
+/// Returns the session's epoch if the session wants the event.
 #[inline(always)]
 fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
     let epoch = session.epoch.now();
@@ -323,7 +355,7 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
     (is_asked && is_old).then_some(epoch)
 }
 
-/// Writes the begin of a slice of the calling thread, or an instant.
+/// Writes an instant or the begin of a slice of the calling thread.
 #[inline(never)]
 pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     let make = || Event { name: Some(name), ..Event::new(kind, tags) };
@@ -331,7 +363,7 @@ pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
         return long_text(kind, tags, name);
     }
     if kind == Type::End {
-        return None; // It is none, and the compiler leaves out what ends have.
+        return None; // Never called so; with this the compiler drops the code for ends.
     }
     write_quick::<true>(make(), make)
 }
@@ -343,7 +375,7 @@ fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     write_long(make(), make)
 }
 
-/// [`text`] with a name that has this number, if there is one for it.
+/// [`text`] for a name that has a callsite number: the number is written in place of the interned name.
 #[inline(never)]
 pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Written> {
     let site = Site::named(number, name);
@@ -354,11 +386,11 @@ pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Writt
     if kind == Type::End {
         return None; // See `text`.
     }
-    // What is written at once does not need the text.
+    // The fast path writes only the number.
     write_quick::<true>(make(""), || make(name))
 }
 
-/// [`text`] with a tracer's callsite, whose name it has if none is given, and encoded arguments.
+/// [`text`] for a tracer's callsite, with encoded arguments. Without `name` the event has the callsite's name.
 #[inline(never)]
 pub fn traced(
     kind: Type,
@@ -369,23 +401,23 @@ pub fn traced(
     args: &[u8],
 ) -> Option<Written> {
     let make = |site| Event { name, site: Some(site), flow, args, ..Event::new(kind, tags) };
-    // As nearly always: the compiler leaves out the rest.
+    // Nearly every callsite has a number and metadata; the compiler then drops the code for the others.
     if !site.has_number() || site.about.is_none() || kind == Type::End {
         return write(&make(*site));
     }
-    // What is written at once does not need the texts.
+    // The fast path writes only the number.
     let Site { number, level, about, .. } = *site;
     write_quick::<false>(make(Site { number, name: "", level, about }), || make(*site))
 }
 
-/// Writes the end of a slice of the calling thread.
+/// Writes the end of the calling thread's innermost slice.
 #[inline(never)]
 pub fn end(tags: u64) {
     let make = || Event::new(Type::End, tags);
     _ = write_quick::<true>(make(), make);
 }
 
-/// Writes an event on the track with this key and name.
+/// Writes an event on the track that has this key and name.
 #[inline(never)]
 pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Option<Written> {
     let kind = key.kind();
@@ -398,7 +430,7 @@ pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Op
     write_quick::<true>(make(track, name), || make(track, name))
 }
 
-/// Sets a counter, whose name has this hash, to an integer.
+/// Sets the counter with this name to an integer. `hash` is the name's [`hash::of_name`].
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
@@ -408,13 +440,13 @@ pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
 }
 
 impl<'a> Track<'a> {
-    /// The track with this key and name.
+    /// Returns the track with this key and name.
     #[inline(never)]
     pub fn of(key: TrackKey, name: &'a str) -> Self {
         Self::new(key, name, hash::of_name(name))
     }
 
-    /// A counter, whose name has this [`hash`](hash::of_name).
+    /// Returns the track of a counter. `hash` is the name's [`hash::of_name`].
     #[inline(always)]
     pub fn counter(name: &'a str, hash: u64) -> Self {
         Self { is_counter: true, ..Self::new(TrackKey::COUNTER, name, hash) }
@@ -429,13 +461,13 @@ impl<'a> Track<'a> {
     }
 }
 
-/// The number of a flow that this process knows by `id`: another one's in each process.
+/// Returns the flow number for this process's `id`. Other processes get other numbers for the same `id`.
 #[inline(always)]
 pub fn flow_number(id: u64) -> u64 {
     (process_track() ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// How many sessions have begun: what begins now ends only in these.
+/// Returns how many sessions have begun so far. A slice that begins now must end only in these.
 pub fn begun() -> u32 {
     POOL.shared().map_or(0, |shared| shared.begun.load(Ordering::Relaxed))
 }
