@@ -1,18 +1,28 @@
-//! Chunks that were completed, in the order that each thread did, for the socket's thread to name to the service.
+//! The list of completed chunks: threads push, the socket thread takes the whole list.
+//!
+//! This is a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986), intrusive and with
+//! indices for pointers: each chunk of an arena has a word `next` of its own. A push is a compare-and-swap on the
+//! head. A take swaps the head for the empty list. Nothing is popped singly, so the ABA problem does not arise. A
+//! take reverses the list, so that the chunks of each thread come in the order in which it completed them, as the
+//! service requires.
+//!
+//! The links are in memory of this process, but the service decides when a chunk is free. A faulty service may free a
+//! chunk that it was not given; that chunk can be pushed twice, and the list then has a cycle. So a take is bounded
+//! by the number of chunks.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The last chunk that was handed over, above zero: its index and one. The others hang on it, each by a word of its own.
+/// The head of the stack: the index of the chunk pushed last, plus one; 0 if the list is empty.
 #[derive(Debug, Default)]
 pub struct Handed(pub(crate) AtomicU32);
 
 impl Handed {
-    /// Hands over the chunk with this index, whose word is `next`.
+    /// Pushes the chunk with this index. `next` is the chunk's link.
     pub fn push(&self, index: u32, next: &AtomicU32) {
         let mut last = self.0.load(Ordering::Relaxed);
         loop {
             next.store(last, Ordering::Relaxed);
-            // Release: what is known of the chunk, too.
+            // Release: the taker also sees the chunk's other data.
             match self.0.compare_exchange_weak(last, index + 1, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(present) => last = present,
@@ -20,9 +30,10 @@ impl Handed {
         }
     }
 
-    /// Takes all that was handed over, and hangs it the other way round: returns the first as `push` has it, and each chunk's
-    /// word then has the one after it. At most so many as there are chunks: a service that frees what it was not given would
-    /// have a chunk come twice.
+    /// Takes all chunks and reverses the list. Returns the first chunk, encoded as the head; each chunk's link then
+    /// holds the one after it, in the same encoding.
+    ///
+    /// Takes at most `chunks`: see the module's documentation for lists with a cycle.
     pub fn take<'a>(&self, chunks: u32, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> u32 {
         let (mut last, mut first) = (self.0.swap(0, Ordering::Acquire), 0);
         for _ in 0..chunks {

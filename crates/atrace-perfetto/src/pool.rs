@@ -1,14 +1,33 @@
-//! The places of threads, sessions and writers: one mapping, made once.
+//! The slots of threads and sessions, and the writers: one mapping, made once.
 //!
-//! A thread takes a place at its first event and has it until it ends; for each session that it writes for, there is a
-//! writer at its place. Places are at fixed numbers, so a writer's number for the service comes from both of them. The
-//! mapping is large and costs what is touched of it. How threads and the socket's thread keep out of each other's way
-//! is told in [`presence`](super::presence).
+//! # Layout
 //!
-//! A forked child finds the sessions wiped, so it writes nothing. The threads' places and writers it has as they were: the
-//! fork may have come from a signal handler in the middle of an event, which the child then goes on with. Its writer must
-//! be whole; what it writes to is no longer its parent's memory. [`Pool::renew`] frees the places of threads that the child
-//! does not have. A writer is told from its parent's by the epoch of its session, which has the generation of the process.
+//! A thread takes a *thread slot* at its first event and keeps it until it ends. There are nine *session slots*:
+//! eight for sessions of the service, one for a recording of this process. For each pair of a thread slot and a
+//! session slot there is a *writer* at a fixed place. So the two indices give the writer's number for the service,
+//! without a table. The mapping is large (4095 × 9 writers), but only pages that are touched take memory.
+//!
+//! The pool is generic over the writer `W`, and needs of it only that zeroes are a valid value ([`Zeroes`]).
+//!
+//! # Threading
+//!
+//! A thread uses its writers while it is *pinned* ([`Pool::enter`]). The socket thread uses a writer only after its
+//! session was closed and while its thread is not pinned ([`Pool::reclaim`]). [`presence`](super::presence) explains
+//! why this excludes each other. No side ever waits for the other. A pinned thread whose signal handler writes an
+//! event is not pinned twice: the nested event is lost and counted.
+//!
+//! A slot is given back when its thread ends, by the destructor of a thread key. For threads without such a
+//! destructor `unnoticed` holds the thread id, and the thread that serves sessions looks now and then whether these
+//! threads still exist.
+//!
+//! # Forks
+//!
+//! A child of fork finds the session slots wiped (the start of the mapping, up to `WIPED`), so it writes nothing
+//! until it has sessions of its own. Thread slots and writers are copied unchanged. The fork may have come from a
+//! signal handler in the middle of an event, which the child continues: its writer must be intact. By then the memory
+//! that the writer points to is no longer shared with the parent (`Arena::retire_all`). [`Pool::renew`] frees the
+//! slots of the parent's other threads. A child's writer is told apart from its parent's by the session's epoch,
+//! which contains the generation of the process.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -24,83 +43,89 @@ use atrace_sys::{OnceRef, fence};
 use super::memory::{Arena, Loss};
 use super::presence::{Epoch, Found, Presence};
 
-/// How many sessions of the service there can be at once.
+/// The maximum number of sessions of the service.
 pub const SERVICES: usize = 8;
-/// The place of the session that this process records itself by: behind those of the service.
+/// The session slot of this process's own recording, after those of the service.
 pub const OWN_SESSION: usize = SERVICES;
-/// How many sessions there can be at once.
+/// The maximum number of sessions.
 pub const SESSIONS: usize = SERVICES + 1;
-/// How many threads can have a place: as many as the service has numbers for their writers.
+/// The maximum number of threads with a slot. The service has no more numbers for their writers.
 pub const THREADS: usize = 4095;
 
 const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
 
-/// The service's number of a thread's writer in a session; in the process' own one it is known to nobody else.
+/// Returns the service's number for the writer of a thread and a session.
+///
+/// The recording's writers have the same numbers as those of session 0. This is no conflict: only the recording reads
+/// them.
 pub const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
 }
 
-/// A session, as events see it.
+/// A session slot, as events see it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Session {
-    /// Which it is.
+    /// Identifies the session that is in this slot, and whether it is open.
     pub epoch: Epoch,
-    /// The service's number of the buffer that it writes into.
+    /// The service's number of the buffer that the session's chunks go to.
     pub buffer: AtomicU32,
-    /// The tags that it wants.
+    /// The tags that the session wants.
     pub tags: AtomicU64,
-    /// How many sessions had begun in this process before it.
+    /// How many sessions had begun in this process before this one.
     pub number: AtomicU32,
-    /// How often what was said once was to be said again.
+    /// How often the service has asked for the incremental state to be cleared.
     pub clears: AtomicU32,
-    /// Events were lost before it began, which no packet has told yet.
+    /// Whether events were lost before the session began that no packet has reported yet.
     pub has_lost: AtomicBool,
-    /// Where its chunks are.
+    /// The memory of the session's chunks.
     arena: OnceRef<Arena>,
 }
 
 impl Session {
-    /// Where its chunks are.
+    /// Returns the memory of the session's chunks.
     #[inline]
     pub fn arena(&self) -> Option<&'static Arena> {
         self.arena.get()
     }
 
-    /// Says where its chunks are.
+    /// Sets the memory of the session's chunks.
     pub fn set_arena(&self, arena: &'static Arena) {
         self.arena.put(Some(arena));
     }
 }
 
-/// What all threads look at.
+/// The words that all threads read.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Shared {
-    /// The tags that any session wants, and the presumed ones.
+    /// The tags that any session wants, and the presumed tags.
     pub tags: AtomicU64,
-    /// A bit for each session that is open.
+    /// The open sessions: one bit for each slot.
     pub open: AtomicU32,
     /// How many sessions have begun.
     pub begun: AtomicU32,
-    /// As many places as were ever taken, all of them below this number.
+    /// An upper bound of the slots in use: all taken slots have smaller indices. It never decreases.
     pub threads: AtomicU32,
-    /// Events that were lost for want of room, of threads without a place, and within another event of their thread.
+    /// Lost events: those that found no free chunk, those of threads without a slot, and those nested in another
+    /// event.
     pub lost: AtomicU64,
-    /// The tags that are presumed to be wanted, while the service has not said which sessions there are.
+    /// The tags that count as wanted while the service has not said which sessions exist.
     pub presumed: AtomicU64,
-    /// Events that were lost meanwhile.
+    /// Events that were lost in that time.
     pub early: AtomicU64,
-    /// Those of them that are not counted in shared memory yet.
+    /// Those of `early` that are not counted in shared memory yet.
     pub untold: AtomicU64,
-    /// Slices whose begins are among them, and whose ends are still to come.
+    /// Open slices whose begins are among `early`. Their ends will be lost as well.
     pub unbegun: AtomicU64,
-    /// The sessions.
+    /// The session slots.
     pub sessions: [Session; SESSIONS],
 }
 
 impl Shared {
-    /// Opens the session at a place, of which no thread has a chunk: events of these tags are written from now on.
+    /// Opens a session in this slot. From now on events with these tags are written.
+    ///
+    /// No thread may still have a chunk of the slot's previous session.
     #[inline(never)]
     pub fn open(&self, number: usize, arena: &'static Arena, buffer: u32, tags: u64) {
         let Some(session) = self.sessions.get(number) else { return };
@@ -115,8 +140,9 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Closes the session at a place: no event begins to be written for it any more. Its chunks are to be
-    /// [reclaimed](Pool::reclaim).
+    /// Closes the session in this slot: no event starts to be written for it any more.
+    ///
+    /// The caller has to [reclaim](Pool::reclaim) its chunks.
     #[inline(never)]
     pub fn close(&self, number: usize) {
         let Some(session) = self.sessions.get(number) else { return };
@@ -126,7 +152,7 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Has these tags be presumed to be wanted, whatever sessions say; tells whether that is a change.
+    /// Sets the tags that count as wanted whatever the sessions say. Returns whether they have changed.
     #[inline(never)]
     pub fn presume(&self, tags: u64) -> bool {
         let is_new = self.presumed.swap(tags, Ordering::SeqCst) != tags;
@@ -136,7 +162,7 @@ impl Shared {
         is_new
     }
 
-    /// Counts an event that is lost as its thread can't go inside.
+    /// Counts an event that is lost because its thread could not be pinned.
     #[cold]
     fn lose(&self) {
         let open = self.open.load(Ordering::Acquire);
@@ -152,7 +178,8 @@ impl Shared {
         }
     }
 
-    /// Has the word of all sessions' tags be what they say. Of two that do so at once, the later sees both.
+    /// Sets `tags` to the union of all sessions' tags and the presumed ones. If two threads do this at once, the
+    /// later one sees both changes.
     #[inline(never)]
     fn publish_tags(&self) {
         loop {
@@ -178,53 +205,55 @@ impl Shared {
 #[repr(C, align(64))]
 struct Thread {
     presence: Presence,
-    /// The system's number of a thread whose end is not noticed: see [`Pool::look_for_ended`].
+    /// The thread id of a thread whose end is not reported; 0 for all others. See [`Pool::look_for_ended`].
     unnoticed: AtomicU32,
 }
 
-/// A type whose memory may be all zeroes.
+/// A type for which memory full of zeroes is a valid value.
 ///
 /// # Safety
 ///
-/// Zeroes are a value of it, and it needs no drop.
+/// All zeroes must be a valid value, and the type must not need to be dropped.
 pub unsafe trait Zeroes: Sized {}
 
-/// The writer of a thread and a session.
+/// The cell of a writer.
 struct Place<W>(UnsafeCell<W>);
 
-// SAFETY: used by its thread alone, or by the socket's thread once that one can't any more: see `presence`.
+// SAFETY: only the writer's thread uses the cell while it is pinned. The socket thread uses it only when the session
+// is closed and the thread is not pinned; see `presence`.
 unsafe impl<W> Sync for Place<W> {}
 
-/// How much at the start of the mapping is wiped in a child: whole pages, whatever their size.
+/// The size of the part at the start of the mapping that is wiped in a child. A multiple of every page size.
 const WIPED: usize = 64 << 10;
 
 #[repr(C)]
 struct Layout<W> {
     shared: Shared,
-    /// The rest of what is wiped.
+    /// Pads the wiped part.
     _unused: [u8; WIPED - size_of::<Shared>()],
-    /// The process that the places are of, by its generation; and how many places were ever taken, here or by an ancestor.
+    /// The generation of the process that the slots belong to; and an upper bound of all slots ever taken, in this
+    /// process or an ancestor.
     owner: AtomicU64,
     ever: AtomicU32,
     threads: [Thread; THREADS],
     writers: [[Place<W>; THREADS]; SESSIONS],
 }
 
-// SAFETY: atomics, and what `Zeroes` says.
+// SAFETY: the layout consists of atomics, for which zeroes are valid, and of `W`, for which `Zeroes` says so.
 unsafe impl<W: Zeroes> Plain for Layout<W> {}
 
-/// The places of this process.
+/// The slots of this process.
 #[derive(Debug)]
 pub struct Pool<W: Zeroes + 'static>(OnceRef<Layout<W>>);
 
-/// Returns the number of the calling thread's place, or `usize::MAX` if it has none.
+/// Returns the calling thread's slot, or `usize::MAX` if it has none.
 #[inline(always)]
 fn own_place() -> usize {
     with_slot(|slot| slot.load(Ordering::Relaxed) as usize).wrapping_sub(1)
 }
 
 impl<W: Zeroes + 'static> Pool<W> {
-    /// None yet.
+    /// Creates an empty pool.
     pub const fn new() -> Self {
         Self(OnceRef::new())
     }
@@ -234,23 +263,23 @@ impl<W: Zeroes + 'static> Pool<W> {
         self.0.get()
     }
 
-    /// What all threads look at.
+    /// Returns the words that all threads read; `None` before [`make`](Self::make).
     #[inline(always)]
     pub fn shared(&self) -> Option<&'static Shared> {
         self.layout().map(|layout| &layout.shared)
     }
 
-    /// Makes the mapping; `at_end` is called with its place by a thread that ends and had one.
+    /// Makes the mapping. A thread with a slot calls `at_end` with the slot when it ends.
     ///
     /// # Errors
     ///
-    /// Returns what failed where there is no memory, or no key for threads that end.
+    /// Returns the error of the system if there is no memory, or no thread key.
     pub fn make(&self, at_end: &'static fn(usize)) -> io::Result<&'static Shared> {
         fence::prepare();
         if let Some(shared) = self.shared() {
             return Ok(shared);
         }
-        // In a child its start is wiped where the kernel can do that, else by `wipe`.
+        // The kernel wipes the start of the mapping in a child if it can; otherwise `wipe` does.
         let layout = Mapped::<Layout<W>>::large(WIPED)?;
         layout.owner.store(generation().number(), Ordering::Relaxed);
         let layout = self.0.keep(layout);
@@ -258,18 +287,22 @@ impl<W: Zeroes + 'static> Pool<W> {
         Ok(&layout.shared)
     }
 
-    /// Empties the sessions, and [renews](Self::renew). In a child of fork, by the handler that runs there first.
+    /// Wipes the session slots, and [renews](Self::renew) the pool. The fork handler calls this first in a child.
+    ///
     /// Async-signal-safe.
     pub fn wipe(&self) {
         if let Some(layout) = self.layout() {
-            // SAFETY: the child has one thread. In the middle of an event it finds atomics that are zero.
+            // SAFETY: the child has only this thread. If it was forked in the middle of an event, that event finds
+            // atomics that are 0.
             unsafe { Mapped::wipe(layout, WIPED) };
         }
         self.renew();
     }
 
-    /// In a forked child, before its first session: frees the places of its parent's threads. The calling thread keeps its own
-    /// if it is in the middle of an event. Async-signal-safe.
+    /// Frees the slots of the parent's threads, in a forked child before its first session. The calling thread keeps
+    /// its slot if it is in the middle of an event.
+    ///
+    /// Async-signal-safe.
     pub fn renew(&self) {
         let Some(layout) = self.layout() else { return };
         let this = generation().number();
@@ -287,7 +320,8 @@ impl<W: Zeroes + 'static> Pool<W> {
         }
     }
 
-    /// Goes inside with this thread's place, taking one if it has none. None: the event is lost, and counted.
+    /// Pins the calling thread, taking a slot if it has none. If this returns `None`, the event is lost and has been
+    /// counted.
     #[inline(always)]
     pub fn enter(&self) -> Option<Inside<W>> {
         let layout = self.layout()?;
@@ -299,20 +333,20 @@ impl<W: Zeroes + 'static> Pool<W> {
         Some(Inside { layout, place, presence, _not_send: PhantomData })
     }
 
-    /// The calling thread, which has this place, ends: calls `each` with each session and this thread's writer there, then gives its place
-    /// back.
+    /// Ends the calling thread's use of its slot: calls `each` with each open session and the thread's writer for it,
+    /// then gives the slot back.
     pub fn end_thread(&self, place: usize, each: fn(&'static Session, &mut W)) {
         let Some(layout) = self.layout() else { return };
-        // Of what it knows of itself there may be nothing any more.
+        // The thread-local word may already be gone, so the slot is passed in. From now on the thread has none.
         with_slot(|slot| slot.store(0, Ordering::Relaxed));
         let Some(thread) = layout.threads.get(place) else { return };
         if thread.presence.enter() != Found::Entered {
-            return; // A child's, or in the middle of an event that can't go on.
+            return; // A parent's slot, or an event that was interrupted and can't continue.
         }
         Self::end(layout, place, each);
     }
 
-    /// Gives a place back, inside which its thread is, or was when it ended.
+    /// Gives back a slot whose thread is pinned, or was pinned when it ended.
     #[inline(never)]
     fn end(layout: &'static Layout<W>, place: usize, each: fn(&'static Session, &mut W)) {
         let presence = &layout.threads[place].presence;
@@ -326,10 +360,11 @@ impl<W: Zeroes + 'static> Pool<W> {
         presence.give_back();
     }
 
-    /// Does what [`end_thread`](Self::end_thread) does for threads that have ended and could not say so. Now and then, by
-    /// a thread that opens and closes sessions.
+    /// Does what [`end_thread`](Self::end_thread) does, for threads that ended without a notice.
+    ///
+    /// To be called now and then by the thread that opens and closes sessions.
     pub fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
-        /// Of two that look at once, one does.
+        /// If two threads come at once, only one of them looks.
         static TURN: Turn = Turn::new();
         let Some(layout) = self.layout() else { return };
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
@@ -345,8 +380,10 @@ impl<W: Zeroes + 'static> Pool<W> {
         });
     }
 
-    /// After a session was closed: calls `each` with its epoch and the writers of all threads that are not inside; tells
-    /// whether there were no others. By the thread that closed it.
+    /// Calls `each` with the writers of a closed session and its epoch, except for writers of pinned threads. Returns
+    /// whether no thread was pinned, so that nothing is left to reclaim.
+    ///
+    /// To be called by the thread that closed the session.
     #[inline(never)]
     pub fn reclaim(&self, session: usize, each: fn(&mut W, u32)) -> bool {
         let Some(layout) = self.layout() else { return true };
@@ -358,16 +395,17 @@ impl<W: Zeroes + 'static> Pool<W> {
                 is_done = false;
                 continue;
             }
-            // SAFETY: the session is closed, so only a thread that was inside then uses the writer, and none is.
+            // SAFETY: the session is closed, so only a thread that was pinned before may use the writer; this one is
+            // not pinned.
             each(unsafe { &mut *writer.0.get() }, epoch);
         }
         is_done
     }
 }
 
-/// Goes inside with this thread's place, or takes one; returns which.
+/// Slow path of [`Pool::enter`]: the thread has no slot, or is already pinned. Returns its slot.
 ///
-/// A signal handler may come between any two steps and do the same: the place that was stored first is the thread's.
+/// A signal handler may run between any two steps and do the same. The slot that was stored first is the thread's.
 #[cold]
 #[inline(never)]
 fn enter_first<'a>(
@@ -383,7 +421,7 @@ fn enter_first<'a>(
         shared.lose();
         return None;
     };
-    // Counted before it is used.
+    // The bounds are raised before the slot is used.
     let number = place as u32 + 1;
     ever.fetch_max(number, Ordering::AcqRel);
     shared.threads.fetch_max(number, Ordering::AcqRel);
@@ -409,7 +447,7 @@ impl<W: Zeroes + 'static> Default for Pool<W> {
     }
 }
 
-/// A thread is inside: until this is dropped its writers are its own.
+/// A pinned thread. Until this is dropped, its writers belong to it alone.
 #[derive(Debug)]
 pub struct Inside<W: Zeroes + 'static> {
     layout: &'static Layout<W>,
@@ -419,23 +457,25 @@ pub struct Inside<W: Zeroes + 'static> {
 }
 
 impl<W: Zeroes + 'static> Inside<W> {
-    /// What all threads look at.
+    /// Returns the words that all threads read.
     #[inline(always)]
     pub const fn shared(&self) -> &'static Shared {
         &self.layout.shared
     }
 
-    /// The number of this thread's place.
+    /// Returns the thread's slot.
     #[inline(always)]
     pub const fn thread(&self) -> usize {
         self.place
     }
 
-    /// This thread's writer of a session, of which it is to be asked now, not before, whether it is open.
+    /// Returns the thread's writer for a session. Whether the session is open has to be checked after the thread was
+    /// pinned.
     #[inline(always)]
     pub fn writer(&mut self, session: usize) -> &mut W {
-        // SAFETY: the place is this thread's, which is inside once. The socket's thread takes writers of closed
-        // sessions only, and only while no thread is inside.
+        // SAFETY: the slot is the calling thread's, which is pinned once, and `&mut self` excludes a second
+        // reference. The socket thread uses writers of closed sessions only, and only while their thread is not
+        // pinned.
         unsafe { &mut *self.layout.writers[session % SESSIONS][self.place].0.get() }
     }
 }

@@ -1,12 +1,31 @@
-//! Who may write where: threads that come and go, sessions that begin and end.
+//! Which side may use a writer: a *pin* for each thread slot, an *epoch* for each session slot.
 //!
-//! A writer belongs to a thread and a session. The thread writes while it is *inside* and the session's *epoch* is odd;
-//! the socket's thread takes a writer's chunk away once the session has ended and the thread is not inside. Nobody
-//! waits: where the thread is inside, it is looked at again later.
+//! # The problem
 //!
-//! Each side stores its own word and then loads the other's, so one of both sees the other. The order of a store and a
-//! later load needs a fence. An event has the *light* one, which costs nothing where the
-//! kernel makes up for it: the rare other side has the *heavy* one.
+//! A writer belongs to a thread and a session. Normally its thread uses it, at every event, without a lock. When the
+//! session has ended, the socket thread has to take the writer's unfinished chunk away, although the thread may be
+//! anywhere: asleep, in the middle of an event, or gone.
+//!
+//! # The protocol
+//!
+//! A thread is *pinned* ([`Presence`]) while it writes an event, as in crossbeam-epoch. A session is open while its
+//! [`Epoch`] is odd. A thread writes for a session only if it is pinned and has seen the odd epoch after it was
+//! pinned. The socket thread first makes the epoch even, and then takes the chunks of all threads that it finds not
+//! pinned. If a thread is pinned, the socket thread looks again later. No side waits for the other.
+//!
+//! Each side stores its own word and then loads the other's. At least one of them must see the other's store; that is
+//! the core of Dekker's algorithm for mutual exclusion. It needs a store-load fence on both sides, which would cost
+//! an event more than all the rest. So the fences are asymmetric: the event has only a *light* fence, a compiler
+//! barrier where the kernel offers `membarrier(2)`. The socket thread, which closes a session rarely, has the *heavy*
+//! one: it makes the kernel run a full fence on every CPU that runs a thread of this process. See
+//! `atrace_sys::fence`, and "asymmetric fences" in WG21 paper P1202.
+//!
+//! # Other orders
+//!
+//! - [`Presence::leave`] releases and [`Presence::is_inside`] acquires: the socket thread sees all that was written.
+//! - [`Epoch::open`] releases and [`Epoch::now`] acquires: a thread that sees the epoch sees the session's other
+//!   words.
+//! - A signal handler that finds its thread pinned must not write. It gets [`Found::Nested`].
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{heavy_fence, light_fence};
@@ -15,29 +34,30 @@ const NOBODY: u32 = 0;
 const AWAY: u32 = 1;
 const INSIDE: u32 = 2;
 
-/// Whether a place for a thread is taken, and whether that thread is writing. Zero is an empty place.
+/// The pin of a thread slot: free, taken, or taken and pinned. 0 is a free slot.
 #[derive(Debug, Default)]
 pub struct Presence(pub(crate) AtomicU32);
 
-/// What a thread that wants to write finds at its place.
+/// The result of [`Presence::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is inside from now on.
+    /// The thread is pinned now.
     Entered,
-    /// It is inside already: a signal handler in the middle of an event.
+    /// The thread was already pinned: the caller is a signal handler in the middle of an event.
     Nested,
-    /// The place is nobody's: this is a child of fork, whose pages were wiped.
+    /// The slot is free, so it is not the caller's. This happens in a forked child, which has freed its parent's
+    /// slots.
     Lost,
 }
 
 impl Presence {
-    /// Takes the place, if it is nobody's.
+    /// Takes the slot. Returns false if it is not free.
     pub fn claim(&self) -> bool {
         self.0.load(Ordering::Relaxed) == NOBODY
             && self.0.compare_exchange(NOBODY, AWAY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The thread goes inside.
+    /// Pins the thread.
     #[inline(always)]
     pub fn enter(&self) -> Found {
         match self.0.load(Ordering::Relaxed) {
@@ -51,45 +71,49 @@ impl Presence {
         }
     }
 
-    /// The thread has written.
+    /// Unpins the thread.
     #[inline(always)]
     pub fn leave(&self) {
         self.0.store(AWAY, Ordering::Release);
     }
 
-    /// The thread, inside, ends: the place is free.
+    /// Frees the slot. Its thread is pinned, or does not exist any more.
     #[inline]
     pub fn give_back(&self) {
         self.0.store(NOBODY, Ordering::Release);
     }
 
-    /// Whether a thread is inside; if not, what it wrote is seen.
+    /// Returns whether the thread is pinned. If it is not, all that it wrote is visible to the caller.
     #[inline]
     pub fn is_inside(&self) -> bool {
         self.0.load(Ordering::Acquire) == INSIDE
     }
 }
 
-/// Whether a session is open, and which it is of those that were at its place: odd while it is. Zero at first.
+/// The epoch of a session slot: odd while a session is open. Each session has another epoch. Initially 0.
 #[derive(Debug, Default)]
 pub struct Epoch(pub(crate) AtomicU32);
 
 impl Epoch {
-    /// The number now.
+    /// Returns the present epoch.
     #[inline(always)]
     pub fn now(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whether this is the number of an open session.
+    /// Returns whether this is the epoch of an open session.
     #[inline(always)]
     pub const fn is_open(number: u32) -> bool {
         number & 1 == 1
     }
 
-    /// Opens the session: what was stored for it before is seen by who writes. Only once no thread has a chunk of the
-    /// last one. In a forked child, whose epochs were wiped, its number is none that a session of its parent's had: those of
-    /// each generation are 65,536 apart.
+    /// Opens a session. A thread that sees the new epoch also sees all that was stored before this call.
+    ///
+    /// No thread may still have a chunk of the slot's previous session.
+    ///
+    /// In a forked child the epochs were wiped. There the first epoch follows from `generation`: each generation of
+    /// processes has 65,536 epochs of its own, so a child's sessions differ from those that its parent's writers
+    /// belong to.
     pub fn open(&self, generation: u64) {
         let now = match self.0.load(Ordering::Relaxed) {
             0 => (generation as u32) << 16,
@@ -98,12 +122,13 @@ impl Epoch {
         self.0.store(now.wrapping_add(1) | 1, Ordering::Release);
     }
 
-    /// The number of the session that has ended.
+    /// Returns the epoch of the session that was closed last. Only valid while no session is open.
     pub fn last(&self) -> u32 {
         self.now().wrapping_sub(1)
     }
 
-    /// Ends the session. Threads that are not inside after this don't write for it any more.
+    /// Closes the session. After this call, a thread that is found not pinned does not write for the session any
+    /// more.
     pub fn close(&self) {
         let now = self.0.load(Ordering::Relaxed);
         self.0.store(now.wrapping_add(1) & !1, Ordering::Release);
