@@ -1,35 +1,41 @@
-//! Which ends a thread owes: those of slices whose begins were written, while there was no room.
+//! Unmatched ends: the ends that a thread still has to write because their begins are in the trace.
 //!
-//! While all begins were written there is nothing to remember. From the first lost one on, each open slice has a bit;
-//! beyond 64 of them, begins are lost. All zeroes: nothing is owed.
+//! While no chunk is free, a thread can't write. If a slice whose begin was written ends in this time, the reader
+//! needs that end later. Otherwise all later slices of the thread would nest in it. If the begin itself was lost, its
+//! end must not be written, or it would close another slice.
+//!
+//! As long as no begin is lost, there is nothing to remember: the depth of the stack suffices. From the first lost
+//! begin on, each open slice has a bit that tells whether its begin was written. At more than 64 such slices all
+//! further begins are lost, and only counted. All zeroes is the initial state.
 
-/// See the module.
+/// The open slices since the first lost begin, and the number of ends to be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Debts {
-    /// The open slices from the first lost one on, the youngest in the lowest bit: whether its begin was written.
+    /// One bit for each open slice from the first lost one on; the innermost is the lowest bit. 1: its begin was
+    /// written.
     slices: u64,
-    /// How many these are.
+    /// How many bits of `slices` are in use.
     open: u32,
-    /// How many more were begun, and lost, on top of them.
+    /// How many further slices were begun on top of these. All of their begins are lost.
     beyond: u32,
-    /// Ends that are to be written.
+    /// How many ends are to be written.
     owed: u32,
 }
 
 impl Debts {
-    /// Whether there is nothing to remember.
+    /// Returns whether there is nothing to remember, so that the fast path may be used.
     #[inline(always)]
     pub(crate) fn is_none(&self) -> bool {
         self.owed | self.open == 0
     }
 
-    /// Whether a slice could be remembered that begins now.
+    /// Returns whether a slice that begins now can be remembered. If not, its begin has to be lost.
     pub(crate) fn may_begin(&self) -> bool {
         self.open < u64::BITS && self.beyond == 0
     }
 
-    /// A slice began, or was lost.
+    /// Records that a slice has begun, and whether its begin was written.
     pub(crate) fn begun(&mut self, is_written: bool) {
         if !self.may_begin() {
             self.beyond += 1;
@@ -39,7 +45,8 @@ impl Debts {
         }
     }
 
-    /// A slice ends: whether its begin was written, so that its end is due.
+    /// Records that the innermost slice has ended. Returns whether its begin was written, so that its end must be,
+    /// too.
     pub(crate) fn is_end_due(&mut self) -> bool {
         if self.beyond > 0 {
             self.beyond -= 1;
@@ -54,22 +61,22 @@ impl Debts {
         was_written
     }
 
-    /// An end is due.
+    /// Adds an end to be written.
     pub(crate) fn owe(&mut self) {
         self.owed += 1;
     }
 
-    /// An end was written.
+    /// Removes an end, which was written.
     pub(crate) fn paid(&mut self) {
         self.owed -= 1;
     }
 
-    /// Nothing is due any more; returns how many ends were.
+    /// Drops all ends that are to be written; returns how many there were.
     pub(crate) fn forgive(&mut self) -> u32 {
         std::mem::take(self).owed
     }
 
-    /// How many ends are due.
+    /// Returns how many ends are to be written.
     pub(crate) fn owed(&self) -> u32 {
         self.owed
     }
@@ -79,7 +86,7 @@ impl Debts {
 mod tests {
     use super::*;
 
-    /// Against a stack of all slices, with room that comes and goes.
+    /// Compares with a stack of all slices, while room comes and goes.
     #[test]
     fn ends_are_those_of_the_begins_that_were_written() {
         let mut seed = 1_u64;

@@ -1,27 +1,27 @@
-//! Which callsites a state has told: a bit for each number.
+//! The callsites that a sequence's state has interned: a bitmap by callsite number.
 
 use crate::callsite::BEYOND;
 
 const WORDS: usize = BEYOND as usize / 64;
 
-/// See the module. All zeroes: none.
+/// A bitmap of callsite numbers. All zeroes is the empty set.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Told {
-    /// The words from this one on are zero, and perhaps never touched.
+    /// All words from this index on are zero. Untouched pages of them take no memory.
     used: u32,
     words: [u64; WORDS],
 }
 
 impl Told {
-    /// Whether it was told.
+    /// Returns whether the callsite was interned.
     #[inline(always)]
     pub(crate) fn has(&self, number: u32) -> bool {
         let word = self.words.get(number as usize / 64).copied().unwrap_or_default();
         word >> (number % 64) & 1 == 1
     }
 
-    /// It was told.
+    /// Adds a callsite. A number outside of the bitmap is ignored.
     pub(crate) fn add(&mut self, number: u32) {
         if let Some(word) = self.words.get_mut(number as usize / 64) {
             *word |= 1 << (number % 64);
@@ -29,7 +29,7 @@ impl Told {
         }
     }
 
-    /// None was.
+    /// Removes all callsites.
     pub(crate) fn clear(&mut self) {
         let used = self.used as usize;
         self.words.iter_mut().take(used).for_each(|word| *word = 0);
@@ -55,7 +55,7 @@ mod tests {
             told.clear();
             assert!((0..BEYOND).all(|number| !told.has(number)));
         }
-        // Those beyond are never known.
+        // Numbers outside of the bitmap are never in the set.
         told.add(BEYOND);
         assert!(!told.has(BEYOND) && !told.has(u32::MAX));
     }

@@ -1,13 +1,32 @@
-//! A thread's packets for one session: its chunk, what readers were told already, and what was lost.
+//! A thread's writer for one session: its current chunk, what its readers know, and what was lost.
 //!
-//! A reader understands a packet by what came before it in the same sequence: the clock, the default track, the names of
-//! categories, together the *state*. It is told anew in every eighth chunk, after a loss, and when the session asks, so
-//! that a ring buffer may forget the oldest.
+//! # State
 //!
-//! Without a free chunk events are lost, for two milliseconds before one is looked for again. The thread then *owes* the
-//! ends of slices whose begins were written: they come first when there is room. A begin that was lost has its end lost
-//! as well, so slices nest as the program made them. The reader is told at the end of the last chunk, as perhaps no other
-//! follows; where that can't be, at the start of the next.
+//! A reader understands a packet by the packets before it in the same sequence. These define the clock, the default
+//! track, and the numbers of interned categories and names; together they are the *incremental state*. The writer
+//! keeps a record of what its sequence has defined. It writes the state anew in every eighth chunk, after a loss, and
+//! when the service asks for that. So a ring buffer may overwrite the oldest chunks, and a reader still understands
+//! the rest.
+//!
+//! # Paths
+//!
+//! [`Writer::quick`] and [`Writer::event`] write an event if nothing else has to be written before it. Otherwise
+//! [`Writer::any`] writes the missing definitions, unmatched ends, or a new chunk's state, and then the event.
+//!
+//! # Loss
+//!
+//! If no chunk is free, events are lost. The writer looks for a chunk again after two milliseconds. A slice whose
+//! begin was written may end in this time; its end is then an *unmatched end*, written first once there is room
+//! (`unmatched.rs`). A begin that was lost has its end lost as well. So the slices in the trace nest as they did in
+//! the program.
+//!
+//! The reader is told of a loss at the end of the last chunk, since perhaps no chunk follows. If that chunk has no
+//! room for it, the state in the next chunk says so.
+//!
+//! # Threading
+//!
+//! A writer is used by its thread while it is pinned, and by the socket thread after the session was closed; see
+//! `presence.rs`. The writer itself has no synchronization.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,67 +43,69 @@ use crate::event::{Event, Track, Type};
 use crate::packet::{self, TEXT_MAX, state};
 use crate::told::Told;
 
-/// The places of this process' threads and sessions.
+/// The slots of this process's threads and sessions, with their writers.
 pub(crate) static POOL: Pool<Writer> = Pool::new();
-/// The number of the process' track.
+/// The number (`uuid`) of the process's track.
 pub(crate) static PROCESS_TRACK: AtomicU64 = AtomicU64::new(0);
 
-/// The number of the process' track, under which all others are.
+/// Returns the number (`uuid`) of the process's track, which is the parent of all other tracks.
 pub(crate) fn process_track() -> u64 {
     PROCESS_TRACK.load(Ordering::Relaxed)
 }
 
-/// State is told anew in each chunk with such a number.
+/// The state is written anew after this many chunks.
 const CHUNKS_A_STATE: u32 = 8;
-/// A chunk that took longer to fill is followed by a small one.
+/// A thread that took longer than this to fill a chunk gets a small chunk next.
 const SLOW_NS: u64 = 50_000_000;
-/// How long a thread that found no chunk waits before it looks for one again.
+/// How long a thread that found no free chunk waits before it looks for one again.
 const BACK_OFF_NS: u64 = 2_000_000;
-/// As many counters are remembered to be described.
+/// How many counters the writer remembers as described: a direct-mapped cache by the track's number.
 const REMEMBERED: usize = 8;
 
-/// What a thread writes with, for one session. All zeroes, it has never written.
+/// What a thread writes with, for one session. All zeroes is a writer that was never used.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Writer {
-    /// The session's, or an earlier one's at its place; 0 where the thread has not written for any.
+    /// The epoch of the session that the other fields belong to; 0 if there is none.
     epoch: u32,
-    /// The categories that the state names, by the bits of tags.
+    /// The categories that the state has named, as the bits of tags. The highest bit is [`ALL_LEVELS`].
     categories: u32,
     chunk: Chunk,
-    /// The time of the last packet.
+    /// The time of the last packet, in nanoseconds of `CLOCK_BOOTTIME`.
     last: u64,
     /// How many slices of the thread are open in this session.
     depth: u32,
     debts: Debts,
-    /// The numbers of its chunks go on from one session to the next: the sequence is the same to the service.
+    /// The number of the next chunk. It continues from session to session, as the sequence is the same for the
+    /// service.
     chunks: u32,
     chunks_of_state: u32,
-    /// Something was lost: state is needed, and the reader is to be told.
+    /// Events were lost, and no reader was told yet.
     has_lost: bool,
-    /// It was told that what comes before the next chunk is lost.
+    /// The end of the last chunk told readers that events were lost after it.
     has_told: bool,
-    /// The chunk is full, and there was no other: it is completed by the first event that is lost.
+    /// The chunk is full and no other was free. The first lost event completes it.
     is_last: bool,
-    /// The session in which a thread of this place was the last to tell state.
+    /// The epoch of the session in which a writer of this slot last wrote state. It tells which packet is the first
+    /// of a sequence.
     told: u32,
-    /// How often the session had asked for state when it was told last.
+    /// The value of the session's `clears` when the state was last written.
     clears: u32,
     opened: u64,
     retry: u64,
     counters: [u64; REMEMBERED],
-    /// The callsites that the state tells.
+    /// The callsites that the state has interned.
     told_sites: Told,
 }
 
-/// Among [`Writer::categories`]: the state names the levels.
+/// A bit of [`Writer::categories`]: the state has named the levels.
 const ALL_LEVELS: u32 = 1 << 31;
 
-// SAFETY: numbers, `false`, and a chunk that is none.
+// SAFETY: all zeroes are numbers that are 0, `false`, null pointers and `None`: a writer without a chunk.
 #[expect(unsafe_code, reason = "its memory is a mapping's")]
 unsafe impl Zeroes for Writer {}
 
-/// Where a writer is.
+/// Identifies a writer: its session and its thread slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) session: &'static Session,
@@ -94,20 +115,22 @@ pub(crate) struct Place {
 }
 
 impl Writer {
-    /// Completes the chunk, if it is of the session with this epoch: by the thread as it ends, as the next one at its place is
-    /// another; or after the session was closed.
+    /// Completes the chunk if it belongs to the session with this epoch.
+    ///
+    /// Called by a thread as it ends, because the next thread in its slot is another; or after the session was
+    /// closed.
     pub(crate) fn finish(&mut self, epoch: u32) {
         if self.epoch == epoch {
             self.take_away();
         }
     }
 
-    /// Completes the chunk, whichever session it is of.
+    /// Completes the chunk, whichever session it belongs to.
     #[inline(never)]
     fn take_away(&mut self) {
         let owed = self.debts.forgive();
         if let Some(shared) = POOL.shared().filter(|_| owed > 0) {
-            shared.lost.fetch_add(owed.into(), Ordering::Relaxed); // In the memory they are counted.
+            shared.lost.fetch_add(owed.into(), Ordering::Relaxed); // Shared memory counts them already.
         }
         if self.has_lost || owed > 0 {
             self.chunk.write(packet::LOST);
@@ -116,9 +139,11 @@ impl Writer {
         self.epoch = 0;
     }
 
-    /// Writes an event if nothing stands against it: the reader knows what it refers to, no end is owed, and the chunk has
-    /// room. Else it writes nothing, returns false, and [`any`](Self::any) takes it from there. Inlined, as [`packet::event`],
-    /// and with no code for a counter that is not described.
+    /// Writes an event if nothing has to be written before it: the reader knows all that the event refers to, no end
+    /// is unmatched, and the chunk has room. Otherwise it writes nothing and returns false; [`any`](Self::any) then
+    /// writes the event.
+    ///
+    /// It is inlined, as [`packet::event`] is. It has no code to describe a counter.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn quick<const IS_SHORT: bool>(&mut self, epoch: u32, event: &Event<'_>, now: u64) -> bool {
@@ -126,7 +151,7 @@ impl Writer {
         if !self.is_ready::<true>(epoch, event) {
             return false;
         }
-        // No closure: not each would be inlined.
+        // Without closures, because the compiler would not inline all of them.
         if let Some(track) = &event.track
             && !self.knows(track)
             && (track.is_counter
@@ -138,7 +163,8 @@ impl Writer {
         packet::event::<IS_SHORT, true>(&mut self.chunk, since, event) && self.wrote(since, event.opens())
     }
 
-    /// Writes any event, at once where nothing stands against it; returns what [`any`](Self::any) does.
+    /// Writes any event, on the fast path if nothing has to be written before it. Returns what [`any`](Self::any)
+    /// returns.
     #[inline(never)]
     pub(crate) fn event(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(now);
@@ -151,8 +177,8 @@ impl Writer {
             || self.any(place, event, now)
     }
 
-    /// Whether nothing stands against an event, but perhaps its room and its track; if `HAS_ONE`, also whether it
-    /// names one category at most.
+    /// Returns whether nothing has to be written before the event, except perhaps the description of its track. The
+    /// room is not checked. With `HAS_ONE` the event must also name a single category, unless it is an end.
     #[inline(always)]
     fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
         if self.epoch != epoch || !self.debts.is_none() || event.opens() < 0 && self.depth == 0 {
@@ -171,13 +197,14 @@ impl Writer {
         self.is_told(event.site.as_ref())
     }
 
-    /// How long after the last packet this is: times never go back.
+    /// Returns the time since the last packet; 0 if the clock has gone back.
     #[inline(always)]
     const fn since(&self, now: u64) -> u64 {
         now.saturating_sub(self.last)
     }
 
-    /// A packet was written, so long after the one before; it opened so many slices of the thread. Returns true.
+    /// Updates the writer after a packet: `since` is the time since the packet before, `opened` the change of the
+    /// depth. Returns true.
     #[inline(always)]
     const fn wrote(&mut self, since: u64, opened: i32) -> bool {
         self.last += since;
@@ -185,7 +212,7 @@ impl Writer {
         true
     }
 
-    /// Whether readers know all that never changes of the callsite, if it is one.
+    /// Returns whether the state has interned the event's callsite, if the event has one.
     #[inline(always)]
     fn is_told(&self, site: Option<&Site<'_>>) -> bool {
         site.is_none_or(|site| {
@@ -193,8 +220,11 @@ impl Writer {
         })
     }
 
-    /// Writes any event, whatever stands against it. Returns false if it is lost, or not the session's; but true for each begin
-    /// of a slice of the thread, even a lost one, so that the caller also writes the end, which the [debts](Debts) expect.
+    /// Writes any event, and before it whatever the reader needs.
+    ///
+    /// Returns false if the event is lost or the session is not open. But it returns true for every begin of a slice
+    /// of the thread, even a lost one, so that the caller also sends the matching end, which the [unmatched
+    /// ends](Debts) count on.
     #[inline(never)]
     pub(crate) fn any(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
         if !Epoch::is_open(place.epoch) {
@@ -219,7 +249,7 @@ impl Writer {
         is_written || is_begin
     }
 
-    /// An event is lost.
+    /// Records that an event is lost.
     fn lose(&mut self, place: &Place) {
         if std::mem::take(&mut self.is_last) {
             self.has_told = self.chunk.write(packet::LOST);
@@ -232,7 +262,7 @@ impl Writer {
         count(place.session, 1);
     }
 
-    /// A session's first event of this thread.
+    /// Resets the writer for the session's first event of this thread.
     fn begin(&mut self, place: &Place) {
         self.epoch = place.epoch;
         self.categories = 0;
@@ -241,7 +271,7 @@ impl Writer {
         self.depth = 0;
         self.debts = Debts::default();
         self.chunks_of_state = CHUNKS_A_STATE;
-        // Of all threads, the first tells what was lost before the session.
+        // The first thread that writes in the session reports what was lost before the session.
         let has_lost = &place.session.has_lost;
         let is_after_loss = has_lost.load(Ordering::Relaxed) && has_lost.swap(false, Ordering::Relaxed);
         (self.has_lost, self.has_told, self.is_last) = (is_after_loss, false, false);
@@ -254,22 +284,22 @@ impl Writer {
 
     fn end_slowly(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
         if !self.debts.is_end_due() {
-            self.lose(place); // As its begin was.
+            self.lose(place); // Its begin was lost, too.
             return false;
         }
         if self.depth == 0 {
-            POOL.shared().into_iter().for_each(early::lose_end); // It began before the session.
+            POOL.shared().into_iter().for_each(early::lose_end); // Its begin came before the session.
             return false;
         }
         self.depth -= 1;
         self.debts.owe();
-        count(place.session, 1); // Until it is paid: the process may end before that.
+        count(place.session, 1); // Until it is written, since the process may end before.
         let has_args = !event.args.is_empty();
         self.pay(place, has_args.into(), now)
             && (!has_args || self.put(place, event, now) && self.paid(place))
     }
 
-    /// Writes the ends that are owed but so many; false where not all have room.
+    /// Writes the unmatched ends except the last `but` ones. Returns false if not all of them have room.
     fn pay(&mut self, place: &Place, but: u32, now: u64) -> bool {
         while self.debts.owed() > but {
             if !self.has_room(place, packet::END_ROOM, now) {
@@ -285,18 +315,18 @@ impl Writer {
         true
     }
 
-    /// An end that was owed is written. True.
+    /// Records that an unmatched end was written. Returns true.
     fn paid(&mut self, place: &Place) -> bool {
         self.debts.paid();
         count(place.session, -1);
         true
     }
 
-    /// Writes an event, before which nothing is owed.
+    /// Writes an event and the definitions that it needs. There are no unmatched ends before it.
     fn put(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
         let track = event.track.as_ref().map_or(0, |track| track.room());
         let site = event.site.filter(|site| site.has_number());
-        // What is told already may have to be told again, in a new chunk.
+        // A new chunk may begin with new state, so the room includes definitions that the present state already has.
         let told = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
         let categories = event.categories();
         let needed = event.room::<false>() + track.min(TEXT_MAX) + told + state::categories_room(categories);
@@ -316,7 +346,7 @@ impl Writer {
         self.describe(event) && packet::any_event(&mut self.chunk, since, event) && self.wrote(since, 0)
     }
 
-    /// Describes the event's track, if it has one that the state does not describe; returns false if there is no room.
+    /// Describes the event's track, unless it has none or the state describes it. Returns false if there is no room.
     #[inline(never)]
     fn describe(&mut self, event: &Event<'_>) -> bool {
         let Some(track) = &event.track else { return true };
@@ -330,13 +360,13 @@ impl Writer {
         is_described
     }
 
-    /// Whether the state describes the track: a counter that is remembered.
+    /// Returns whether the state describes the track. Only counters are remembered.
     #[inline(always)]
     fn knows(&self, track: &Track<'_>) -> bool {
         track.is_counter && self.counters[track.uuid as usize % REMEMBERED] == track.uuid
     }
 
-    /// Names the categories that the state has not named.
+    /// Names those of the categories that the state has not named.
     fn name_categories(&mut self, categories: u32) {
         let missing = categories & !self.categories;
         if missing != 0 && state::name_categories(&mut self.chunk, missing) {
@@ -344,14 +374,14 @@ impl Writer {
         }
     }
 
-    /// Names the levels, if the state has not.
+    /// Names the levels, unless the state has named them.
     fn name_levels(&mut self) {
         if self.categories & ALL_LEVELS == 0 && self.chunk.write(packet::LEVELS) {
             self.categories |= ALL_LEVELS;
         }
     }
 
-    /// Makes sure of so much room, in a new chunk if need be. False: something is lost.
+    /// Makes sure that the chunk has this much room, opening a new chunk if needed. Returns false if there is none.
     fn has_room(&mut self, place: &Place, needed: usize, now: u64) -> bool {
         if self.chunk.is_some() && self.chunk.room() >= needed {
             return true;
@@ -390,14 +420,14 @@ impl Writer {
         if self.chunk.room() >= needed {
             return true;
         }
-        // A small one, where no whole one was free: the next event may have room in it.
+        // A small chunk, because no whole one was free. It is kept: the next event may fit.
         self.retry = now + BACK_OFF_NS;
         false
     }
 
-    /// Tells all that readers must know.
+    /// Writes the state: all that readers must know before the next event.
     fn tell_state(&mut self, now: u64) {
-        // The clock may go back a little when it is anchored again: an end would come before its begin.
+        // When the clock gets a new anchor it may go back a little. Without this an end could come before its begin.
         self.last = self.last.max(now);
         let is_first = self.told != self.epoch;
         let told = state::tell(&mut self.chunk, process_track(), self.last, is_first, self.has_lost);
@@ -411,12 +441,12 @@ impl Writer {
     }
 }
 
-/// Completes what the writer of an ended thread has of an open session.
+/// Completes the chunk of an ended thread's writer, in a session that is still open.
 pub(crate) fn finish(session: &Session, writer: &mut Writer) {
     writer.finish(session.epoch.now());
 }
 
-/// So many events are lost for want of room, for the service to know; below zero, they were not.
+/// Adds to the count of events lost for want of room, which the service reads. A negative number corrects the count.
 fn count(session: &Session, events: i32) {
     if let Some(arena) = session.arena() {
         arena.count_lost(Loss::Room, events);
@@ -431,12 +461,13 @@ mod tests {
 
     use super::*;
 
-    /// Also where the clock does, as it is anchored again.
+    /// Even if the clock goes back, as it may when it gets a new anchor.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn times_of_a_thread_never_go_back() {
         #[expect(unsafe_code, reason = "both are made of a mapping's zeroes elsewhere")]
-        // SAFETY: numbers, and a place that is empty; and see `Zeroes`.
+        // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Zeroes` says so of the
+        // other.
         let (shared, mut writer): (Box<Shared>, Box<Writer>) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
         let shared = Box::leak(shared);
