@@ -1,4 +1,8 @@
-//! A number for a text, the same in every process.
+//! Hashes of texts.
+//!
+//! A track's number is derived from the hash of its name and a seed of the process. The functions are `const`, so
+//! that the compiler can hash constant names. The hash folds the 128-bit product of the state and each word of the
+//! text, as wyhash and rapidhash do. It does not resist chosen collisions.
 
 use atrace_sys::text::cut;
 
@@ -6,13 +10,13 @@ use crate::args::TRACK_NAME_MAX;
 
 pub(crate) const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes a word into a state.
+/// Mixes a word into a state: multiplies, and folds the two halves of the product.
 pub(crate) const fn mix(state: u64, word: u64) -> u64 {
     let product = (state ^ word) as u128 * FACTOR as u128;
     product as u64 ^ (product >> 64) as u64
 }
 
-/// See the module.
+/// Returns the hash of a text.
 #[inline]
 pub(crate) const fn hash(text: &[u8]) -> u64 {
     let mut state = FACTOR.rotate_left(32) ^ (text.len() as u64).wrapping_mul(FACTOR);
@@ -24,13 +28,15 @@ pub(crate) const fn hash(text: &[u8]) -> u64 {
     mix(state, last_word(text))
 }
 
-/// A number for a name, of which its tracks' are made. A call: there are several callers, and it is long.
+/// Returns the hash of a track's name, cut at [`TRACK_NAME_MAX`] bytes. Not inlined: it is long and has several
+/// callers.
 #[inline(never)]
 pub const fn of_name(name: &str) -> u64 {
     hash(cut(name, TRACK_NAME_MAX).as_bytes())
 }
 
-/// The last eight bytes of a text, or all of a shorter one: different for two that are as long.
+/// Returns the last eight bytes of a text, or all of a shorter text. Two different texts of the same length, of at
+/// most eight bytes, give different words.
 #[inline(always)]
 const fn last_word(text: &[u8]) -> u64 {
     if let Some(last) = text.last_chunk::<8>() {

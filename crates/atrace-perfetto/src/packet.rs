@@ -1,11 +1,22 @@
-//! What an event looks like in Perfetto's memory: packets, written in place.
+//! The encoding of events: packets, written in place in Perfetto's shared memory.
 //!
-//! A packet is its length and a `TracePacket` with a `TrackEvent`. Events of a thread's own track with a name of up to
-//! [`SHORT`] bytes, nearly all, have lengths of one byte and are put together from a few words; all others have lengths of
-//! two bytes. Both are varints, of which the shortest form is not demanded. Times are differences to the packet before.
+//! # Format
 //!
-//! What a callsite never changes is in a packet of its own, [`tell`]; events then have its number in place of names. All
-//! its numbers have fixed lengths.
+//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time is the difference to the
+//! packet before it, in nanoseconds. Lengths are varints that are filled in after the content is written, so their
+//! size is fixed in advance: one byte on the fast path (`IS_SHORT`: names of up to [`SHORT`] bytes and no arguments),
+//! otherwise two bytes. Protobuf does not demand the shortest form of a varint, so two bytes may also hold a small
+//! length.
+//!
+//! What never changes at a callsite is interned: [`tell`] writes it in a packet of its own, and events then have the
+//! callsite's number in place of its texts. All these numbers have encodings of fixed size.
+//!
+//! # Rules
+//!
+//! A writer checks once that the chunk has room for the largest packet that the event can become ([`Event::room`]),
+//! and then writes without checks. A packet becomes visible to readers when [`Chunk::publish`] counts it. There is
+//! one encoder, [`event`], for all kinds of events; it is inlined, and each caller gets the code for the fields that
+//! its events have.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`, `interned_data.proto`,
 //! `debug_annotation.proto`.
@@ -31,15 +42,16 @@ use crate::category;
 use crate::event::{Amount, Event, Track, Type};
 use crate::hash::{FACTOR, mix};
 
-/// The longest text of an event: it has room in a chunk beside all that stands at its start.
+/// The longest text of an event. It fits into an empty chunk, together with the state at the chunk's start.
 pub(crate) const TEXT_MAX: usize = 6 << 10;
-/// What the room of any event includes: lengths, the time, flags, the kind and one category.
+/// The room for what any event has: lengths, the time, flags, the type and one category.
 const HEAD_ROOM: usize = 24;
-/// The room that the end of a slice needs.
+/// The room for the end of a slice.
 pub(crate) const END_ROOM: usize = HEAD_ROOM;
 
 impl Event<'_> {
-    /// The room that its packet needs at most, without the description of its track.
+    /// Returns the size that the event's packet has at most, without the description of its track. `HAS_ONE` as in
+    /// [`event`].
     #[inline(always)]
     pub(crate) fn room<const HAS_ONE: bool>(&self) -> usize {
         let mut room = HEAD_ROOM + self.args.len();
@@ -58,11 +70,15 @@ impl Event<'_> {
     }
 }
 
-/// Writes an event; returns false if there is no room. `HAS_ONE`: it names one category, unless it is an end. `IS_SHORT`: its
-/// lengths have one byte, as it has no callsite with arguments and a name of up to [`SHORT`] bytes.
+/// Writes an event; returns false if there is no room.
 ///
-/// It is inlined, so that each caller has code for those fields only which its events can have. Here and in what calls this, a
-/// function that is not inlined gets copies: the compiler no longer knows the fields of an event whose address it has given away.
+/// - `HAS_ONE`: the event names exactly one category, unless it is an end.
+/// - `IS_SHORT`: all lengths fit into one byte, because names have at most [`SHORT`] bytes and there are neither
+///   arguments nor a flow, and of a callsite only the name.
+///
+/// It is inlined, so that each caller has code only for the fields that its events can have. No function that is not
+/// inlined may get a reference to the event, here or in a caller: after that the compiler no longer knows which
+/// fields are constant. So such functions get copies.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
@@ -70,18 +86,20 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
     since: u64,
     event: &Event<'_>,
 ) -> bool {
-    // Every length that has room has at most 14 bits, and no address space is so large that lengths add up to 2^64.
+    // Every length that passes this check has at most 14 bits. The sum can't overflow: no address space holds such
+    // lengths.
     if chunk.room() < event.room::<HAS_ONE>() {
         return false;
     }
-    // SAFETY: no more is written than `room` counts: two lengths (4 bytes), the time (11), sequence_flags (2), the keys of the
-    // event (1), type (2) and one category (2) are its head; and one byte behind a name's length.
+    // SAFETY: writes at most what `room` counts. `HEAD_ROOM` covers two lengths (4 bytes), the time (11),
+    // sequence_flags (2), the keys of the event (1), the type (2) and one category (2), and one byte that is written
+    // behind a name's length.
     unsafe {
         let mut put = Put(chunk.at());
         let whole = put.later::<IS_SHORT>();
         put.since(since);
         let inner;
-        // sequence_flags: 2, track_event: its length, type, category_iids
+        // sequence_flags: 2; track_event: its length, type, category_iids
         if HAS_ONE && event.kind != Type::End {
             let category = event.tags.trailing_zeros() as u8 + 1;
             inner = put.0.add(3);
@@ -143,16 +161,16 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
     true
 }
 
-/// Writes any event; returns false if there is no room.
+/// Writes any event; returns false if there is no room. This is [`event`] as a function, for all slower paths.
 #[inline(never)]
 pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>) -> bool {
     event::<false, false>(chunk, since, any)
 }
 
-/// The room that the packet about a callsite needs at most.
+/// Returns the size that a callsite's packet has at most.
 #[inline(never)]
 pub(crate) fn site_room(site: Site<'_>) -> usize {
-    const HEAD: usize = 12; // Of a text with a number.
+    const HEAD: usize = 12; // An entry without its text.
     let mut room = 64 + site.name.len().min(SITE_NAME_MAX);
     if let Some(about) = site.about {
         room += HEAD + about.target().len().min(SITE_TEXT_MAX);
@@ -162,14 +180,16 @@ pub(crate) fn site_room(site: Site<'_>) -> usize {
     room
 }
 
-/// Writes what a callsite with a number never changes. False where there is no room.
+/// Interns a callsite with a number: writes its name and, if it has metadata, its target, source location and the
+/// names of its arguments. Returns false if there is no room.
 #[inline(never)]
 pub(crate) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     if chunk.room() < site_room(*site) {
         return false;
     }
     let number = pair(site.number);
-    // SAFETY: what `site_room` counts: an entry has at most 11 bytes beside its text, all of it 12 more.
+    // SAFETY: writes at most what `site_room` counts: for each entry at most 11 bytes beside its text, and 12 bytes
+    // in all.
     unsafe {
         let mut put = Put(chunk.at());
         let whole = put.later::<false>();
@@ -196,8 +216,8 @@ pub(crate) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     true
 }
 
-/// The packet that names the levels, with its length: interned_data, of which debug_annotation_names has `level`, and
-/// debug_annotation_string_values each level by its number.
+/// The packet that names the levels, with its length. Its interned_data has debug_annotation_names: `level`, and
+/// debug_annotation_string_values: the name of each level, under the level's number.
 pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \x1a\x09\x08\x01\x12\x05level\
     \xea\x01\x09\x08\x01\x12\x05ERROR\
@@ -206,25 +226,28 @@ pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \xea\x01\x09\x08\x04\x12\x05DEBUG\
     \xea\x01\x09\x08\x05\x12\x05TRACE";
 
-/// The packet that says that what follows is lost, with its length: previous_packet_dropped, the shared memory was full.
+/// The packet that reports that what follows was lost, with its length. It has previous_packet_dropped, because the
+/// shared memory was full.
 pub(crate) const LOST: &[u8] = b"\x04\xd0\x02\x81\x02";
 
 impl Track<'_> {
-    /// The room that its description needs at most.
+    /// Returns the size that the track's description has at most.
     #[inline(always)]
     pub(crate) const fn room(&self) -> usize {
         40 + self.name.len()
     }
 }
 
-/// Writes a track's description; returns false if there is no room. The short form is for a name of up to [`SHORT`] bytes.
+/// Writes a track's description; returns false if there is no room. With `IS_SHORT` the name must have at most
+/// [`SHORT`] bytes.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn describe<const IS_SHORT: bool>(chunk: &mut Chunk, track: &Track<'_>) -> bool {
     if track.name.len() > TEXT_MAX || chunk.room() < track.room() {
         return false;
     }
-    // SAFETY: 6 bytes, 9 for each number, 3 and the name, 2 for a counter.
+    // SAFETY: writes at most what `room` counts: 6 bytes for a key and two lengths, 9 for each of two numbers, 3 and
+    // the name, and 2 for a counter.
     unsafe {
         let mut put = Put(chunk.at());
         let whole = put.later::<IS_SHORT>();
@@ -254,31 +277,31 @@ pub(crate) fn describe_any(chunk: &mut Chunk, track: &Track<'_>) -> bool {
     describe::<false>(chunk, track)
 }
 
-/// The bits of a track's number.
+/// How many bits a track's number has.
 const TRACK_BITS: u32 = 56;
 
-/// A track's number made of any bits: so many that its varint has eight bytes, and never 0.
+/// Makes a track's number of any 64 bits. Its varint has exactly eight bytes, and it is never 0.
 pub(crate) const fn track(bits: u64) -> u64 {
     bits >> (64 - TRACK_BITS) | 1 << (TRACK_BITS - 1)
 }
 
-/// [`spread`] in a call, for what is written less often.
+/// [`spread`] as a function, for packets that are rarely written.
 #[inline(never)]
 fn called_spread(track: u64) -> [u8; 8] {
     spread(track)
 }
 
-/// The varint of a track's number.
+/// Returns the varint of a track's number.
 #[inline(always)]
 fn spread(track: u64) -> [u8; 8] {
-    // Seven bits to each byte, from fourteen twice, from twenty-eight twice.
+    // Spreads groups of seven bits over bytes: first halves of 28 bits, then quarters of 14, then single groups.
     let wide = (track & 0x0fff_ffff) | (track & 0x00ff_ffff_f000_0000) << 4;
     let half = (wide & 0x0000_3fff_0000_3fff) | (wide & 0x0fff_c000_0fff_c000) << 2;
     let each = (half & 0x007f_007f_007f_007f) | (half & 0x3f80_3f80_3f80_3f80) << 1;
     (each | 0x0080_8080_8080_8080).to_le_bytes()
 }
 
-/// A number for a text of this [hash](crate::hash); `seed` tells apart what has the same text.
+/// Derives a number from a text's [hash](crate::hash). Different seeds give the same text different numbers.
 #[inline(always)]
 pub(crate) const fn seeded(seed: u64, hash: u64) -> u64 {
     mix(mix(hash, seed), FACTOR)
@@ -326,11 +349,11 @@ mod tests {
         }
     }
 
-    /// The packets of a chunk, from where it began.
+    /// Returns the packets of a chunk between two addresses.
     pub(crate) fn packets(start: *const u8, end: *const u8) -> Vec<Vec<u8>> {
-        // SAFETY: what was written there.
+        // SAFETY: the chunk's writer has written these bytes.
         let bytes = unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) };
-        // A packet and its length are a field of the trace without its key.
+        // With a key before it, a packet and its length are a field of a `Trace`.
         let mut packets = Vec::new();
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -346,12 +369,12 @@ mod tests {
 
     type Form = fn(&mut Chunk, u64, &Event<'_>) -> bool;
 
-    /// A text of this length.
+    /// Returns a text of this length.
     fn letters(len: usize) -> String {
         (0..len).map(|at| char::from(b'a' + (at % 26) as u8)).collect()
     }
 
-    /// The fields of an event's packet: the time, and those of the `TrackEvent`.
+    /// Returns the fields of an event's packet: the time, and the fields of the `TrackEvent`.
     fn fields(packet: &[u8]) -> (u64, Vec<(u32, Value<'_>)>) {
         let mut fields = Reader::new(packet);
         let mut next = || fields.next().unwrap();
@@ -465,7 +488,7 @@ mod tests {
         arena.retire();
     }
 
-    /// What a tracer knows of a callsite.
+    /// A callsite's metadata with this many arguments.
     #[derive(Debug)]
     struct Known(usize);
 
@@ -561,7 +584,7 @@ mod tests {
         }
     }
 
-    /// Whatever an event has beside a name, in any order of what is there.
+    /// For all combinations of the fields that an event may have.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn what_an_event_has_is_whole() {
@@ -620,7 +643,7 @@ mod tests {
         use crate::hash::hash;
 
         let mut texts = vec![&b""[..], b"a", b"b", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
-        // Each length, and each byte of them another.
+        // Texts of each length, with a different byte at each position.
         let others: Vec<Vec<u8>> = (1..20)
             .flat_map(|len| (0..=len).map(move |at| (0..len).map(|byte| 1 + u8::from(byte == at)).collect()))
             .collect();

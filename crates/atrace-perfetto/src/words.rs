@@ -1,6 +1,9 @@
-//! Names in a row, as one text: for each name of an array the program would have an address to fill in when it is loaded.
+//! Lists of static names, stored as one text.
+//!
+//! An array of `&str` would hold an address for each name, which the loader has to relocate when the program starts.
+//! A single text has no such cost; to find a name takes a scan, which is rare.
 
-/// Names with one byte between.
+/// Names with a separator between them.
 #[derive(Debug)]
 pub(crate) struct Words {
     row: &'static str,
@@ -8,12 +11,12 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// The names of a row, with a space between.
+    /// Creates a list from names separated by spaces.
     pub(crate) const fn new(row: &'static str) -> Self {
         Self::apart(row, b' ')
     }
 
-    /// The names of a row, with this byte between.
+    /// Creates a list from names separated by this byte.
     pub(crate) const fn apart(row: &'static str, between: u8) -> Self {
         Self { row, between }
     }
@@ -22,13 +25,13 @@ impl Words {
         self.row.as_bytes().split(|byte| *byte == self.between)
     }
 
-    /// The name at this place; an empty one behind the last.
+    /// Returns the name at this index, or an empty text if there is none.
     #[inline(never)]
     pub(crate) fn at(&self, place: usize) -> &'static str {
         self.all().nth(place).and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()
     }
 
-    /// The place of a name.
+    /// Returns the index of a name.
     pub(crate) fn place(&self, name: &[u8]) -> Option<usize> {
         self.all().position(|word| word == name)
     }

@@ -1,4 +1,5 @@
-//! Where the next byte of a packet goes, and what stands in more than one kind of them: varints, texts, callsites.
+//! The cursor that packets are written with, and the parts that several kinds of packets share: varints, texts,
+//! callsites.
 
 use std::ptr;
 
@@ -9,15 +10,15 @@ use crate::words::Words;
 
 /// The longest name of a packet whose lengths have one byte.
 pub(crate) const SHORT: usize = 96;
-/// The longest texts of a callsite that are told.
+/// The longest name and the longest other text of a callsite that are interned. Longer texts are cut.
 pub(super) const SITE_NAME_MAX: usize = 512;
 pub(super) const SITE_TEXT_MAX: usize = 256;
 
-/// The argument that has an event's level, and its number.
+/// The name of the argument that holds an event's level, and its interned number.
 const LEVEL: &str = "level";
 pub(super) const LEVEL_NUMBER: u8 = 1;
 
-/// The levels' name, from 1 on.
+/// Returns the name of a level: 1 is `ERROR`, 5 is `TRACE`. Other numbers have an empty name.
 pub(super) fn level_name(level: u8) -> &'static str {
     const NAMES: Words = Words::new("ERROR WARN INFO DEBUG TRACE");
     NAMES.at(usize::from(level).wrapping_sub(1))
@@ -25,15 +26,16 @@ pub(super) fn level_name(level: u8) -> &'static str {
 
 const FIELD_TIMESTAMP: u8 = 8 << 3;
 
-/// Where the next byte goes.
+/// A cursor: the address of the next byte of a packet.
 #[derive(Clone, Copy)]
 pub(super) struct Put(pub(super) *mut u8);
 
-// Every function below writes within the room that its caller has made sure of; addresses need no alignment.
+// Every function below writes only where its caller has made sure of room, as stated at each. Alignment does not
+// matter.
 impl Put {
     #[inline(always)]
     pub(super) unsafe fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
-        // SAFETY: the caller has room.
+        // SAFETY: the caller has room for `N` bytes.
         unsafe {
             self.0.cast::<[u8; N]>().write_unaligned(bytes);
             self.0 = self.0.add(N);
@@ -43,7 +45,7 @@ impl Put {
     #[inline(always)]
     pub(super) unsafe fn varint(&mut self, mut value: u64) {
         while value > 0x7f {
-            // SAFETY: the caller has room for ten bytes.
+            // SAFETY: the caller has room for ten bytes, the longest varint.
             unsafe { self.bytes([value as u8 | 0x80]) };
             value >>= 7;
         }
@@ -51,7 +53,7 @@ impl Put {
         unsafe { self.bytes([value as u8]) };
     }
 
-    /// The time since the packet before: less than 16 µs as a rule.
+    /// Writes the time since the packet before. The common case, below 16 µs, is a single store.
     #[inline(always)]
     pub(super) unsafe fn since(&mut self, ns: u64) {
         // SAFETY: the caller has room for eleven bytes.
@@ -70,33 +72,35 @@ impl Put {
 
     #[inline(always)]
     pub(super) unsafe fn text(&mut self, text: &[u8]) {
-        // SAFETY: the caller has room; shared memory is no part of the text.
+        // SAFETY: the caller has room for the text. Shared memory is never part of the text, so the ranges don't
+        // overlap.
         unsafe {
             ptr::copy_nonoverlapping(text.as_ptr(), self.0, text.len());
             self.0 = self.0.add(text.len());
         }
     }
 
-    /// A text: a short one without a call.
+    /// Writes a text; a short one without a call of `memcpy`.
     #[inline(always)]
     pub(super) unsafe fn any_text(&mut self, text: &[u8]) {
-        // SAFETY: the caller has room.
+        // SAFETY: the caller has room for the text.
         unsafe { if !cfg!(small) && text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
     }
 
-    /// The same in a call, for what is written less often.
+    /// [`any_text`](Self::any_text) as a function, for packets that are rarely written.
     #[inline(never)]
     pub(super) unsafe fn called_text(mut self, text: &[u8]) -> Self {
-        // SAFETY: the caller has room.
+        // SAFETY: the caller has room for the text.
         unsafe { self.any_text(text) };
         self
     }
 
-    /// A text of at most [`SHORT`] bytes.
+    /// Writes a text of at most [`SHORT`] bytes.
     #[inline(always)]
     pub(super) unsafe fn short_text(&mut self, text: &[u8]) {
         let (from, to, len) = (text.as_ptr(), self.0, text.len());
-        // SAFETY: two copies that overlap and together are the text; the caller has room.
+        // SAFETY: each case copies bytes of the text only, in two parts that may overlap and together are the whole
+        // text. The caller has room for the text.
         unsafe {
             match len {
                 8..16 => {
@@ -123,10 +127,10 @@ impl Put {
         }
     }
 
-    /// A text as a field whose key has one byte.
+    /// Writes a text as a field whose key has one byte.
     #[inline(never)]
     pub(super) unsafe fn field(&mut self, key: u8, text: &[u8]) {
-        // SAFETY: the caller has room for three bytes more than the text has.
+        // SAFETY: the caller has room for the text and three bytes more: the key and a length of two bytes.
         unsafe {
             self.bytes([key]);
             let start = self.later::<false>();
@@ -135,11 +139,11 @@ impl Put {
         }
     }
 
-    /// A text that is told once, as a field whose key has one byte: its number, which is encoded, and where it is from a file, the
-    /// line.
+    /// Writes an entry of interned data, as a field whose key has one byte: its encoded number and its text; for a
+    /// source location also the line.
     #[inline(never)]
     pub(super) unsafe fn entry(&mut self, key: u8, number: &[u8], text: &str, line: Option<u32>) {
-        // SAFETY: the caller has room for the number and the text, and 13 bytes more.
+        // SAFETY: the caller has room for the number, the text, and 13 bytes more.
         unsafe {
             self.bytes([key]);
             let entry = self.later::<false>();
@@ -154,11 +158,11 @@ impl Put {
         }
     }
 
-    /// What an event has of its callsite, with its name or without.
+    /// Writes what an event refers to of its callsite: metadata, and the name if `has_name`.
     #[inline(always)]
     pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
         if !site.has_number() {
-            // SAFETY: the caller has room.
+            // SAFETY: the caller has room for all texts of a callsite without a number.
             *self = unsafe { self.whole_site(*site, has_name) };
             return;
         }
@@ -176,11 +180,12 @@ impl Put {
         }
     }
 
-    /// The same without a number; returns where the next byte goes.
+    /// [`site`](Self::site) for a callsite without a number, whose texts are written out. Returns the cursor behind
+    /// them.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn whole_site(mut self, site: Site<'_>, has_name: bool) -> Self {
-        // SAFETY: the caller has room for the texts, cut as here, and 64 bytes more.
+        // SAFETY: the caller has room for the texts, cut to the same lengths as here, and 64 bytes more.
         unsafe {
             if has_name {
                 self.bytes([0xba]);
@@ -206,7 +211,7 @@ impl Put {
         self
     }
 
-    /// Keeps room for a length: of one byte, or of two.
+    /// Skips the bytes of a length that is written later: one byte, or two. Returns their address.
     #[inline(always)]
     pub(super) fn later<const IS_SHORT: bool>(&mut self) -> *mut u8 {
         let place = self.0;
@@ -214,11 +219,12 @@ impl Put {
         place
     }
 
-    /// Writes the length of what was put behind `place`.
+    /// Writes a length at `place`, which [`later`](Self::later) returned: the number of bytes from there to the
+    /// cursor.
     #[inline(always)]
     pub(super) unsafe fn close<const IS_SHORT: bool>(self, place: *mut u8) {
         let len = self.0.addr() - place.addr();
-        // SAFETY: the bytes that were kept.
+        // SAFETY: `later` has skipped these bytes.
         unsafe {
             if IS_SHORT {
                 place.write((len - 1) as u8);
@@ -229,11 +235,11 @@ impl Put {
     }
 }
 
-/// A call: the compiler would unroll the loop wherever it is inlined.
+/// Not inlined: the compiler would unroll the loop in every caller.
 #[inline(never)]
 unsafe fn copy_by_16(from: *const u8, to: *mut u8, len: usize) {
     let mut at = 0;
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes a text of `len` bytes, at least 16, and room for it.
     unsafe {
         while at + 16 < len {
             copy::<16>(from.add(at), to.add(at));
@@ -245,24 +251,24 @@ unsafe fn copy_by_16(from: *const u8, to: *mut u8, len: usize) {
 
 #[inline(always)]
 unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes `N` readable and `N` writable bytes.
     unsafe { to.cast::<[u8; N]>().write_unaligned(from.cast::<[u8; N]>().read_unaligned()) };
 }
 
-/// The varint of a length below 2^14, in two bytes.
+/// Returns a length below 2^14 as a varint of two bytes.
 #[inline(always)]
 pub(super) const fn wide(len: usize) -> u16 {
     len as u16 & 0x7f | 0x80 | (len >> 7 << 8) as u16
 }
 
-/// The varint of a number below 2^14, in two bytes.
+/// Returns a number below 2^14 as a varint of two bytes.
 #[inline(always)]
 pub(super) const fn pair(number: u32) -> [u8; 2] {
     [number as u8 | 0x80, (number >> 7) as u8 & 0x7f]
 }
 
-/// What is known of a callsite that was told: category_iids, source_location_iid, and of debug_annotations `level`, all by
-/// number.
+/// Returns an event's references to an interned callsite: category_iids and source_location_iid, and the head and
+/// value of the debug_annotation `level`.
 #[inline(always)]
 pub(super) fn known(number: u32, level: u8) -> ([u8; 8], [u8; 6]) {
     let number = u64::from(u16::from_le_bytes(pair(number)));

@@ -1,11 +1,12 @@
-//! The state: what a reader must know before a thread's events. It is told in every eighth chunk, see [`writer`], so all
-//! of it has fixed lengths but names: a few stores.
+//! The incremental state: the packets that a reader must have before a thread's events. [`writer`] says when they are
+//! written.
 //!
-//! Three packets: the clock and the default track; the thread's track; the process'. Categories are named by a fourth
-//! once an event has them.
+//! There are three: the clock and the default track; the description of the thread's track; and that of the process's
+//! track. A fourth names categories once an event has them. Everything except names has a fixed size, so the state
+//! takes a few stores.
 //!
-//! Source: Perfetto's `trace_packet.proto`, `trace_packet_defaults.proto`, `clock_snapshot.proto`, `thread_descriptor.proto`,
-//! `process_descriptor.proto`.
+//! Source: Perfetto's `trace_packet.proto`, `trace_packet_defaults.proto`, `clock_snapshot.proto`,
+//! `thread_descriptor.proto`, `process_descriptor.proto`.
 //!
 //! [`writer`]: crate::writer
 
@@ -16,22 +17,23 @@ use super::called_spread as spread;
 use super::put::Put;
 use crate::category;
 
-/// The room that all of it has, but the categories.
+/// The room for all of the state except the categories.
 pub(crate) const ROOM: usize = 320;
-/// As long is a process' name at most.
+/// The longest process name. A longer one is cut.
 const NAME_MAX: usize = 100;
 
-/// `TracePacket.SequenceFlags`.
+/// Values of `TracePacket.SequenceFlags`.
 const STATE_CLEARED: u8 = 1;
 const NEEDS_STATE: u8 = 2;
-/// `BuiltinClock`, and the sequence's own one, which counts from packet to packet.
+/// Clock ids: a `BuiltinClock`, and the sequence's own clock, which counts from packet to packet.
 const BOOTTIME: u8 = 6;
 const OWN_CLOCK: u8 = 64;
 
-/// Tells the calling thread's state, from `now` on; `process` is the number of the process' track. False where there is no
-/// room.
+/// Writes the state of the calling thread's sequence. Returns false if there is no room.
 ///
-/// It `is_first` in its session, or something `is_lost` before it: the shared memory was full.
+/// `process` is the number of the process's track, `now` the time that the own clock starts with. `is_first`: this is
+/// the sequence's first packet in the session. `is_lost`: packets before it were lost because the shared memory was
+/// full.
 #[inline(never)]
 pub(crate) fn tell(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is_lost: bool) -> bool {
     if chunk.room() < ROOM {
@@ -40,7 +42,8 @@ pub(crate) fn tell(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is
     let tid = thread::number().unwrap_or_default();
     let (own, pid) = (spread(process ^ u64::from(tid)), number(process::raw_id()));
     let (process, now) = (spread(process), time(now));
-    // SAFETY: at most 75 bytes, 59 with a thread's name of 15, 127 with a process'.
+    // SAFETY: writes at most 75 bytes, 59 with a thread's name of 15, and 127 with a process's name of 100; `ROOM` is
+    // more.
     unsafe {
         let mut put = Put(chunk.at());
         let whole = put.later::<false>();
@@ -51,7 +54,7 @@ pub(crate) fn tell(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is
         // trace_packet_defaults: timestamp_clock_id, track_event_defaults: track_uuid
         put.bytes([0xda, 3, 14, 0xd0, 3, OWN_CLOCK, 0x5a, 9, 0x58]);
         put.bytes(own);
-        // clock_snapshot: clocks: clock_id, timestamp, and of the own one is_incremental, unit_multiplier_ns
+        // clock_snapshot: clocks: clock_id, timestamp; for the own clock also is_incremental, unit_multiplier_ns
         put.bytes([0x32, 32, 0x0a, 12, 0x08, BOOTTIME, 0x10]);
         put.bytes(now);
         put.bytes([0x0a, 16, 0x08, OWN_CLOCK, 0x10]);
@@ -83,7 +86,8 @@ pub(crate) fn tell(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is
         put.bytes(number(tid));
         thread::with_name(|name| put.field(0x2a, name));
         put.close::<false>(thread);
-        // disallow_merging_with_system_tracks: slices by ATrace are of another clock, and end by another rule.
+        // disallow_merging_with_system_tracks: slices that come through ATrace have another clock and end by another
+        // rule.
         put.bytes([0x48, 1]);
         put.close::<false>(track);
         put.close::<false>(whole);
@@ -112,13 +116,13 @@ pub(crate) fn tell(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is
     true
 }
 
-/// Names these categories, by the bits of tags. False where there is no room.
+/// Names categories, given as bits of tags. Returns false if there is no room.
 #[inline(never)]
 pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     if chunk.room() < categories_room(tags) {
         return false;
     }
-    // SAFETY: what `categories_room` counts.
+    // SAFETY: writes at most what `categories_room` counts.
     unsafe {
         let mut put = Put(chunk.at());
         let whole = put.later::<false>();
@@ -140,12 +144,12 @@ pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     true
 }
 
-/// The room that naming these categories takes: 7 bytes, and at most 21 for each.
+/// Returns the room for naming these categories: 7 bytes, and at most 21 for each.
 pub(crate) const fn categories_room(categories: u32) -> usize {
     7 + 21 * categories.count_ones() as usize
 }
 
-/// The varint of a time: of 63 bits.
+/// Returns a time below 2^63 as a varint of nine bytes.
 fn time(ns: u64) -> [u8; 9] {
     let [low @ .., _] = spread(ns);
     let mut bytes = [0; 9];
@@ -155,7 +159,7 @@ fn time(ns: u64) -> [u8; 9] {
     bytes
 }
 
-/// The varint of the number of a process or thread.
+/// Returns the id of a process or thread as a varint of five bytes.
 fn number(id: u32) -> [u8; 5] {
     [
         id as u8 | 0x80,
@@ -175,7 +179,7 @@ mod tests {
     use crate::packet::track;
     use crate::proto::{Reader, Value};
 
-    /// A field within messages.
+    /// Returns the field at the end of a path of nested messages.
     fn field<'a>(packet: &'a [u8], path: &[u32]) -> Option<Value<'a>> {
         let (last, before) = path.split_last()?;
         let inner = before.iter().try_fold(packet, |of, field| Some(Reader::first(of, *field)?.bytes()));
@@ -226,7 +230,7 @@ mod tests {
         arena.retire();
     }
 
-    /// Also all at once: a reader could not understand events that have one more than was named.
+    /// Including all at once: an event with a category that was not named could not be understood.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn any_categories_are_named() {
