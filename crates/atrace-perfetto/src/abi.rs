@@ -1,30 +1,33 @@
-//! The words of the memory that is shared with Perfetto's service: pages, chunks, and who may change what.
+//! Perfetto's shared memory ABI: the words of pages and chunks, and which side may change which.
 //!
 //! ```text
 //! page    u32 layout and states, u32 reserved, chunks of equal size
-//! layout  bits 28..31: how many chunks; 0: not divided yet
+//! layout  bits 28..=30: how many chunks; 0: not divided yet
 //! state   2 bits a chunk, from bit 0: free, being written (producer's), being read (service's), complete
 //! chunk   u32 number, u16 writer, u16 count of packets and flags, packets
 //! ```
 //!
-//! The producer takes a free chunk and completes it; the service alone frees it, and clears the whole word with the
-//! page's last chunk. Of a word's other chunks nothing is changed, hence read-modify-writes. What is loaded was perhaps
-//! written by a faulty service: it chooses among chunks that exist, and nothing else is indexed by it.
+//! A chunk goes through these states: the producer takes a free chunk ([`take`]) and completes it ([`complete`]); the
+//! service reads it ([`begin_reading`]) and frees it ([`free`]). With the last chunk of a page the service clears the
+//! whole word, so that the page can be divided anew. Each side changes only the bits of its own chunk, by atomic
+//! read-modify-write operations.
+//!
+//! A word may have been written by a faulty or hostile peer. So it is used only to choose among chunks that exist.
 //!
 //! Source: Perfetto's `shared_memory_abi.h`.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The size of a page: one whose smallest chunks still hold a thread's first packet, and whose largest can't hold
-/// more packets than a chunk may count.
+/// The size of a page. Its smallest chunks must hold a thread's first packets; its largest chunk must be full before
+/// it holds [`PACKETS_MAX`] packets.
 pub const PAGE: usize = 8192;
-/// Before a page's chunks.
+/// The size of the header of a page, before its chunks.
 pub const PAGE_HEADER: usize = 8;
-/// Before a chunk's packets.
+/// The size of the header of a chunk, before its packets.
 pub const CHUNK_HEADER: usize = 8;
-/// How many chunks a page has at most.
+/// The maximum number of chunks of a page.
 pub const CHUNKS_MAX: u32 = 14;
-/// The most packets of a chunk.
+/// The maximum number of packets of a chunk: its count has ten bits.
 pub const PACKETS_MAX: u16 = 1023;
 
 const LAYOUT_SHIFT: u32 = 28;
@@ -34,12 +37,12 @@ const BEING_WRITTEN: u32 = 1;
 const BEING_READ: u32 = 2;
 const COMPLETE: u32 = 3;
 
-/// How a page is divided.
+/// How a page is divided into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One chunk: for a thread that fills it.
+    /// One chunk, for a thread that fills it.
     Whole,
-    /// Fourteen chunks: for threads that write little.
+    /// Fourteen chunks, for threads that write little.
     Small,
 }
 
@@ -51,7 +54,7 @@ impl Layout {
         }
     }
 
-    /// How many chunks a page has.
+    /// Returns the number of chunks of a page.
     pub const fn chunks(self) -> u32 {
         match self {
             Self::Whole => 1,
@@ -59,18 +62,18 @@ impl Layout {
         }
     }
 
-    /// How many bytes a chunk has, its header included.
+    /// Returns the size of a chunk, including its header.
     pub const fn chunk_size(self) -> usize {
         chunk_size(PAGE, self.chunks())
     }
 }
 
-/// How many bytes a chunk has where a page of this size has so many.
+/// Returns the size of a chunk if a page of this size is divided into `chunks`.
 pub const fn chunk_size(page: usize, chunks: u32) -> usize {
     ((page - PAGE_HEADER) / chunks as usize) & !3
 }
 
-/// How many chunks a page has with this word; none where it is not divided.
+/// Returns the number of chunks of a page with this word; 0 if it is not divided.
 pub const fn chunks_of(word: u32) -> u32 {
     match (word & LAYOUT_MASK) >> LAYOUT_SHIFT {
         1 => 1,
@@ -82,7 +85,8 @@ pub const fn chunks_of(word: u32) -> u32 {
     }
 }
 
-/// The producer takes a free chunk of a page with this layout, dividing the page if it is not; returns which.
+/// Producer: takes a free chunk of a page with this layout, dividing the page if necessary. Returns the chunk's
+/// index.
 pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
     let mut word = header.load(Ordering::Relaxed);
     loop {
@@ -93,7 +97,7 @@ pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
         };
         let chunk = (0..layout.chunks()).find(|chunk| state(divided, *chunk) == 0)?;
         let taken = divided | BEING_WRITTEN << (2 * chunk);
-        // Acquire: the service has read what stood there before.
+        // Acquire: pairs with `free`. The service has read the chunk's former content.
         match header.compare_exchange_weak(word, taken, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Some(chunk),
             Err(present) => word = present,
@@ -101,13 +105,13 @@ pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
     }
 }
 
-/// The producer has written the chunk.
+/// Producer: marks a chunk as complete.
 pub fn complete(header: &AtomicU32, chunk: u32) {
-    // Release: the packets before the state.
+    // Release: a reader that sees the state also sees the packets.
     header.fetch_or((COMPLETE ^ BEING_WRITTEN) << (2 * chunk), Ordering::Release);
 }
 
-/// The service begins to read a complete chunk; tells whether it was one.
+/// Service: begins to read a chunk. Returns false if it is not complete.
 pub fn begin_reading(header: &AtomicU32, chunk: u32) -> bool {
     let word = header.load(Ordering::Acquire);
     let is_complete = chunk < chunks_of(word) && state(word, chunk) == COMPLETE;
@@ -117,7 +121,7 @@ pub fn begin_reading(header: &AtomicU32, chunk: u32) -> bool {
     is_complete
 }
 
-/// The service has read the chunk, which is free from now on.
+/// Service: frees a chunk that it has read.
 pub fn free(header: &AtomicU32, chunk: u32) {
     let mut word = header.load(Ordering::Relaxed);
     loop {
@@ -125,7 +129,7 @@ pub fn free(header: &AtomicU32, chunk: u32) {
         if freed & STATES == 0 {
             freed = 0;
         }
-        // Release: what was read, before it may be written again.
+        // Release: all of it was read before a producer can write there again.
         match header.compare_exchange_weak(word, freed, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(present) => word = present,
@@ -133,12 +137,12 @@ pub fn free(header: &AtomicU32, chunk: u32) {
     }
 }
 
-/// Whether the producer is writing the chunk, or has written it.
+/// Returns whether the producer is writing the chunk or has completed it.
 pub const fn is_in_use(word: u32, chunk: u32) -> bool {
     matches!(state(word, chunk), BEING_WRITTEN | COMPLETE)
 }
 
-/// Whether all chunks of a page are free, with this word.
+/// Returns whether all chunks of a page with this word are free.
 pub const fn is_all_free(word: u32) -> bool {
     word & STATES == 0
 }
@@ -148,7 +152,7 @@ const fn state(word: u32, chunk: u32) -> u32 {
 }
 
 const _: () = assert!(
-    // A packet of an event has nine bytes at least.
+    // The smallest packet of an event has nine bytes.
     Layout::Whole.chunk_size() / 9 <= PACKETS_MAX as usize,
     "a chunk must be full before its count is"
 );

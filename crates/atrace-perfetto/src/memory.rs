@@ -1,10 +1,28 @@
-//! The memory that is shared with the service: an [`Arena`] of pages, and the [`Chunk`]s that threads write.
+//! The memory shared with the service: an [`Arena`] of pages, and the [`Chunk`]s in it that threads write.
 //!
-//! It is a memory file of ours, sealed so that nobody can make it smaller: the service could otherwise end this process
-//! by a store to what is no more. What the service's own file can't prove of itself is not mapped. An arena is never
-//! unmapped, as a thread may be in the middle of an event: once the service is gone, or in a forked child, anonymous
-//! memory is laid over it, which costs nothing and is nobody else's. Where no thread is in such an event, the next file is
-//! mapped at the same place: a service that comes back a thousand times costs the addresses of one.
+//! # Who can harm whom
+//!
+//! The memory is a memory file, sealed so that nobody can shrink it. Otherwise a store behind the file's end would
+//! kill the process that makes it. A file that the service provides is mapped only if it has that seal. All words
+//! that the service may write are checked before they are used as an index (`abi.rs`).
+//!
+//! # Lifetime
+//!
+//! An arena is never unmapped, because a thread may be in the middle of an event at any time. When the connection is
+//! gone, and in a forked child, the arena is *retired*: anonymous memory is mapped over it. Late writes then go to
+//! memory that nobody else sees. If it is known that no thread has a chunk, the arena is kept as a spare, and the
+//! next file is mapped at the same addresses. So a service that restarts a thousand times costs the address space of
+//! one arena.
+//!
+//! All arenas are in a linked list, which the fork handler walks.
+//!
+//! # Chunks
+//!
+//! [`Arena::open`] takes a free chunk by compare-and-swap. The thread that opened it writes packets;
+//! [`Chunk::publish`] counts each one. The count in the header always includes one packet that is not finished, since
+//! readers of an unfinished chunk skip the last packet. So after a crash all finished packets are readable.
+//! [`Chunk::complete`] turns that packet into an empty one, marks the chunk complete, and pushes it to the list of
+//! completed chunks (`handed.rs`).
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
@@ -18,111 +36,114 @@ use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
 use super::handed::Handed;
 use super::wire::Moved;
 
-/// Shared pages, and beside each chunk what only this process knows of it.
+/// Shared pages, and behind them private data for each chunk.
 #[derive(Debug)]
 pub struct Arena {
     memory: Region,
     pages: u32,
     handed: Handed,
-    /// Where the last whole page, and the last small chunk, was found.
+    /// The page behind that of the last whole chunk taken, and the page of the last small chunk taken. A search
+    /// starts there.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
     /// The arena that was made before this one.
     before: Option<&'static Arena>,
 }
 
-/// What only this process knows of a chunk.
+/// The private data of a chunk: it is not shared with the service.
 #[derive(Debug)]
 #[repr(C)]
 struct Beside {
-    /// Of those handed over: the one before.
+    /// The link of the list of completed chunks.
     next: AtomicU32,
-    /// The service's number of the buffer that it was opened for.
+    /// The service's number of the buffer that the chunk's packets go to.
     buffer: AtomicU32,
 }
 
-/// What a chunk begins with.
+/// The header of a chunk.
 #[derive(Debug)]
 #[repr(C)]
 struct Head {
-    /// Which of its writer's chunks it is.
+    /// The number of the chunk in its writer's sequence.
     number: AtomicU32,
     writer: AtomicU16,
-    /// How many packets have begun.
+    /// How many packets have begun; the last of them may be unfinished.
     packets: AtomicU16,
 }
 
-/// Why events were lost.
+/// The reason why events were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// No chunk was free.
     Room,
-    /// Their thread was in the middle of another event, or had no place.
+    /// The thread was in the middle of another event, or had no slot.
     Inside,
-    /// The service had not said yet which sessions there are.
+    /// The service had not said yet which sessions exist.
     Early,
 }
 
 impl Loss {
-    /// All of them, by the pages that count them.
+    /// All reasons, in the order of the pages that hold their counts.
     pub const ALL: [Self; 3] = [Self::Room, Self::Inside, Self::Early];
 
-    /// Where such losses are counted: in the word of a page's header that Perfetto has reserved, and neither side of
-    /// its protocol looks at.
+    /// Returns the offset of the word that counts these losses: in the header of page 0, 1 or 2, the word that
+    /// Perfetto's protocol reserves and that neither side uses.
     pub(super) const fn word(self, page: usize) -> usize {
         self as usize * page + 4
     }
 }
 
-// SAFETY: atomics.
+// SAFETY: it consists of atomics.
 unsafe impl Shared for Beside {}
 // SAFETY: as above.
 unsafe impl Shared for Head {}
 
-/// Bytes of this process alone, zeros at first, of which there is what is touched. Not of the heap, which an event must not
-/// touch, nor a thread that it started.
+/// Mapped memory of this process, zeroed at first. Pages take memory once they are touched.
+///
+/// It is not on the heap: an event, and a thread that an event has started, must not allocate there.
 #[derive(Debug)]
 pub struct Buffer(Region);
 
 impl Buffer {
-    /// Maps so many bytes.
+    /// Maps `size` bytes.
     ///
     /// # Errors
     ///
-    /// When there is no memory.
+    /// Returns an error if there is no memory.
     pub fn new(size: usize) -> io::Result<Self> {
         Region::own(size).map(Self)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: zeros at first; the mapping is of that size, and this alone refers to it.
+        // SAFETY: the mapping has this size, its bytes are initialised with zeroes, and `&mut self` is the only
+        // access to them.
         unsafe { std::slice::from_raw_parts_mut(self.0.at(0), self.0.size()) }
     }
 }
 
-/// The arena that was made last; from it on they are all found.
+/// The arena that was made last, the head of the list of all arenas.
 static LAST: OnceRef<Arena> = OnceRef::new();
-/// Arenas that nobody writes in: of the connection before, and of the recording before.
+/// Spare arenas, in which no thread writes: those of former connections and recordings.
 static SPARES: [OnceRef<Arena>; 4] = [const { OnceRef::new() }; 4];
 
 impl Arena {
-    /// Makes a memory file of so many pages, sealed, and maps it; returns its descriptor, too.
+    /// Makes a sealed memory file of `pages` pages and maps it. Also returns its descriptor.
     ///
     /// # Errors
     ///
-    /// Returns what failed.
+    /// Returns the error of the system.
     #[inline(never)]
     pub fn make(pages: u32) -> io::Result<(&'static Self, Descriptor)> {
         let file = sealed_file(c"atrace-perfetto", pages as usize * PAGE)?;
         Ok((Self::map(file.as_raw_fd(), pages)?, file))
     }
 
-    /// Maps a file that came from the service, if it can't shrink and has pages of our size.
+    /// Maps a file that the service provides, with pages of [`PAGE`] bytes.
     ///
     /// # Errors
     ///
-    /// Returns what failed; EPERM where it could shrink, EINVAL where its size is wrong.
+    /// Returns the error of the system; EPERM if the file could shrink, EINVAL if it has no page or more than 4096.
     #[inline(never)]
     pub fn of_service(file: BorrowedFd<'_>) -> io::Result<&'static Self> {
         let fd = file.as_raw_fd();
@@ -135,7 +156,7 @@ impl Arena {
 
     fn map(fd: RawFd, pages: u32) -> io::Result<&'static Self> {
         let arena = Self::spare(pages).map_or_else(|| Self::reserve(pages), Ok)?;
-        // Over the start of its memory, which is larger, and which nobody uses.
+        // The file covers the start of the arena's memory. The private data behind it stays. No thread uses either.
         if let Err(error) = arena.memory.lay(Some((fd, pages as usize * PAGE))) {
             arena.keep();
             return Err(error);
@@ -144,7 +165,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Takes one with so many pages that nobody writes in.
+    /// Takes a spare arena with this number of pages.
     fn spare(pages: u32) -> Option<&'static Self> {
         SPARES.iter().find_map(|place| {
             let spare = place.take()?;
@@ -156,14 +177,14 @@ impl Arena {
         })
     }
 
-    /// Has it used again by the next that needs one.
+    /// Makes this arena a spare.
     #[inline(never)]
     fn keep(&'static self) {
-        // Where there are enough of them, it only keeps its addresses.
+        // If there are spares enough, this one is not used again and only keeps its addresses.
         let _ = SPARES.iter().any(|place| place.set(self).is_ok());
     }
 
-    /// One with memory that is nobody else's.
+    /// Makes an arena with private memory.
     fn reserve(pages: u32) -> io::Result<&'static Self> {
         loop {
             let before = LAST.get();
@@ -175,14 +196,16 @@ impl Arena {
                 is_retired: AtomicBool::new(true),
                 before,
             })?;
-            // Once more where another thread was faster.
+            // Another thread was faster: try again, with its arena as the one before.
             if let Ok(new) = LAST.offer(before, new) {
                 return Ok(new);
             }
         }
     }
 
-    /// [`retire`](Self::retire)s all: in a forked child, of which its parent's memory must not hear. Async-signal-safe.
+    /// [Retires](Self::retire) all arenas: in a forked child, whose writes must not reach its parent's memory.
+    ///
+    /// Async-signal-safe.
     pub fn retire_all() {
         let mut next = LAST.get();
         while let Some(arena) = next {
@@ -193,20 +216,24 @@ impl Arena {
         }
     }
 
-    /// The whole mapping: the pages, then what is known beside them.
+    /// Returns the size of the whole mapping: the pages and the private data.
     const fn size(pages: u32) -> usize {
         pages as usize * (PAGE + CHUNKS_MAX as usize * size_of::<Beside>())
     }
 
-    /// Lays anonymous memory over it: nobody else sees what is written there from now on. Async-signal-safe.
+    /// Maps anonymous memory over the arena. From now on nobody else sees what is written there.
+    ///
+    /// Async-signal-safe.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
-        // Its users write to it, and read nothing that must be so. Where there is no memory for it, it stays as it is.
+        // Threads that still use it write to it, and don't depend on what they read. If there is no memory for the
+        // mapping, the arena stays as it is.
         let _ = self.memory.lay(None);
     }
 
-    /// [`retire`](Self::retire)s it, and has it used again: no thread has a chunk of it, or is in the middle of an event that
-    /// could take one.
+    /// [Retires](Self::retire) the arena and makes it a spare.
+    ///
+    /// No thread may have a chunk of it, or be in the middle of an event that could open one.
     #[inline(never)]
     pub fn give_back(&'static self) {
         let _ = self.take_handed();
@@ -219,8 +246,8 @@ impl Arena {
         self.memory.get(page as usize * PAGE).filter(|_| page < self.pages)
     }
 
-    /// Counts events that were lost (or, below zero, were not), where a service that knows of it finds the count even
-    /// after this process was killed.
+    /// Adds to a count of lost events; a negative number corrects it. A service that knows this word can read the
+    /// count even after this process was killed.
     #[inline(never)]
     pub fn count_lost(&self, loss: Loss, events: i32) {
         let word = self.memory.get::<AtomicU32>(loss.word(PAGE));
@@ -229,12 +256,12 @@ impl Arena {
         }
     }
 
-    /// Behind the pages.
+    /// Returns the private data of a chunk, which lies behind the pages.
     fn beside(&self, index: u32) -> Option<&Beside> {
         self.memory.get(self.pages as usize * PAGE + index as usize * size_of::<Beside>())
     }
 
-    /// Takes a free chunk of this layout.
+    /// Takes a free chunk of this layout; returns its page and its index there.
     #[inline(never)]
     fn take(&'static self, layout: Layout) -> Option<(u32, u32)> {
         if self.is_retired.load(Ordering::Relaxed) {
@@ -256,7 +283,7 @@ impl Arena {
         None
     }
 
-    /// Opens a chunk for a writer: of this layout, or of the other where there is none.
+    /// Opens a chunk for a writer: with this layout, or with the other one if no such chunk is free.
     #[inline(never)]
     pub fn open(&'static self, layout: Layout, writer: u16, number: u32, buffer: u32) -> Option<Chunk> {
         let other = if layout == Layout::Whole { Layout::Small } else { Layout::Whole };
@@ -269,15 +296,15 @@ impl Arena {
         let head: &Head = self.memory.get(start)?;
         head.number.store(number, Ordering::Relaxed);
         head.writer.store(writer, Ordering::Relaxed);
-        // One packet, which is not finished.
+        // The count includes the first packet, which is not finished.
         head.packets.store(1, Ordering::Release);
         let start = self.memory.at(start);
-        // Within the chunk; its last byte is kept for an empty packet.
+        // Both addresses are within the chunk. Its last byte is reserved for an empty packet.
         let (at, end) = (start.wrapping_add(CHUNK_HEADER), start.wrapping_add(size - 1));
         Some(Chunk { at, end, start, finished: 0, index, arena: Some(self) })
     }
 
-    /// Takes what was handed over: chunks in the order that each thread completed them, and their buffers.
+    /// Takes the list of completed chunks. Those of each thread are in the order of their completion.
     #[inline(never)]
     pub fn take_handed(&'static self) -> Completed {
         let chunks = self.pages * CHUNKS_MAX;
@@ -285,8 +312,11 @@ impl Arena {
         Completed { arena: self, first, left: chunks }
     }
 
-    /// Reads a complete chunk, as the service does, and frees it: calls `each` with its writer's number and each of its
-    /// packets, without their lengths. For who records this process alone, and so may read memory as it is.
+    /// Reads a complete chunk and frees it, as the service does. Calls `each` with the writer's number and each
+    /// packet, without the packet's length.
+    ///
+    /// Only for a recording of this process alone: the memory is read in place, which is unsound if another process
+    /// may write it.
     pub fn read(&self, place: &Moved, mut each: impl FnMut(u16, &[u8])) {
         let Some(header) = self.header(place.page) else { return };
         let chunks = abi::chunks_of(header.load(Ordering::Relaxed));
@@ -295,8 +325,8 @@ impl Arena {
         }
         let start = Self::start(place.page, place.chunk, chunks);
         let size = abi::chunk_size(PAGE, chunks);
-        // SAFETY: the chunk lies within the page, see `begin_reading`; it is complete, so nobody writes there before it is
-        // freed.
+        // SAFETY: `begin_reading` has checked that the chunk is within its page. It is complete, so no thread writes
+        // it until it is freed.
         let bytes = unsafe { std::slice::from_raw_parts(self.memory.at(start), size) };
         let (head, mut rest) = bytes.split_at(CHUNK_HEADER);
         let writer = u16::from_le_bytes([head[4], head[5]]);
@@ -308,15 +338,17 @@ impl Arena {
                 each(writer, packet);
             }
         }
-        // Who opens it next has written nothing before this is another number.
+        // The thread that opens the chunk next sets this before it writes packets. Until then no reader finds any.
         if let Some(head) = self.memory.get::<Head>(start) {
             head.packets.store(0, Ordering::Relaxed);
         }
         abi::free(header, place.chunk);
     }
 
-    /// Reads what threads have finished in chunks that they did not hand over, since they stand in the middle of an event:
-    /// calls `each` as [`read`](Self::read) does. Once there are no others.
+    /// Reads the finished packets of chunks that were not completed because their threads are stuck in the middle of
+    /// an event. Calls `each` as [`read`](Self::read) does.
+    ///
+    /// To be called after all completed chunks were read.
     pub fn read_left(&self, mut each: impl FnMut(u16, &[u8])) {
         for page in 0..self.pages {
             let Some(header) = self.header(page) else { return };
@@ -328,9 +360,9 @@ impl Arena {
                 let packets = head.packets.load(Ordering::Acquire);
                 let writer = head.writer.load(Ordering::Relaxed);
                 let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
-                // The last that is counted is being written.
+                // The last packet that is counted is unfinished.
                 for _ in 1..packets & abi::PACKETS_MAX {
-                    // SAFETY: within the chunk; what is finished is not written any more.
+                    // SAFETY: the address is within the chunk, and finished packets don't change any more.
                     let byte = |i| unsafe { self.memory.at(at + i).read() };
                     let Some((before, len)) = packet_len(end - at, byte) else { break };
                     // SAFETY: as above.
@@ -341,30 +373,32 @@ impl Arena {
         }
     }
 
-    /// Where a chunk of a page begins that has so many.
+    /// Returns the offset of a chunk in a page that is divided into `chunks` chunks.
     const fn start(page: u32, chunk: u32, chunks: u32) -> usize {
         page as usize * PAGE + PAGE_HEADER + chunk as usize * abi::chunk_size(PAGE, chunks)
     }
 
-    /// How many pages there are.
+    /// Returns the number of pages.
     pub const fn pages(&self) -> u32 {
         self.pages
     }
 }
 
-/// Chunks that were handed over, from the first on. To take them again, clone it before: a chunk that the service has freed
-/// belongs to others.
+/// A list of completed chunks, as an iterator.
+///
+/// Cloning it before it is used allows to go through the list again, but only while the service has not been told of
+/// these chunks: when it frees one, the chunk's link may change.
 #[derive(Clone, Debug)]
 #[must_use = "what is not named to the service is lost"]
 pub struct Completed {
     arena: &'static Arena,
     first: u32,
-    /// At most so many follow.
+    /// The most chunks that may follow: a bound for lists with a cycle.
     left: u32,
 }
 
 impl Completed {
-    /// Whether there are none.
+    /// Returns whether no chunk is left.
     pub const fn is_empty(&self) -> bool {
         self.first == 0 || self.left == 0
     }
@@ -383,13 +417,14 @@ impl Iterator for Completed {
     }
 }
 
-/// Splits a packet off, whose length stands before it.
+/// Splits off a packet, with its length before it. Returns the packet without the length, and the rest.
 fn split_packet(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (before, len) = packet_len(bytes.len(), |at| bytes[at])?;
     bytes.get(before..)?.split_at_checked(len)
 }
 
-/// How many bytes the length of a packet has, and the packet; all of it is within so many.
+/// Reads the length of a packet within `most` bytes. Returns how many bytes the length and the packet have; `None` if
+/// they are not all within.
 fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)> {
     let mut len = 0;
     for at in 0..most.min(4) {
@@ -402,14 +437,14 @@ fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)>
     None
 }
 
-/// A chunk that a thread is writing. All zeroes, it is none.
+/// A chunk that a thread writes, or no chunk. All zeroes is no chunk.
 ///
-/// Its packets are written by the thread that it belongs to, into memory that nobody else writes.
+/// Only the thread that it belongs to writes packets to it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Chunk {
     at: *mut u8,
-    /// Where the byte lies that is kept.
+    /// The address of the reserved byte.
     end: *mut u8,
     start: *mut u8,
     /// How many packets are finished.
@@ -419,46 +454,47 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// None: without room.
+    /// Returns no chunk. It has no room.
     pub const fn none() -> Self {
         let null = ptr::null_mut();
         Self { at: null, end: null, start: null, finished: 0, index: 0, arena: None }
     }
 
-    /// Whether it is one.
+    /// Returns whether this is a chunk.
     pub const fn is_some(&self) -> bool {
         self.arena.is_some()
     }
 
-    /// How many bytes more it can take.
+    /// Returns how many bytes fit.
     #[inline(always)]
     pub fn room(&self) -> usize {
         self.end.addr() - self.at.addr()
     }
 
-    /// Where the next packet begins.
+    /// Returns the address where the next packet begins.
     #[inline(always)]
     pub const fn at(&self) -> *mut u8 {
         self.at
     }
 
-    /// The packet that begins at [`at`](Self::at) ends before `end`: readers may have it.
+    /// Publishes the packet from [`at`](Self::at) to `end`: readers may read it now.
     ///
     /// # Safety
     ///
-    /// `end` is at most [`room`](Self::room) behind `at`, of a chunk that is one.
+    /// This must be a chunk, and `end` at most [`room`](Self::room) bytes behind `at`. The bytes up to `end` must be
+    /// a packet.
     #[inline(always)]
     pub unsafe fn publish(&mut self, end: *mut u8) {
         self.at = end;
         self.finished += 1;
-        // SAFETY: the chunk's header, aligned by 2. A reader ignores the last packet that is counted, of a chunk that is
-        // not complete.
+        // SAFETY: the address is in the chunk's header and aligned by 2. The count includes the next packet, which
+        // readers ignore while the chunk is not complete.
         unsafe {
             (*self.start.add(6).cast::<AtomicU16>()).store(self.finished as u16 + 1, Ordering::Release)
         };
     }
 
-    /// Writes a packet that is there already, length included; tells whether it had room.
+    /// Writes an encoded packet, including its length. Returns whether it had room.
     #[inline(never)]
     pub fn write(&mut self, packet: &[u8]) -> bool {
         if !self.is_some() || packet.len() > self.room() {
@@ -472,12 +508,12 @@ impl Chunk {
         true
     }
 
-    /// Completes the chunk and hands it over; from then on it is none.
+    /// Completes the chunk and adds it to the list. Afterwards this is no chunk.
     #[inline(never)]
     pub fn complete(&mut self) {
         let Self { at, index, arena, .. } = std::mem::take(self);
         let Some(arena) = arena else { return };
-        // SAFETY: the byte that was kept: the packet that is counted already is an empty one.
+        // SAFETY: the reserved byte, or one before it. The packet that was counted in advance becomes an empty one.
         unsafe { at.write(0) };
         if let (Some(header), Some(beside)) = (arena.header(index / CHUNKS_MAX), arena.beside(index)) {
             abi::complete(header, index % CHUNKS_MAX);
