@@ -1,30 +1,41 @@
-//! Time stamps of `CLOCK_BOOTTIME` without a call: the processor's counter, scaled.
+//! Timestamps of `CLOCK_BOOTTIME` without a system call: the processor's counter, scaled.
 //!
-//! An *anchor* says which time a count of the counter was, and how fast it counts. A thread that records makes a new one
-//! each second, since the system's clock is slewed and the counter is not. A count that lies too far from the anchor
-//! (the thread was away, the machine slept) is not scaled: that event asks the system.
+//! # Scaling
 //!
-//! Source: Intel's manual, volume 3, "Invariant TSC"; Arm's, "The Generic Timer".
+//! An *anchor* is a pair of a counter value and the time at that moment, with the counter's speed. A timestamp is the
+//! anchor's time plus the ticks since then, scaled. The kernel slews its clock and not the counter, so the thread
+//! that serves sessions makes a new anchor each second. If the counter is more than two seconds past the anchor, or
+//! before it (the thread was descheduled, the machine slept), the system's clock is read instead.
+//!
+//! # Reading an anchor
+//!
+//! The anchors are a double-buffered seqlock. The writer fills the older of two buffers and then increments `made`,
+//! whose lowest bit selects the newer one. A reader loads `made`, the words of that buffer, and `made` again. If it
+//! has changed, the words may be of different anchors, and the reader asks the system. Readers never wait, so a
+//! writer may be stopped at any point. See H. Boehm, "Can Seqlocks Get Along With Programming Language Memory
+//! Models?", 2012, for the fences.
+//!
+//! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's, "The Generic Timer".
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 pub use atrace_sys::clock::asked;
 use atrace_sys::fork::Turn;
 
-/// An anchor that is older is not used.
+/// An older anchor is not used.
 const AGE_MAX_NS: u64 = 2_000_000_000;
-/// The least time between two anchors of which the counter's speed is learnt.
+/// The shortest time from which the counter's speed is measured.
 const BASE_MIN_NS: u64 = 20_000_000;
-/// Speeds are in nanoseconds a tick, times 2^32.
+/// Speeds are fixed-point numbers: nanoseconds per tick, times 2^32.
 const SHIFT: u32 = 32;
 
-/// The words of an anchor.
+/// An anchor.
 #[derive(Debug)]
 struct Anchor {
     ticks: AtomicU64,
     ns: AtomicU64,
     speed: AtomicU64,
-    /// How many ticks after it a count may be scaled; 0: it is not to be used.
+    /// How many ticks after the anchor a counter value may be scaled; 0: the anchor must not be used.
     reach: AtomicU64,
 }
 
@@ -39,21 +50,22 @@ impl Anchor {
     }
 }
 
-/// Anchors, of which readers use the last. One thread makes them at a time.
+/// The two buffers of the seqlock. At any time only one thread writes.
 #[derive(Debug)]
 struct Anchors {
-    /// How many were made; the last is at the lowest bit.
+    /// How many anchors were made. The lowest bit selects the newest.
     made: AtomicU32,
     anchors: [Anchor; 2],
 }
 
 impl Anchors {
-    /// None yet.
+    /// Creates an instance without an anchor.
     const fn new() -> Self {
         Self { made: AtomicU32::new(0), anchors: [const { Anchor::none() }; 2] }
     }
 
-    /// The time of the count that `ticks` tells, which is asked where there is an anchor; `None` where none is near enough.
+    /// Returns the time of the counter value that `ticks` returns; `None` if no anchor is near. Calls `ticks` only if
+    /// there is an anchor, because without one the counter may be forbidden.
     #[inline(always)]
     fn scale(&self, ticks: impl FnOnce() -> u64) -> Option<u64> {
         let made = self.made.load(Ordering::Acquire);
@@ -66,7 +78,7 @@ impl Anchors {
         let reach = anchor.reach.load(Ordering::Relaxed);
         let speed = anchor.speed.load(Ordering::Relaxed);
         let ns = anchor.ns.load(Ordering::Relaxed);
-        // While this thread was away, both may have been made anew.
+        // If this thread was descheduled, both buffers may have been overwritten since `made` was loaded.
         fence(Ordering::Acquire);
         if since >= reach || self.made.load(Ordering::Relaxed) != made {
             return None;
@@ -74,9 +86,10 @@ impl Anchors {
         Some(ns + ((u128::from(since) * u128::from(speed)) >> SHIFT) as u64)
     }
 
-    /// Makes an anchor: at this count it was this time, and the counter has this speed.
+    /// Makes an anchor: the counter was `ticks` at the time `ns`, and has this speed.
     fn set(&self, ticks: u64, ns: u64, speed: u64) {
-        // A reader that sees a word of this anchor sees that the one before was made, too.
+        // A reader that loads a word of this anchor then also sees that the anchor before was made, and so rejects
+        // what it read.
         fence(Ordering::Release);
         let made = self.made.load(Ordering::Relaxed).wrapping_add(1);
         let anchor = &self.anchors[(made & 1) as usize];
@@ -89,21 +102,23 @@ impl Anchors {
     }
 }
 
-/// What the thread that makes the anchors knows of the counter's speed: it compares the clocks over some seconds.
+/// The measured speed of the counter. The thread that makes the anchors compares both clocks over some seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
-    /// The counts and times that it was looked at: the older one is compared with.
+    /// Two pairs of a counter value and a time. The speed is measured from the older one to now.
     older: Option<(u64, u64)>,
     newer: (u64, u64),
     per_tick: u64,
 }
 
 impl Speed {
-    /// How far apart the two looks are kept.
+    /// A pair becomes the older one when it is this old.
     const BASE_NS: u64 = 4_000_000_000;
 
-    /// The speed, after the counter was `ticks` at `ns`; 0 while it is not known. Where it changes by more than a
-    /// clock is ever slewed (the machine has slept), it is learnt anew.
+    /// Updates the speed with a pair of a counter value and a time. Returns 0 while the speed is unknown.
+    ///
+    /// If the speed changes by more than a clock is ever slewed (0.1 %), the machine has slept, and the measurement
+    /// starts anew.
     fn learn(&mut self, ticks: u64, ns: u64) -> u64 {
         let Some((older_ticks, older_ns)) = self.older else { return self.forget(ticks, ns) };
         let since = ns.wrapping_sub(older_ns);
@@ -125,7 +140,7 @@ impl Speed {
         speed
     }
 
-    /// Whether it was learnt.
+    /// Returns whether the speed is known.
     pub const fn is_known(&self) -> bool {
         self.per_tick != 0
     }
@@ -136,8 +151,9 @@ impl Speed {
     }
 }
 
-/// The speed of a counter that took so many nanoseconds for so many ticks, where it has one. Of a long time both lose their
-/// lowest bits: 32 of the time's are left, which divide in one word.
+/// Returns the speed of a counter that counts `ticks` in `ns` nanoseconds; `None` if there are no ticks.
+///
+/// Both are shifted right so far that `ns` has 32 bits; then the division fits into one word.
 fn speed_of(ns: u64, ticks: u64) -> Option<u64> {
     let more = (u64::BITS - SHIFT).saturating_sub(ns.leading_zeros());
     ((ns >> more) << SHIFT).checked_div(ticks >> more)
@@ -145,14 +161,15 @@ fn speed_of(ns: u64, ticks: u64) -> Option<u64> {
 
 static ANCHORS: Anchors = Anchors::new();
 
-/// The time of `CLOCK_BOOTTIME` in nanoseconds.
+/// Returns the time of `CLOCK_BOOTTIME` in nanoseconds.
 #[inline(always)]
 pub fn now() -> u64 {
-    // Without an anchor the counter is perhaps not allowed: to read it would end the process.
+    // Without an anchor the counter must not be read: the process may be forbidden to, and would be killed.
     ANCHORS.scale(counter).unwrap_or_else(asked)
 }
 
-/// Asks whether the counter may be used, once: a process may take away its own right to open files.
+/// Returns whether the counter may be used. Only the first call asks the system, because a process may later give up
+/// the right to open files.
 pub fn prepare() -> bool {
     /// 0: not asked, 1: no, 2: yes.
     static IS_USABLE: AtomicU32 = AtomicU32::new(0);
@@ -162,10 +179,10 @@ pub fn prepare() -> bool {
     IS_USABLE.load(Ordering::Relaxed) == 2
 }
 
-/// Makes an anchor, where the counter may be used.
+/// Makes an anchor if the counter may be used.
 #[inline(never)]
 pub fn anchor(speed: &mut Speed) {
-    /// Of two threads that come at once, one makes it.
+    /// If two threads come at once, one of them makes it.
     static TURN: Turn = Turn::new();
     if prepare() {
         TURN.run(|| make_anchor(speed));
@@ -173,7 +190,7 @@ pub fn anchor(speed: &mut Speed) {
 }
 
 fn make_anchor(speed: &mut Speed) {
-    // Of some pairs, the one whose reading took least: nothing came in between.
+    // The pair that took least to read is the most precise: nothing interrupted it.
     let (mut least, mut pair, mut others) = (u64::MAX, (0, 0), 0);
     while others < 4 {
         let before = counter();
@@ -187,11 +204,12 @@ fn make_anchor(speed: &mut Speed) {
     ANCHORS.set(pair.0, pair.1, speed.learn(pair.0, pair.1));
 }
 
-/// The processor's counter; its meaning is to be asked first.
+/// Reads the processor's counter. Only valid if [`is_usable`] returned true.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 has it; where a process may not use it there is no anchor, and this is not called.
+    // SAFETY: every x86-64 processor has it. If the process may not use it, there is no anchor and this is not
+    // called.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -199,7 +217,7 @@ fn counter() -> u64 {
 #[inline(always)]
 fn counter() -> u64 {
     let ticks: u64;
-    // SAFETY: reads the virtual counter, which Linux lets programs read.
+    // SAFETY: reads the virtual counter; Linux allows programs to do that.
     unsafe {
         std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
     };
@@ -212,17 +230,17 @@ fn counter() -> u64 {
     0
 }
 
-/// Whether the counter is as steady as a clock and may be read.
+/// Returns whether the counter has a constant speed and may be read.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn is_usable() -> bool {
-    // CPUID 8000_0007h, EDX bit 8: it counts at one speed, also in sleep states.
+    // CPUID 8000_0007h, EDX bit 8: the counter has the same speed in all power states.
     #[allow(unused_unsafe, reason = "asking the processor is safe in newer compilers only")]
-    // SAFETY: every x86-64 answers.
+    // SAFETY: every x86-64 processor has the instruction.
     let is_invariant = unsafe {
         let most = std::arch::x86_64::__cpuid(0x8000_0000).eax;
         most >= 0x8000_0007 && std::arch::x86_64::__cpuid(0x8000_0007).edx & 1 << 8 != 0
     };
-    // The kernel watches whether the processors' counters agree, and takes another clock where they do not.
+    // The kernel checks whether the counters of all processors agree. If not, it uses another clock source.
     let mut name = [0; 16];
     let len = atrace_sys::clock::source(&mut name);
     let is_trusted = len == 0 || name.starts_with(b"tsc\n") || name.starts_with(b"kvm-clock\n");
@@ -247,7 +265,7 @@ mod tests {
     fn a_count_is_scaled_near_its_anchor_only() {
         let anchors = Anchors::new();
         assert_eq!(anchors.scale(|| 0), None);
-        // Half a nanosecond a tick.
+        // Half a nanosecond per tick.
         anchors.set(1000, 5_000, 1 << (SHIFT - 1));
         assert_eq!(anchors.scale(|| 1000), Some(5_000));
         assert_eq!(anchors.scale(|| 3001), Some(6_000));
@@ -263,7 +281,7 @@ mod tests {
         let mut speed = Speed::default();
         assert_eq!(speed.learn(0, 1_000), 0);
         assert_eq!(speed.learn(1_000, 2_000), 0);
-        // 19.2 MHz, slewed by 300 parts of a million from then on.
+        // 19.2 MHz, later slewed by 300 parts per million.
         let per_tick = |ns: u64, ticks: u64| ((u128::from(ns) << SHIFT) / u128::from(ticks)) as u64;
         let known = speed.learn(19_200_000, 1_000_001_000);
         assert_eq!(known, per_tick(1_000_000_000, 19_200_000));
@@ -276,7 +294,7 @@ mod tests {
         assert_eq!(speed.learn(19_200_000 * 60, 90_000_000_000), 0);
     }
 
-    /// Whatever the counter is: a time between two that the system says.
+    /// Whatever the counter is, the time is between two times of the system's clock.
     #[test]
     #[cfg_attr(miri, ignore = "no clock of the time since the start of the machine")]
     fn now_is_the_systems_time() {
