@@ -1,5 +1,9 @@
-//! Typed arguments of events, encoded on the stack before anything of Perfetto's memory is held: what formats a value is the
-//! program's code. What has no room is left out, and said so.
+//! Encoding of typed arguments, on the stack.
+//!
+//! Arguments are encoded before the thread is pinned and before shared memory is touched, because formatting a value
+//! runs code of the program, which may trace, panic or fork. The buffer has a fixed size ([`ARGS_MAX`]). A text that
+//! does not fit is cut and ends in `…`; arguments that do not fit are left out, and an argument `left_out` says how
+//! many.
 
 #![expect(unsafe_code, reason = "a buffer on the stack is not zeroed before use")]
 
@@ -9,11 +13,11 @@ use std::mem::MaybeUninit;
 use atrace_sys::panics::{PANICKED, is_caught};
 use atrace_sys::text::{SHORT, as_uninit, cut, put};
 
-/// The bytes that all arguments of an event have room in.
+/// The size of the buffer for all arguments of an event.
 pub(crate) const ARGS_MAX: usize = 2048;
-/// Kept for what says how many arguments were left out.
+/// The room reserved for the argument `left_out`.
 const LEFT_OUT_ROOM: usize = 24;
-/// What an argument needs beside its texts.
+/// The room that an argument needs in addition to its texts.
 const HEAD_ROOM: usize = 32;
 /// The longest text of a value.
 const VALUE_MAX: usize = 1000;
@@ -21,32 +25,33 @@ const VALUE_MAX: usize = 1000;
 pub const TRACK_NAME_MAX: usize = 1024;
 /// The longest name of an argument.
 pub(crate) const NAME_MAX: usize = 64;
-/// Ends a text that was cut.
+/// The end of a text that was cut.
 const CUT: &str = "…";
 
-/// How an argument is named in an encoded event.
+/// How an encoded argument is named.
 #[derive(Clone, Copy, Debug)]
 pub enum Key<'a> {
-    /// By its text.
+    /// By its name.
     Text(&'a str),
-    /// By the number of its callsite, and its own there.
+    /// By its callsite's number and its index there; the name was interned.
     Told(u32, u32),
 }
 
-/// The number of a callsite's argument, as readers are told it.
+/// Returns the interned number of an argument's name: the callsite's number, and the argument's index in the lowest
+/// five bits.
 #[inline(always)]
 pub(crate) const fn key_number(site: u32, at: u32) -> u32 {
     site << 5 | at & 31
 }
 
-/// The value of an argument that is no text: the key of its field, and its bits.
+/// A value that is no text: the protobuf key of its field, and its bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar {
     field: u8,
     bits: u64,
 }
 
-/// The key of a `double_value`, whose bits are no varint.
+/// The key of a `double_value`. Its bits are not encoded as a varint.
 const FLOAT: u8 = 0x29;
 
 impl From<bool> for Scalar {
@@ -79,10 +84,11 @@ impl From<f64> for Scalar {
 
 /// Encodes arguments as fields of Perfetto's `TrackEvent`.
 pub struct Encoder {
-    /// Initialised up to `len`.
+    /// The bytes up to `len` are initialised.
     bytes: [MaybeUninit<u8>; ARGS_MAX],
     len: usize,
-    /// Where the text of a value ends that is written, but for what ends it if it is cut; 0: it was cut.
+    /// Where the text being written must end at the latest, so that [`CUT`] still fits behind it; 0: it was cut
+    /// already.
     limit: usize,
     left_out: u32,
 }
@@ -100,10 +106,10 @@ impl fmt::Debug for Encoder {
 }
 
 impl Encoder {
-    /// Without arguments.
+    /// Creates an encoder without arguments.
     #[inline(always)]
     pub fn new() -> Self {
-        // Each byte by itself: as one constant, all of it would be written.
+        // Each element is a constant of its own. If the array were one constant, all of it would be copied here.
         Self { bytes: [const { MaybeUninit::uninit() }; ARGS_MAX], len: 0, limit: 0, left_out: 0 }
     }
 
@@ -111,13 +117,13 @@ impl Encoder {
         ARGS_MAX - LEFT_OUT_ROOM - self.len
     }
 
-    /// The place of the next bytes, if there is room for them.
+    /// Returns the next `len` bytes, if there is room.
     #[inline(always)]
     fn next(&mut self, len: usize) -> Option<&mut [MaybeUninit<u8>]> {
         self.bytes.get_mut(self.len..self.len + len)
     }
 
-    /// Appends bytes that there is room for.
+    /// Appends bytes. The caller has checked that there is room.
     #[inline(always)]
     fn put<const N: usize>(&mut self, bytes: [u8; N]) {
         if let Some(place) = self.next(N).and_then(<[_]>::first_chunk_mut::<N>) {
@@ -126,7 +132,7 @@ impl Encoder {
         }
     }
 
-    /// Appends bytes that there is room for.
+    /// Appends bytes. The caller has checked that there is room.
     fn put_all(&mut self, bytes: &[u8]) {
         if let Some(place) = self.next(bytes.len()) {
             place.copy_from_slice(as_uninit(bytes));
@@ -143,7 +149,7 @@ impl Encoder {
         self.put([value as u8]);
     }
 
-    /// Writes the length of what was put from `start` on, for which two bytes were kept before it.
+    /// Writes the length of the bytes from `start` on into the two bytes before `start`.
     #[inline(always)]
     fn close(&mut self, start: usize) {
         let len = self.len - start;
@@ -153,11 +159,11 @@ impl Encoder {
         }
     }
 
-    /// Has `value` write the value of an argument, if there is room.
+    /// Adds an argument whose value `value` writes. If there is no room, the argument is left out.
     #[inline(always)]
     fn argument(&mut self, key: Key<'_>, value: impl FnOnce(&mut Self)) {
         let start = self.len + 3;
-        // debug_annotations, its length, which is known later, and the name.
+        // debug_annotations: its length, which is filled in later, and the name.
         match key {
             Key::Told(site, at) if self.room() >= HEAD_ROOM => {
                 let number = key_number(site, at);
@@ -175,7 +181,7 @@ impl Encoder {
         self.close(start);
     }
 
-    /// The start of an argument that is named by its text; false where it has no room.
+    /// Begins an argument that is named by its text. Returns false if there is no room.
     #[inline(never)]
     fn put_name(&mut self, name: &str) -> bool {
         let name = cut(name, NAME_MAX);
@@ -187,7 +193,7 @@ impl Encoder {
         has_room
     }
 
-    /// Adds an argument that is no text.
+    /// Adds an argument that is not a text.
     #[inline]
     pub fn scalar(&mut self, key: Key<'_>, Scalar { field, bits }: Scalar) {
         self.argument(key, |encoder| {
@@ -196,7 +202,7 @@ impl Encoder {
         });
     }
 
-    /// Has `write` write a text, the value of an argument.
+    /// Adds an argument whose value is the text that `write` writes.
     #[inline(always)]
     fn text(&mut self, key: Key<'_>, write: impl FnOnce(&mut Self)) {
         self.argument(key, |encoder| {
@@ -208,19 +214,20 @@ impl Encoder {
         });
     }
 
-    /// Adds an argument; cut, the text ends in `…`.
+    /// Adds a text. If it is cut, it ends in `…`.
     #[inline]
     pub fn str(&mut self, key: Key<'_>, value: &str) {
         self.text(key, |encoder| _ = encoder.write_str(value));
     }
 
-    /// Adds an argument that is formatted; one that panics leaves what it wrote and `<panicked>`. Tells whether it did
-    /// not.
+    /// Adds a formatted value. If formatting panics, the value is what was written so far and `<panicked>`.
+    ///
+    /// Returns false if it has panicked.
     #[inline]
     pub fn formatted(&mut self, key: Key<'_>, value: fmt::Arguments<'_>) -> bool {
         let mut is_whole = true;
         self.text(key, |encoder| {
-            // An error is the text being cut, or a value that gave up: what came out stays.
+            // An error means that the text was cut, or that the value gave up. What was written so far stays.
             if is_caught(|| _ = encoder.write_fmt(value)) {
                 is_whole = false;
                 let _ = encoder.write_str(PANICKED);
@@ -237,7 +244,7 @@ impl Encoder {
         }
     }
 
-    /// Adds what was encoded before.
+    /// Adds fields that were encoded before.
     #[inline]
     pub fn encoded(&mut self, bytes: &[u8]) {
         if self.room() >= bytes.len() {
@@ -249,11 +256,11 @@ impl Encoder {
 
     #[inline(always)]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: what raises `len` has initialised the bytes up to it.
+        // SAFETY: `len` is only increased after the bytes up to it were initialised.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }
     }
 
-    /// The fields. Where arguments had no room, one of them is `left_out`, how many.
+    /// Returns the encoded fields. If arguments were left out, the last field is `left_out`: how many.
     #[inline]
     pub fn finish(&mut self) -> &[u8] {
         if self.left_out > 0 {
@@ -287,10 +294,10 @@ impl Encoder {
     }
 }
 
-/// Appends to a text: what has no room is cut, and `…` says so.
+/// Appends to the value being written. A text that does not fit is cut, and `…` marks the cut.
 impl fmt::Write for Encoder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // What is rare is elsewhere, and so this is without a frame.
+        // The rare cases are in another function, so this one needs no stack frame.
         if text.len() >= SHORT || self.len + text.len() > self.limit {
             return self.write_long(text);
         }
@@ -302,10 +309,10 @@ impl fmt::Write for Encoder {
     }
 }
 
-/// How many bytes a flow has.
+/// The size of an encoded flow.
 pub const FLOW_ROOM: usize = 10;
 
-/// A flow, as a field of an event.
+/// Returns a flow as a field of an event.
 #[inline(always)]
 pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
     let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
@@ -316,7 +323,7 @@ pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
 mod tests {
     use super::*;
 
-    /// What `encode` encodes, as text: each argument's name and value, a flow's number.
+    /// Returns the arguments that `encode` encodes, as text: the name and value of each, and the number of a flow.
     fn read(encode: impl FnOnce(&mut Encoder)) -> Vec<(String, String)> {
         use crate::proto::{Reader, Value};
 
@@ -403,7 +410,7 @@ mod tests {
         let (name, left_out) = found.last().unwrap();
         let arguments = found.iter().filter(|(name, _)| name != "flow").count() - 1;
         assert_eq!((name.as_str(), left_out.parse::<usize>().unwrap()), ("left_out", 80 - arguments));
-        // Any lengths; for Miri, which takes minutes for all, some.
+        // All lengths; only some of them for Miri, which would take minutes.
         for len in (0..=ARGS_MAX).step_by(if cfg!(miri) { 31 } else { 1 }) {
             let found = read(|encoder| {
                 encoder.str(Key::Text("first"), &long[..len & !1]);

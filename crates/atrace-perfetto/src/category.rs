@@ -1,4 +1,4 @@
-//! Tags by the names that sessions choose them by: AOSP's short names, one a tag.
+//! Categories: each tag has one, with AOSP's short name. Sessions choose tags by these names.
 //!
 //! Source: AOSP, `libs/tracing_perfetto`, and Perfetto's `track_event_config.proto`.
 
@@ -11,20 +11,20 @@ const NAMES: Words = Words::new(
     "always graphics input view webview wm am syncmanager audio video camera hal app res dalvik rs bionic power \
     packagemanager ss database network adb vibrator aidl nnapi rro thermal",
 );
-/// How many there are.
+/// The number of categories.
 pub const COUNT: u32 = 28;
-/// The bits of all of them.
+/// The bits of all categories.
 pub(crate) const ALL: u64 = (1 << COUNT) - 1;
 
-/// The name of the tag that has this bit; an empty one where there is none.
+/// Returns the name of the tag with this bit; an empty text if there is no such tag.
 pub fn name(bit: u32) -> &'static str {
     NAMES.at(bit as usize)
 }
 
-/// The tags that a session wants, by its `DataSourceConfig`.
+/// Returns the tags that a session wants, from its `DataSourceConfig`.
 ///
-/// An exact name goes before a pattern (a name that ends in `*`), enabled before disabled. A category that is in neither
-/// list is on where none are enabled by name: a session that says nothing wants all.
+/// An exact name has priority over a pattern (a name that ends in `*`), and "enabled" over "disabled". A category in
+/// neither list is on only if the session enables none by name: a session without lists wants all.
 pub(crate) fn wanted(config: &[u8]) -> u64 {
     const TRACK_EVENT_CONFIG: u32 = 113;
     const DISABLED: u32 = 1;
@@ -32,7 +32,7 @@ pub(crate) fn wanted(config: &[u8]) -> u64 {
     let lists = Reader::first(config, TRACK_EVENT_CONFIG).map_or(&[][..], |lists| lists.bytes());
     let by_default = Reader::first(lists, ENABLED).is_none();
     let is_wanted = |name: &str| {
-        // Of the entries that match, the one of the highest rank; the odd ones disable. 0: there is none.
+        // The highest rank of all matching entries. Odd ranks disable; 0: no entry matches.
         let mut highest = 0;
         for (field, entry) in Reader::new(lists).filter(|(field, _)| matches!(*field, DISABLED | ENABLED)) {
             let prefix = entry.bytes().strip_suffix(b"*");
@@ -66,7 +66,7 @@ mod tests {
         wanted(writer.finish().unwrap())
     }
 
-    /// The bits of the tags with these names.
+    /// Returns the bits of the tags with these names.
     fn of(names: &[&str]) -> u64 {
         names.iter().map(|name| 1 << NAMES.place(name.as_bytes()).unwrap()).sum()
     }

@@ -1,27 +1,28 @@
-//! What is encoded: an event, its track and its value.
+//! The input of the encoder: an event, its track and its value.
 
 use crate::callsite::Site;
 
-/// `TrackEvent.Type`.
+/// The type of an event; the numbers are those of `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Type {
     /// A slice begins.
     Begin = 1,
-    /// The last slice of the track ends.
+    /// The track's innermost slice ends.
     End = 2,
-    /// Something happens.
+    /// An event without a duration.
     Instant = 3,
-    /// A counter has this value from now on.
+    /// A counter's new value.
     Counter = 4,
 }
 
-/// An event's kind and what tells apart tracks that have the same name, in one word, so that all of an event on a track is
-/// passed in registers.
+/// Identifies a track, together with its name; and the type of the event on it.
+///
+/// All of this is packed into one word, so that an event on a track is passed in registers.
 #[derive(Clone, Copy, Debug)]
 pub struct TrackKey(u64);
 
-/// Where the kind is, above a cookie of 32 bits and two bits of what a track is for.
+/// The bit where the type starts. Below it are a cookie of 32 bits and, in bits 0 and 1, the kind of track.
 const KIND_SHIFT: u32 = 56;
 
 impl TrackKey {
@@ -34,7 +35,7 @@ impl TrackKey {
         Self((kind as u64) << KIND_SHIFT | number)
     }
 
-    /// An async slice with this cookie, which has a track of its own.
+    /// An async slice with this cookie. It has a track of its own.
     #[inline(always)]
     pub const fn of_async(kind: Type, cookie: i64) -> Self {
         Self::new(kind, (cookie as u32 as u64) << 2)
@@ -46,13 +47,13 @@ impl TrackKey {
         Self::new(kind, (cookie as u32 as u64) << 2 | 1)
     }
 
-    /// The number without the kind.
+    /// Returns the number without the type.
     #[inline(always)]
     pub(crate) const fn number(self) -> u64 {
         self.0 & ((1 << KIND_SHIFT) - 1)
     }
 
-    /// The kind.
+    /// Returns the type of the event.
     #[inline(always)]
     pub const fn kind(self) -> Type {
         match self.0 >> KIND_SHIFT {
@@ -63,24 +64,26 @@ impl TrackKey {
         }
     }
 
-    /// The cookie of a slice.
+    /// Returns the cookie of a slice.
     pub const fn cookie(self) -> i64 {
         (self.0 >> 2) as i32 as i64
     }
 
-    /// Whether it is of an async slice, which has a track of its own.
+    /// Returns whether this is the key of an async slice, which has a track of its own.
     pub const fn is_of_async(self) -> bool {
         self.0 & 3 == 0
     }
 }
 
-/// The backend that an event was written by. (Of a program that has both, so that the functions between an event and its encoder
-/// end in jumps.)
+/// The backend that has written an event.
+///
+/// This crate only returns [`ByPerfetto`](Self::ByPerfetto). A program with both backends uses the type everywhere,
+/// so that the functions between an event and its encoder can be tail calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// ATrace's.
+    /// Written by ATrace.
     ByAtrace,
-    /// Perfetto's.
+    /// Written by Perfetto's producer.
     ByPerfetto,
 }
 
@@ -89,45 +92,48 @@ pub enum Written {
 pub enum Amount {
     /// An integer.
     Whole(i64),
-    /// A number with a fraction.
+    /// A floating-point number.
     Real(f64),
 }
 
-/// A track of the process. (How it is made: `producer.rs`.)
+/// A track of this process, as `producer.rs` makes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Track<'a> {
     pub(crate) uuid: u64,
-    /// The process' track.
+    /// The number of the process's track.
     pub(crate) parent: u64,
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
 }
 
-/// An event, as Perfetto is told it.
+/// An event to be encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// What happens.
+    /// The type.
     pub kind: Type,
-    /// The categories, by the bits of tags: sessions that want one of them get the event. An end does not name them.
+    /// The categories, as the bits of tags. Every session that wants one of them gets the event. An end names no
+    /// categories.
     pub tags: u64,
-    /// The track, unless it is the thread's.
+    /// The track; `None`: the calling thread's.
     pub track: Option<Track<'a>>,
     /// The name.
     pub name: Option<&'a str>,
     /// The value of a counter.
     pub value: Option<Amount>,
-    /// The callsite. Without a name, the event has the callsite's; an end has neither, only its arguments refer to it.
+    /// The callsite. An event without a name has the callsite's name. An end has neither; its callsite only gives its
+    /// arguments their names.
     pub site: Option<Site<'a>>,
     /// The flow that the event is part of; 0: none.
     pub flow: u64,
     /// Encoded fields of a `TrackEvent`: arguments and flows.
     pub args: &'a [u8],
-    /// Sessions that are younger than this many don't get the event.
+    /// Only sessions with a smaller number get the event. So an end goes only to sessions that had begun before its
+    /// slice.
     pub begun: u32,
 }
 
 impl Event<'static> {
-    /// An event of the calling thread without anything else.
+    /// Creates an event of the calling thread without optional fields.
     #[inline(always)]
     pub const fn new(kind: Type, tags: u64) -> Self {
         Self {
@@ -145,7 +151,8 @@ impl Event<'static> {
 }
 
 impl Event<'_> {
-    /// How many slices of the thread it opens: 1, 0, or -1 for the end of one.
+    /// Returns the change of the thread's depth of open slices: 1 for a begin, -1 for an end, 0 for other events and
+    /// other tracks.
     #[inline(always)]
     pub const fn opens(&self) -> i32 {
         match self.kind {
@@ -155,13 +162,13 @@ impl Event<'_> {
         }
     }
 
-    /// The categories that its packet names.
+    /// Returns the categories that the packet names, as the bits of tags.
     #[inline(always)]
     pub const fn categories(&self) -> u32 {
         if matches!(self.kind, Type::End) { 0 } else { self.tags as u32 }
     }
 
-    /// Whether its packet names several categories.
+    /// Returns whether the packet names more than one category.
     #[inline(always)]
     pub const fn has_categories(&self) -> bool {
         let categories = self.categories();

@@ -1,8 +1,11 @@
-//! What is the same at each event of a place in the program, a *callsite*, so that a reader is told of it once.
+//! Callsites: places in the program that trace, and what is constant at each of them.
 //!
-//! A callsite has a number, which it takes once; an address would be another one's after a library was unloaded. Perfetto's
-//! way tells what a callsite never changes once a thread and state (`told.rs`), and its number with each event.
-//! Beyond 16,384 callsites names go with each event.
+//! What is constant (name, target, source location, names of arguments) is *interned*: each sequence sends it once
+//! with every new state, and each event refers to it by the callsite's number.
+//!
+//! A callsite gets a unique number on first use (`number.rs`). Its address would not do: after `dlclose` another
+//! callsite may have the same address. There are numbers for 16,352 callsites. Events of all further ones contain the
+//! texts, so no table grows without a bound.
 
 mod number;
 
@@ -16,53 +19,54 @@ pub use self::number::{BEYOND, FIRST};
 static NEXT: AtomicU32 = AtomicU32::new(FIRST);
 
 impl Number {
-    /// None yet.
+    /// Creates a number that is not assigned yet.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 }
 
-/// What a tracer built on this crate knows of a callsite beside its name. None of it changes.
+/// Metadata of a callsite, provided by a tracer. It must never change.
 pub trait About: std::fmt::Debug {
-    /// The part of the program.
+    /// The part of the program, as a module path.
     fn target(&self) -> &str;
     /// The file and the line.
     fn place(&self) -> Option<(&str, u32)>;
-    /// Calls `each` with the names of its arguments.
+    /// Calls `each` with the names of the arguments, in their order.
     fn arguments(&self, each: &mut dyn FnMut(&str));
 }
 
-/// A callsite, as an event has it.
+/// A reference to a callsite, as part of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
     pub(crate) number: u32,
     pub(crate) name: &'a str,
-    /// From 1, an error, to 5, where something is known about it.
+    /// The level: 1 (error) to 5 (trace); 0 if there is no metadata.
     pub(crate) level: u8,
     pub(crate) about: Option<&'a dyn About>,
 }
 
 impl<'a> Site<'a> {
-    /// The callsite with this number, or without one.
+    /// Returns the callsite with this number and metadata. Without a number its texts are not interned.
     #[inline]
     pub fn new(number: Option<&Number>, name: &'a str, level: u8, about: &'a dyn About) -> Self {
         Self { number: number.map_or(BEYOND, |number| number.of(&NEXT)), name, level, about: Some(about) }
     }
 
-    /// The callsite with this number, of which nothing but its name is known.
+    /// Returns the callsite with this number and name, without metadata.
     #[inline(always)]
     pub fn named(number: &Number, name: &'a str) -> Self {
         Self { number: number.of(&NEXT), name, level: 0, about: None }
     }
 
-    /// How its argument with this name and place among all of them is named.
+    /// Returns how an argument is named in an event: by number if the callsite has one, otherwise by its name. `at`
+    /// is the argument's index.
     #[inline(always)]
     pub fn key<'b>(&self, at: usize, name: &'b str) -> Key<'b> {
         if self.has_number() { Key::Told(self.number, at as u32) } else { Key::Text(name) }
     }
 
-    /// Whether a state can tell it by its number.
+    /// Returns whether the callsite can be interned.
     #[inline(always)]
     pub const fn has_number(&self) -> bool {
         self.number < BEYOND

@@ -1,18 +1,18 @@
-//! Numbers of places in the program, taken once each.
+//! Unique numbers of callsites, assigned on first use.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of those that came too late for one of their own; all others are smaller.
+/// The number of all callsites that came too late for a unique one. Every unique number is smaller.
 pub const BEYOND: u32 = 16_384;
-/// Smaller numbers are those of the tags' categories.
+/// The first number of a callsite. Smaller numbers belong to the tags' categories.
 pub const FIRST: u32 = 32;
 
-/// A place's number, once it has taken one; zero until then.
+/// A callsite's number; 0 until it is assigned.
 #[derive(Debug)]
 pub struct Number(pub(crate) AtomicU32);
 
 impl Number {
-    /// The number; taken from `next` if it has none.
+    /// Returns the number. On first use it is taken from `next`.
     #[inline(always)]
     pub(crate) fn of(&self, next: &AtomicU32) -> u32 {
         match self.0.load(Ordering::Relaxed) {
@@ -21,7 +21,7 @@ impl Number {
         }
     }
 
-    /// Of threads that come first at once, one gives its number to the place, and nobody has those of the others.
+    /// If several threads come first at once, one assigns its number. The numbers of the others stay unused.
     #[cold]
     #[inline(never)]
     fn take(&self, next: &AtomicU32) -> u32 {
