@@ -1,14 +1,15 @@
-//! Who is told when sessions want other tags than before, or the connection stands otherwise.
+//! Callbacks for changes: of the tags that sessions want, and of the state of the connection.
 
 use atrace_sys::OnceRef;
 
-/// Called when sessions want other tags than before, or the connection stands otherwise, on the socket's thread, where
-/// nothing of the program's runs.
+/// The callbacks, which run on the socket thread.
 static ON_CHANGE: [OnceRef<fn()>; 2] = [const { OnceRef::new() }; 2];
-/// Has `body` called when sessions want other tags than before, or the connection stands otherwise, on the socket's thread:
-/// it runs nothing of the program's.
+/// Registers a callback for changes of the wanted tags or the state of the connection.
+///
+/// It runs on the socket thread, which may be a bare one: it must not allocate, panic, or run code of the program.
+/// There is room for two callbacks, one for each caller of this function; registering one again does nothing.
 pub fn on_change(body: &'static fn()) {
-    // Each of the two that there are has a place; the first of them that is free, or its own.
+    // The first free entry, or the one that holds this callback already.
     for place in &ON_CHANGE {
         match place.set(body) {
             Err(present) if !std::ptr::eq(present, body) => {}
@@ -17,7 +18,7 @@ pub fn on_change(body: &'static fn()) {
     }
 }
 
-/// Sessions want other tags than before, or it stands otherwise.
+/// Calls the callbacks.
 pub(crate) fn changed() {
     ON_CHANGE.iter().filter_map(OnceRef::get).for_each(|body| body());
 }

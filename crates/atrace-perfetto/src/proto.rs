@@ -1,8 +1,8 @@
-//! Protocol buffers, as far as Perfetto's messages need them: [`Writer`] and [`Reader`].
+//! The protobuf encoding, as far as Perfetto's messages need it: [`Writer`] and [`Reader`].
 //!
-//! A message is a row of fields: a key (the field's number and how its value is encoded), then the value. Both sides
-//! work in memory of the caller, check every bound and never fail otherwise: a writer that was given more than fits
-//! says so at its end, a reader stops at the first byte that makes no sense.
+//! A message is a sequence of fields: a key (the field's number and the encoding of its value) and the value. Both
+//! types work on memory of the caller and check all bounds. They have one way to fail each: a writer with too little
+//! room returns `None` at its end; a reader stops at the first byte that is not a valid field.
 //!
 //! Source: protobuf.dev, "Encoding".
 
@@ -11,7 +11,7 @@ const FIXED64: u8 = 1;
 const BYTES: u8 = 2;
 const FIXED32: u8 = 5;
 
-/// The longest varint.
+/// The size of the longest varint.
 const VARINT_MAX: usize = 10;
 
 /// Writes fields one after the other.
@@ -23,18 +23,18 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes into these bytes, from their start.
+    /// Creates a writer that fills these bytes from their start.
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, len: 0, is_cut: false }
     }
 
-    /// What was written; `None` if not all of it had room.
+    /// Returns the written bytes; `None` if they did not all fit.
     pub fn finish(self) -> Option<&'a [u8]> {
         let Self { bytes, len, is_cut } = self;
         if is_cut { None } else { bytes.get(..len) }
     }
 
-    /// Fields that are encoded already.
+    /// Appends encoded fields.
     #[inline(never)]
     pub fn raw(&mut self, more: &[u8]) {
         match self.bytes.get_mut(self.len..self.len + more.len()) {
@@ -46,7 +46,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Byte by byte: most are one, and to copy it would be a call.
+    /// Byte by byte: most varints have one byte, and copying it would be a function call.
     #[inline(never)]
     fn varint(&mut self, mut value: u64) {
         loop {
@@ -68,7 +68,7 @@ impl<'a> Writer<'a> {
         self.varint(u64::from(field) << 3 | u64::from(kind));
     }
 
-    /// An unsigned number, a signed one in two's complement, a bool or an enum.
+    /// Writes an unsigned number, a signed number in two's complement, a `bool` or an enum.
     #[inline(never)]
     pub fn number(&mut self, field: u32, value: u64) -> &mut Self {
         self.key(field, VARINT);
@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// A `fixed64` or a `double`, by its bits.
+    /// Writes a `fixed64` or a `double`, given by its bits.
     #[inline(never)]
     pub fn fixed64(&mut self, field: u32, bits: u64) -> &mut Self {
         self.key(field, FIXED64);
@@ -84,7 +84,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// A string, bytes, or an encoded message.
+    /// Writes a string, bytes, or an encoded message.
     #[inline(never)]
     pub fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
         self.key(field, BYTES);
@@ -93,13 +93,13 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// The start of a field of so many bytes, which are written elsewhere.
+    /// Writes the start of a field of `len` bytes; the caller writes the bytes elsewhere.
     pub fn length(&mut self, field: u32, len: usize) {
         self.key(field, BYTES);
         self.varint(len as u64);
     }
 
-    /// A message that `write` writes.
+    /// Writes a message whose fields `write` writes.
     #[inline(always)]
     pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.begin_message(field);
@@ -108,12 +108,12 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Two calls, as many messages are written.
+    /// Two functions that are not inlined, because `message` has many callers.
     #[inline(never)]
     fn begin_message(&mut self, field: u32) -> usize {
         self.key(field, BYTES);
         let start = self.len;
-        self.varint(0); // Its length, which is known afterwards and may need more bytes.
+        self.varint(0); // The length, filled in by `end_message`, perhaps with more bytes.
         start
     }
 
@@ -138,15 +138,15 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// How many bytes a varint has.
+/// Returns the size of a varint.
 const fn varint_len(value: u64) -> usize {
     ((u64::BITS - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
-/// The value of a field, as it stands in a message.
+/// The encoded value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// A number of any width and sign.
+    /// A varint: a number of any width and sign.
     Number(u64),
     /// Eight bytes.
     Fixed64(u64),
@@ -157,7 +157,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The number; 0 where it is something else.
+    /// Returns the number; 0 if the value is bytes.
     pub fn number(self) -> u64 {
         match self {
             Self::Number(value) | Self::Fixed64(value) => value,
@@ -166,13 +166,13 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The bytes; none where it is something else.
+    /// Returns the bytes; an empty slice if the value is a number.
     pub fn bytes(self) -> &'a [u8] {
         if let Self::Bytes(bytes) = self { bytes } else { &[] }
     }
 }
 
-/// Reads a message's fields: an iterator of their numbers and values, which ends at what is no field.
+/// Reads the fields of a message: an iterator of numbers and values, which ends at the first invalid field.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -180,17 +180,17 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads these bytes.
+    /// Creates a reader of these bytes.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, is_damaged: false }
     }
 
-    /// Whether all bytes up to here were fields.
+    /// Returns whether all bytes read so far were valid fields.
     pub const fn is_whole(&self) -> bool {
         !self.is_damaged
     }
 
-    /// The first of a message's fields with this number.
+    /// Returns the first field with this number.
     #[inline(never)]
     pub fn first(bytes: &'a [u8], field: u32) -> Option<Value<'a>> {
         Self::new(bytes).find_map(|(number, value)| (number == field).then_some(value))
@@ -297,7 +297,7 @@ mod tests {
             assert_eq!(write(&mut vec![0; room]), None, "{room}");
         }
         assert_eq!(write(&mut vec![0; len]), Some(len));
-        // A message whose length needs a second byte has no room for that one.
+        // The length of this message needs a second byte, for which there is no room.
         let mut tight = [0; 131];
         let mut writer = Writer::new(&mut tight);
         writer.message(1, |inner| {
@@ -319,7 +319,7 @@ mod tests {
             assert_eq!(reader.is_whole(), ends.contains(&cut), "{cut}");
             assert_eq!(read, ends.iter().filter(|end| **end > 0 && **end <= cut).count());
         }
-        // A length beyond all memory, a field without a number, a varint without an end, a group.
+        // A length beyond all memory, a field without a number, an endless varint, a group.
         for bytes in [&b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"[..], b"\x00\x01", &[0xff; 12], b"\x0b"]
         {
             let mut reader = Reader::new(bytes);

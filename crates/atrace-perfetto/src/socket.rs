@@ -1,4 +1,4 @@
-//! Where the tracing service listens, and the [`Socket`] to it.
+//! The addresses where the tracing service listens, and the [`Socket`] to it.
 
 use std::ffi::{OsStr, OsString};
 
@@ -6,7 +6,7 @@ use atrace_sys::process::variable;
 use atrace_sys::socket::may_enter;
 pub use atrace_sys::socket::{Refused, Socket, Trust, peer};
 
-/// Where the service listens for producers and for consumers, unless a variable names another place.
+/// The usual addresses for producers and for consumers, unless an environment variable has another.
 #[cfg(target_os = "android")]
 const PRODUCERS: [&str; 2] = ["/dev/socket/traced_producer"; 2];
 #[cfg(target_os = "android")]
@@ -16,17 +16,18 @@ const PRODUCERS: [&str; 2] = ["/run/perfetto/traced-producer.sock", "/tmp/perfet
 #[cfg(not(target_os = "android"))]
 const CONSUMERS: [&str; 2] = ["/run/perfetto/traced-consumer.sock", "/tmp/perfetto-consumer"];
 
-/// The place for producers that the environment names. It does not count in a process with elevated rights.
+/// Returns the address for producers from the environment. It is ignored in a process with elevated rights.
 pub fn named_producers() -> Option<OsString> {
     variable("PERFETTO_PRODUCER_SOCK_NAME")
 }
 
-/// Where the service listens for producers, and who may listen there: what was [named](named_producers), or the usual place.
+/// Returns the address for producers, and which peers are trusted there: the [named](named_producers) address or the
+/// usual one.
 pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
     named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
 }
 
-/// Where it listens for consumers, and who may listen there, as with [`producers`].
+/// Returns the address for consumers, and which peers are trusted there, like [`producers`].
 pub fn consumers() -> (OsString, Trust) {
     let named = variable("PERFETTO_CONSUMER_SOCK_NAME").map(|name| (name, Trust::Any));
     named.unwrap_or_else(|| {
@@ -35,7 +36,7 @@ pub fn consumers() -> (OsString, Trust) {
     })
 }
 
-/// The first of two places, where its directory can be looked into.
+/// Returns the first of two addresses if the process may look into its directory, otherwise the second.
 fn usual([first, other]: [&'static str; 2]) -> (&'static OsStr, Trust) {
     let has_run = may_enter(c"/run/perfetto/");
     ((if has_run { first } else { other }).as_ref(), Trust::Usual)

@@ -1,4 +1,4 @@
-//! How this process stands to the service, in words and packed into one.
+//! The state of the connection to the service, as a text and packed into one word.
 
 use std::fmt;
 
@@ -7,15 +7,17 @@ use crate::wire::Malformed;
 
 use crate::words::Words;
 
-/// Why there is no connection, or that there is one.
+/// Whether there is a connection, and if not, why.
+///
+/// Its `Display` is a text for people; with `{:#}` it does not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     kind: Kind,
-    /// An errno, or a user's.
+    /// An errno or a user id, if the kind has one.
     number: u32,
 }
 
-/// What is said of it, by its place in [`TEXTS`].
+/// The kinds of states, in the order of [`TEXTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Apart,
@@ -46,7 +48,7 @@ const KINDS: [Kind; 12] = [
     Kind::Size,
     Kind::Threadless,
 ];
-/// A text that ends in a space has the number behind it.
+/// Texts that end in a space are followed by the number.
 const TEXTS: Words = Words::apart(
     "not asked for\n\
     being connected to\n\
@@ -64,42 +66,42 @@ const TEXTS: Words = Words::apart(
 );
 
 impl Standing {
-    /// Nobody asked for a connection.
+    /// No connection was asked for.
     pub const APART: Self = Self::new(Kind::Apart, 0);
     pub(crate) const CONNECTING: Self = Self::new(Kind::Connecting, 0);
-    /// The service is there.
+    /// The service is connected.
     pub const CONNECTED: Self = Self::new(Kind::Connected, 0);
-    /// Gone, as it does not know what every service knows.
+    /// Not connected: the service lacks a method that every service has.
     pub(crate) const UNABLE: Self = Self::new(Kind::Unable, 0);
-    /// Gone, as `ATRACE_SHMEM_KB` is no size.
+    /// Not connected: `ATRACE_SHMEM_KB` is not a valid size.
     pub(crate) const SIZE: Self = Self::new(Kind::Size, 0);
-    /// There is no thread to talk to it.
+    /// Not connected: no thread could be started for the connection.
     pub(crate) const THREADLESS: Self = Self::new(Kind::Threadless, 0);
-    /// Gone, as it wants memory of pages that are not ours.
+    /// Not connected: the service wants memory with another page size.
     pub(crate) const PAGES: Self = Self::new(Kind::Memory, 0);
 
     const fn new(kind: Kind, number: u32) -> Self {
         Self { kind, number }
     }
 
-    /// Gone, by this errno.
+    /// Returns the state after the connection broke with this errno.
     pub(crate) const fn ended(code: i32) -> Self {
         Self::new(Kind::Ended, code.cast_unsigned())
     }
 
-    /// Gone, by what failed as memory was shared.
+    /// Returns the state after sharing memory failed.
     #[cold]
     #[inline(never)]
     pub(crate) fn memory(error: std::io::Error) -> Self {
         Self::new(Kind::Memory, error.raw_os_error().unwrap_or_default().cast_unsigned())
     }
 
-    /// In one word: what it is, and a number that goes with it.
+    /// Packs the state into one word: the kind above, the number in the lower half.
     pub(crate) const fn packed(self) -> u64 {
         (self.kind as u64) << 32 | self.number as u64
     }
 
-    /// From [`packed`](Self::packed).
+    /// Unpacks what [`packed`](Self::packed) returned.
     pub(crate) fn of(word: u64) -> Self {
         Self::new(KINDS.get((word >> 32) as usize).copied().unwrap_or(Kind::Apart), word as u32)
     }
@@ -126,7 +128,7 @@ impl fmt::Display for Standing {
         f.write_str(TEXTS.at(self.kind as usize))?;
         match self.kind {
             Kind::Stranger => self.number.fmt(f),
-            // The system's text of it allocates, which the socket's thread must not.
+            // The system's text for an errno allocates, which the socket thread must not do.
             Kind::Errno | Kind::Ended | Kind::Memory if f.alternate() => write!(f, "errno {}", self.number),
             Kind::Errno | Kind::Ended | Kind::Memory => {
                 std::io::Error::from_raw_os_error(self.number.cast_signed()).fmt(f)
@@ -145,7 +147,7 @@ mod tests {
         for (place, kind) in KINDS.into_iter().enumerate() {
             let standing = Standing::new(kind, 13);
             assert_eq!((kind as usize, Standing::of(standing.packed())), (place, standing));
-            // Miri has texts of its own.
+            // Miri has other texts than the system.
             let denied = std::io::Error::from_raw_os_error(13).to_string();
             let numbered = match kind {
                 Kind::Stranger => "13",

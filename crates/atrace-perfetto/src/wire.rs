@@ -1,17 +1,19 @@
-//! What goes over the service's sockets: frames, each with a request or the reply to one.
+//! The messages on the service's sockets: frames, each with a request or a reply.
 //!
-//! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name and is told the
-//! numbers of its methods, then invokes them; a reply repeats the request's number, and a method may reply many times.
-//! Field numbers are those of Perfetto's `wire_protocol.proto`, `producer_port.proto` and `commit_data_request.proto`.
+//! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name and learns the
+//! numbers of its methods. Then it invokes methods. A reply has the number of its request; a method may reply several
+//! times.
+//!
+//! Source of the field numbers: Perfetto's `wire_protocol.proto`, `producer_port.proto`, `commit_data_request.proto`.
 
 use super::proto::{Reader, Writer};
 
-/// A longer frame ends the connection.
+/// The maximum size of a frame. A longer one ends the connection.
 pub const FRAME_MAX: usize = 128 << 10;
-/// The length before a frame.
+/// The size of the length before a frame.
 pub const PREFIX: usize = 4;
 
-/// Writes a frame with its length; `None` where it has no room, which for this module's messages is a fault.
+/// Writes a frame with its length. Returns `None` if it does not fit.
 fn frame(bytes: &mut [u8], request: u64, body: impl FnOnce(&mut Writer<'_>)) -> Option<&[u8]> {
     let (prefix, rest) = bytes.split_at_mut_checked(PREFIX)?;
     let mut writer = Writer::new(rest);
@@ -21,7 +23,7 @@ fn frame(bytes: &mut [u8], request: u64, body: impl FnOnce(&mut Writer<'_>)) -> 
     bytes.get(..PREFIX + len)
 }
 
-/// Asks for a service by its name.
+/// Writes a request for a service by its name. Returns `None` if it does not fit.
 #[inline(never)]
 pub fn bind<'a>(bytes: &'a mut [u8], request: u64, service: &str) -> Option<&'a [u8]> {
     frame(bytes, request, |frame| {
@@ -31,7 +33,7 @@ pub fn bind<'a>(bytes: &'a mut [u8], request: u64, service: &str) -> Option<&'a 
     })
 }
 
-/// A method as the service's reply to [`bind`] names it.
+/// A method, as the service's reply to [`bind`] identifies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Method {
     /// The service's number.
@@ -40,7 +42,9 @@ pub struct Method {
     pub method: u32,
 }
 
-/// Invokes a method; where nobody waits for the reply, the service is told to send none.
+/// Writes a request that invokes a method. Without `wants_reply` the service is told to send no reply.
+///
+/// Returns `None` if it does not fit.
 pub fn invoke(
     bytes: &mut [u8],
     request: u64,
@@ -59,7 +63,7 @@ pub fn invoke(
     })
 }
 
-/// A service's answer to [`bind`]: that it is there, and its methods by name, which have the numbers from 1.
+/// Writes a service's reply to [`bind`]: its methods by name, numbered from 1. Returns `None` if it does not fit.
 pub fn bound<'a>(bytes: &'a mut [u8], request: u64, methods: &[&str]) -> Option<&'a [u8]> {
     frame(bytes, request, |frame| {
         frame.message(4, |bound| {
@@ -73,7 +77,7 @@ pub fn bound<'a>(bytes: &'a mut [u8], request: u64, methods: &[&str]) -> Option<
     })
 }
 
-/// A service's reply to a request; `None` for `reply`: it can't be done.
+/// Writes a service's reply to a request. `reply` is `None` if the request failed. Returns `None` if it does not fit.
 pub fn reply_to(
     bytes: &mut [u8],
     request: u64,
@@ -90,49 +94,49 @@ pub fn reply_to(
     })
 }
 
-/// A frame that came in, its message not yet looked into.
+/// A received frame, whose message was not parsed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The request that it is, or that it replies to.
+    /// The number of the request, or of the request that this replies to.
     pub request: u64,
-    /// What it says.
+    /// The content.
     pub body: Body<'a>,
 }
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// To a client: the service's methods; see [`methods`].
+    /// To a client: the service's methods, for [`methods`].
     Bound(&'a [u8]),
     /// To a client: a reply.
     Reply {
-        /// It could be done.
+        /// Whether the request succeeded.
         is_success: bool,
-        /// More replies to the same request follow.
+        /// Whether more replies to the same request follow.
         has_more: bool,
-        /// The method's reply.
+        /// The encoded reply of the method.
         reply: &'a [u8],
     },
     /// To a service: the name of the service that the client wants.
     Bind(&'a [u8]),
-    /// To a service.
+    /// To a service: a request.
     Invoke {
-        /// What is invoked.
+        /// The method.
         method: Method,
-        /// The client waits for a reply.
+        /// Whether the client waits for a reply.
         wants_reply: bool,
-        /// The method's arguments.
+        /// The encoded arguments of the method.
         arguments: &'a [u8],
     },
-    /// An error, or something newer than this.
+    /// An error message, or a kind of frame that this module does not know.
     Other,
 }
 
-/// Splits the first frame off what was received; `Ok(None)` while it is not whole.
+/// Splits the first frame off received bytes. Also returns the frame's size; `Ok(None)` if it is not complete.
 ///
 /// # Errors
 ///
-/// When it is longer than a frame may be, or none.
+/// Returns an error if the frame is larger than [`FRAME_MAX`] or not a valid message.
 #[inline(never)]
 pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
@@ -144,15 +148,16 @@ pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
     Ok(Some((Frame::read(message)?, PREFIX + len)))
 }
 
-/// What came over the socket is not what a peer that speaks this protocol sends.
+/// The error of a message that does not follow the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The values of a message's first fields, each the last one with its number: all that the messages here have.
+/// The values of the fields 0 to 7 of a message, which is all that the messages here have. Of a repeated field the
+/// last value counts.
 struct Fields<'a> {
     numbers: [u64; 8],
     bytes: [&'a [u8]; 8],
-    /// A bit for each field that there is.
+    /// One bit for each field that is present.
     present: u32,
     is_whole: bool,
 }
@@ -173,7 +178,7 @@ impl<'a> Fields<'a> {
         fields
     }
 
-    /// Those of a message that is nothing else.
+    /// Reads the fields of a message; fails if it has an invalid field.
     fn of_whole(message: &'a [u8]) -> Result<Self, Malformed> {
         let fields = Self::of(message);
         if fields.is_whole { Ok(fields) } else { Err(Malformed) }
@@ -209,7 +214,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The methods of a service that was bound, by name; `None` where the service refused.
+/// Returns the methods of a service that was bound, by name; `None` if the service refused.
 pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
     let fields = Fields::of(bound);
     if fields.numbers[1] == 0 {
@@ -222,39 +227,39 @@ pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
     }))
 }
 
-/// What the service has a producer do.
+/// A command of the service to a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Memory of the service's comes along with this, in pages of so many bytes.
+    /// Memory of the service comes with this message, with pages of this size.
     SetupTracing {
-        /// 0 where the producer's own memory is used.
+        /// In bytes; 0 if the producer's own memory is used.
         page_size: u64,
     },
-    /// A session will want the data source.
+    /// A session will use the data source.
     Setup {
-        /// The session's number for this producer.
+        /// The service's number of the session for this producer.
         instance: u64,
     },
-    /// A session begins.
+    /// A session starts.
     Start {
-        /// The session's number for this producer.
+        /// The service's number of the session for this producer.
         instance: u64,
-        /// The `DataSourceConfig`.
+        /// The encoded `DataSourceConfig`.
         config: &'a [u8],
     },
     /// A session ends.
     Stop {
-        /// The session's number for this producer.
+        /// The service's number of the session for this producer.
         instance: u64,
     },
-    /// What was written is wanted now.
+    /// All that was written so far is to be committed now.
     Flush {
-        /// To be repeated with the commit.
+        /// The number to be repeated with the commit.
         request: u64,
     },
-    /// What was said once is to be said again.
+    /// The incremental state is to be written anew.
     ClearState,
-    /// Something newer than this.
+    /// A command that this module does not know.
     Other,
 }
 
@@ -263,7 +268,7 @@ impl<'a> Command<'a> {
     ///
     /// # Errors
     ///
-    /// When it is no message.
+    /// Returns an error if it is not a valid message.
     pub fn read(reply: &'a [u8]) -> Result<Self, Malformed> {
         let mut command = Command::Other;
         let mut reader = Reader::new(reply);
@@ -284,14 +289,14 @@ impl<'a> Command<'a> {
     }
 }
 
-/// A chunk that the service is to take over: an entry of `CommitData`.
+/// A chunk that the service is to read: an entry of `CommitData`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// The page.
+    /// The index of the page.
     pub page: u32,
-    /// The chunk in it.
+    /// The index of the chunk in the page.
     pub chunk: u32,
-    /// The service's number of the buffer that it is for.
+    /// The service's number of the buffer that the packets go to.
     pub buffer: u32,
 }
 

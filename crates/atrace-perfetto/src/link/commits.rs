@@ -1,4 +1,4 @@
-//! Commits: the chunks that threads have completed are named to the service.
+//! Commits: messages that tell the service which chunks are complete.
 
 use crate::memory::Arena;
 use crate::proto::Writer;
@@ -7,17 +7,18 @@ use super::connection::{COMMIT, Link, REQUEST_MAX};
 use super::requests::AROUND;
 use crate::standing::Standing;
 
-/// As many chunks are named in one frame, each with at most so many bytes.
+/// How many chunks one message names, and how many bytes each of them takes at most.
 const MOVED_MAX: usize = 240;
 const MOVED_LEN: usize = 15;
 const _: () = assert!(MOVED_MAX * MOVED_LEN + AROUND < REQUEST_MAX);
 
 impl Link {
-    /// Names completed chunks to the service; tells whether there were any. Then the number of a flush, if it is one.
+    /// Tells the service which chunks were completed; returns whether there were any. Then answers the flush with
+    /// this number.
     #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
         let mut is_any = false;
-        // A flush is answered also where there is no memory yet.
+        // A flush is answered even if there is no memory yet.
         if let Some(mut completed) = self.arena.map(Arena::take_handed) {
             is_any = !completed.is_empty();
             while !completed.is_empty() {

@@ -1,4 +1,4 @@
-//! What a connection consists of: the socket, what was received and is to be sent, the memory, and the sessions.
+//! The state of a connection: the socket, the buffers, the shared memory, and the sessions.
 
 use std::ffi::OsString;
 
@@ -12,7 +12,7 @@ use atrace_sys::{process, thread};
 
 use crate::words::Words;
 
-/// The methods of the service that are used; each of them is known by its place here.
+/// The methods of the service that are used. The constants below are indices of this list.
 pub(super) const METHODS: Words = Words::new(
     "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
     NotifyDataSourceStarted NotifyDataSourceStopped Sync",
@@ -21,7 +21,7 @@ pub(super) const INITIALIZE: usize = 0;
 pub(super) const REGISTER: usize = 1;
 pub(super) const COMMIT: usize = 2;
 pub(super) const COMMANDS: usize = 3;
-/// So many, from the first on, every service must have.
+/// How many of the methods, from the first on, every service must have.
 pub(super) const NEEDED: usize = 4;
 pub(super) const REGISTER_WRITER: usize = 4;
 pub(super) const UNREGISTER_WRITER: usize = 5;
@@ -30,73 +30,73 @@ pub(super) const STOPPED: usize = 7;
 pub(super) const SYNC: usize = 8;
 const METHODS_COUNT: usize = 9;
 
-/// The longest frame that is sent. Without a session, a connection costs little memory.
+/// The size of the buffer for requests. It is small, so that a connection without a session costs little memory.
 pub(super) const REQUEST_MAX: usize = 4 << 10;
 
-/// What the environment says of the connection.
+/// Settings from environment variables.
 #[derive(Debug)]
 pub(crate) struct Environment {
-    /// The socket's name.
+    /// The address of the service's socket.
     pub(crate) socket: Option<OsString>,
-    /// How many KiB are shared.
+    /// The size of the shared memory in KiB.
     pub(crate) memory: Option<OsString>,
 }
 
-/// A place for a session that the service has started.
+/// A session slot, as the socket thread sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session {
-    /// The service's number.
+    /// The service's number of the session.
     pub(super) instance: u64,
     pub(super) buffer: u32,
-    /// Of the writers of how many threads the service knows.
+    /// How many threads have a writer that the service knows.
     pub(super) known: usize,
     pub(super) phase: Phase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// There is no session.
+    /// The slot is free.
     Free,
     Open,
-    /// It has ended, perhaps with a thread in the middle of an event.
+    /// The session has ended, but a thread may still be in the middle of an event.
     Draining,
-    /// It has ended, and no thread has a chunk of it.
+    /// The session has ended, and no thread has a chunk of it.
     Drained,
 }
 
-/// A connection, one after the other.
+/// The connection. It is reused: after the end of one connection, the next is made with the same value.
 pub(super) struct Link {
     pub(super) shared: &'static Shared,
     pub(super) environment: &'static Environment,
-    /// The rights that this thread would keep if the process gave them up; 0: none, or it would not.
+    /// The process's rights when this thread started, if it is a bare thread, which would keep them; otherwise 0.
     pub(super) rights: u64,
-    /// Called when sessions want other tags than before.
+    /// Called when sessions want other tags.
     pub(super) changed: fn(),
     pub(super) socket: Option<Socket>,
     pub(super) terms: Terms,
-    /// What is to be sent, and how much of it there is.
+    /// Requests that were not sent yet; `unsent` is how many bytes they have.
     pub(super) outbox: [u8; REQUEST_MAX],
     pub(super) unsent: usize,
     pub(super) arena: Option<&'static Arena>,
-    /// A descriptor that came along with something, until it is asked for.
+    /// The descriptor that was received last and not used yet.
     pub(super) received: Option<Descriptor>,
-    /// By their places in this process. Of connections before there are those with a thread that is in the middle of an event
-    /// still.
+    /// The session slots. A slot stays in use after its connection ended, as long as a thread is in the middle of an
+    /// event.
     pub(super) sessions: [Session; SERVICES],
     pub(super) speed: Speed,
     pub(super) anchored: u64,
-    /// As often are those told again that sessions want other tags.
+    /// How often `changed` still has to be called again.
     pub(super) tell_again: u8,
 }
 
 /// What is known of the service.
 #[derive(Default)]
 pub(super) struct Terms {
-    /// The last request's number.
+    /// The number of the last request.
     pub(super) request: u64,
-    /// By their places; the number of one that it does not have is 0.
+    /// The methods by their index; 0 is the number of a method that the service lacks.
     pub(super) methods: [Method; METHODS_COUNT],
-    /// The requests whose replies are waited for; the last one's ends the greeting.
+    /// The numbers of requests whose replies matter. The reply to `last` ends the greeting.
     pub(super) initialize: u64,
     pub(super) commands: u64,
     pub(super) last: u64,
@@ -137,7 +137,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    /// A place without a name would be that of a service's method without one.
+    /// An index without a name would match a service's method that has no name.
     #[test]
     fn every_place_of_a_method_has_a_name() {
         for place in 0..METHODS_COUNT {

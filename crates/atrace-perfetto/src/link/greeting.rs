@@ -1,4 +1,8 @@
-//! The greeting: which methods the service has, whose memory is used, and what this process has to offer.
+//! The greeting: the service's methods, whose memory is used, and the registration of the data source.
+//!
+//! The steps are: bind the service and learn its methods; `InitializeConnection` with a memory file;
+//! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after
+//! all commands for sessions that already exist.
 
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd as _;
@@ -16,8 +20,8 @@ use crate::early;
 use crate::standing::Standing;
 use crate::startup;
 
-/// How many pages the shared memory has: 1 MiB, where the environment does not say how many KiB. What is never written costs
-/// nothing.
+/// Returns the number of pages of the shared memory, from its size in KiB: by default 1 MiB, otherwise 64 KiB to 32
+/// MiB. Pages that are never written cost nothing.
 fn pages(kib: Option<&OsStr>) -> Option<u32> {
     let digit = |number: u32, byte: &u8| {
         let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
@@ -27,7 +31,7 @@ fn pages(kib: Option<&OsStr>) -> Option<u32> {
     (64..=32 << 10).contains(&kib).then_some(kib * 1024 / abi::PAGE as u32)
 }
 
-/// As long are the arguments of a greeting's requests at most.
+/// The maximum size of the arguments of a request in the greeting.
 const ARGUMENTS_MAX: usize = 512;
 
 impl Link {
@@ -58,7 +62,7 @@ impl Link {
                 }
                 let is_ours = Reader::first(reply, 1).is_some_and(|value| value.number() != 0);
                 if !is_ours && let Some(arena) = self.arena.take() {
-                    arena.give_back(); // Memory will come along with SetupTracing.
+                    arena.give_back(); // SetupTracing will bring memory.
                 }
                 self.register()
             }
@@ -66,7 +70,7 @@ impl Link {
                 self.obey(Command::read(reply)?)
             }
             Body::Reply { .. } if request == self.terms.last && !self.terms.is_settled => {
-                // Sessions that were there have been told of by now.
+                // The commands for sessions that already existed have come before this.
                 self.terms.is_settled = true;
                 startup::end(self.shared);
                 say(Standing::CONNECTED);
@@ -76,7 +80,7 @@ impl Link {
         }
     }
 
-    /// The service has answered the greeting.
+    /// Returns whether the service has answered the greeting.
     pub(super) fn is_greeted(&self) -> bool {
         self.terms.commands != 0
     }
@@ -121,7 +125,7 @@ impl Link {
             });
         });
         let registered = self.invoke(REGISTER, true, writer.finish())?;
-        // A service of before Android 11 has no Sync; it starts sessions as it registers the source.
+        // A service before Android 11 has no Sync. It starts existing sessions while it registers the data source.
         self.terms.last = match self.invoke(SYNC, true, Some(&[]))? {
             0 => registered,
             sync => sync,

@@ -1,9 +1,26 @@
-//! The socket's thread: the connection to the service, and what it has this process do.
+//! The socket thread: the client of the tracing service.
 //!
-//! One thread a process, in which no code of the program runs. It connects, tries again with a growing back-off where
-//! nobody listens, opens and closes sessions as it is told, and names completed chunks to the service: every few
-//! milliseconds while there are such, ever more seldom while there are none, at last once a second, and without a session
-//! never. Events never wake it.
+//! # What it does
+//!
+//! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms,
+//! and then after pauses that double up to 30 s. It opens and closes sessions as the service says (`sessions.rs`),
+//! and tells the service which chunks are complete (`commits.rs`): every 4 ms while there are any, then at intervals
+//! that double up to one second. Without a session it sleeps until the service sends something. Events never wake it.
+//!
+//! # Rules
+//!
+//! Nothing of the program runs on this thread. It may be a *bare* thread, started by an event without the C library
+//! ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So nothing here allocates, panics or uses a thread-local:
+//! buffers are mapped, and messages are encoded in place.
+//!
+//! The C library's `setuid()` does not change the rights of a bare thread. A bare thread that has rights therefore
+//! wakes once a second, also without a session, and ends when the process has given them up. The next event starts
+//! another thread.
+//!
+//! # Failure
+//!
+//! A message that makes no sense, or a broken socket, ends the connection. Then all sessions are closed, their memory
+//! is retired, and the thread connects again.
 
 mod commits;
 mod connection;
@@ -26,16 +43,17 @@ use crate::standing::Standing;
 use crate::startup;
 use crate::writer::{self, POOL};
 
-/// The shortest and the longest time between two looks at what threads have completed, in milliseconds.
+/// The shortest and the longest time between two looks for completed chunks, in milliseconds.
 const SHORTEST: u64 = 4;
 const LONGEST: u64 = 1000;
-/// The first and the last time between two attempts to connect, in milliseconds.
+/// The first and the longest pause between two attempts to connect, in milliseconds.
 const FIRST_BACK_OFF: u64 = 100;
 const LAST_BACK_OFF: u64 = 30_000;
 
-/// The thread's body. It returns where the thread has kept rights that the process gave up.
+/// The body of the thread. It returns only if the process has given up rights that this thread has kept.
 ///
-/// It may be a [bare](atrace_sys::thread::spawn_bare) thread: nothing here allocates, panics or needs a thread-local.
+/// It may run on a [bare](atrace_sys::thread::spawn_bare) thread: nothing here allocates, panics or uses a
+/// thread-local.
 pub(crate) fn run(
     shared: &'static Shared,
     environment: &'static Environment,
@@ -75,15 +93,15 @@ pub(crate) fn run(
 }
 
 impl Link {
-    /// Whether this thread has kept rights that the process has not any more: `setuid()` of a C library changes only those threads
-    /// that it knows.
+    /// Returns whether this thread still has rights that the process has given up. `setuid()` of a C library changes
+    /// only the threads that it knows.
     fn has_stale_rights(&self) -> bool {
         self.rights != 0 && process::rights() != self.rights
     }
 
-    /// Does what the service says until it is gone.
+    /// Handles one connection. Returns why it ended.
     fn serve(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Standing {
-        // The counter's speed is known by the time that a session comes.
+        // Begins to measure the counter's speed, so that it is known when a session starts.
         self.anchor();
         match self.introduce().and_then(|()| self.attend(inbox, say)) {
             Ok(never) => match never {},
@@ -93,7 +111,7 @@ impl Link {
 
     fn attend(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Result<std::convert::Infallible, Standing> {
         let mut period = SHORTEST;
-        // So many bytes of the inbox were received, and are not whole yet.
+        // How many bytes of the inbox hold the start of an incomplete message.
         let mut len = 0;
         loop {
             let is_idle = self.sessions.iter().all(|session| session.phase == Phase::Free);
@@ -110,15 +128,15 @@ impl Link {
             if is_told {
                 self.receive(inbox, &mut len, say)?;
             }
-            // Soon again where something happens: a session that starts is followed by events, which may fill the memory
-            // in some milliseconds.
+            // After any activity the next look comes soon: a session that starts is followed by events, which may
+            // fill the memory within milliseconds.
             period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(2 * period) };
         }
     }
 
-    /// What is to be done now and then; tells whether there was something.
+    /// Does the periodic work. Returns whether there were completed chunks.
     fn tick(&mut self) -> Result<bool, Standing> {
-        // Who was told may have been about to sleep, and missed it.
+        // A thread that waits for changes may have been about to sleep when it was notified, so it is notified again.
         if self.tell_again > 0 {
             self.tell_again -= 1;
             (self.changed)();

@@ -1,4 +1,4 @@
-//! Requests and replies: what is said to the service, in frames that are sent together.
+//! Sending requests and receiving replies. Requests are collected and sent together.
 
 use crate::proto::Writer;
 use crate::wire;
@@ -6,14 +6,17 @@ use crate::wire;
 use super::connection::{Link, REQUEST_MAX};
 use crate::standing::Standing;
 
-/// How a send fails whose peer is gone.
+/// The errno of sending to a peer that is gone.
 const EPIPE: i32 = 32;
-/// What a request has at most beside its arguments.
+/// The maximum size of a request in addition to its arguments.
 pub(super) const AROUND: usize = 64;
 
 impl Link {
-    /// Invokes a method with these arguments (`None`: they had no room); returns the request's number. A method that the service does not have is not
-    /// missed. Requests are sent together: before the next wait, or where there is no room for more of them.
+    /// Adds a request to the outbox: invokes a method with encoded arguments. Returns the request's number, or 0 if
+    /// the service lacks the method.
+    ///
+    /// `arguments` is `None` if they did not fit into their buffer, which is an error. The outbox is sent before the
+    /// next wait, or when it is full.
     #[inline(never)]
     pub(super) fn invoke(
         &mut self,
@@ -36,7 +39,7 @@ impl Link {
         Ok(request)
     }
 
-    /// Invokes a method whose arguments are these numbers, by their fields; nobody waits for the reply.
+    /// Invokes a method without waiting for its reply. The arguments are pairs of a field's number and its value.
     #[inline(never)]
     pub(super) fn notify(&mut self, method: usize, numbers: &[(u32, u64)]) -> Result<(), Standing> {
         let mut arguments = [0; 32];
@@ -48,7 +51,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends the requests, the first of them with a descriptor.
+    /// Sends the outbox, with a descriptor if there is one.
     #[inline(never)]
     pub(super) fn send(&mut self, descriptor: Option<i32>) -> Result<(), Standing> {
         let requests = self.outbox.get(..std::mem::take(&mut self.unsent)).unwrap_or_default();
@@ -56,7 +59,7 @@ impl Link {
         if is_sent { Ok(()) } else { Err(Standing::ended(EPIPE)) }
     }
 
-    /// Receives what there is behind the `len` bytes that were received before, and does what is whole of it.
+    /// Receives bytes behind the `len` bytes of an incomplete message, and handles all messages that are complete.
     pub(super) fn receive(
         &mut self,
         inbox: &mut [u8],

@@ -1,4 +1,4 @@
-//! Sessions: opened and closed as the service says, and the writers of threads that it knows for each.
+//! Sessions: opening and closing them, and registering the threads' writers with the service.
 
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
@@ -17,9 +17,9 @@ use crate::standing::Standing;
 use crate::startup;
 use crate::writer::{POOL, Writer};
 
-/// As many writers more than there are threads are made known to the service.
+/// How many more writers than threads the service is told of.
 const AHEAD: usize = 64;
-/// How long an ended session waits for threads in the middle of an event.
+/// How many milliseconds the end of a session waits for threads that are in the middle of an event.
 const DRAIN_MS: u32 = 50;
 
 impl Link {
@@ -51,7 +51,7 @@ impl Link {
         self.drain();
         self.commit(None)?;
         self.unregister()?;
-        // More sessions than there are places: the service is told that it began, and gets nothing.
+        // If all slots are in use, the service is told that the session has started, but it gets no events.
         if let Some(number) = self.first(Phase::Free, THREADS)
             && let Some(arena) = self.arena
         {
@@ -75,8 +75,8 @@ impl Link {
         self.notify(STOPPED, &[(1, instance)])
     }
 
-    /// Closes the open session that has this number, or all: no event begins to be written for them any more. Tells whether
-    /// there were any.
+    /// Closes the open session with this number, or all open sessions. No event starts to be written for them any
+    /// more. Returns whether there were any.
     #[inline(never)]
     fn close(&mut self, instance: Option<u64>) -> bool {
         let mut is_any = false;
@@ -93,13 +93,15 @@ impl Link {
         is_any
     }
 
-    /// The connection is gone: all sessions end, and what is written is nobody's. Those of them with a thread that stands in
-    /// the middle of an event stay: their places are not free.
+    /// Ends all sessions after the connection was lost. What is written from now on reaches nobody.
+    ///
+    /// Slots of sessions with a thread in the middle of an event stay in use.
     pub(super) fn close_all(&mut self) {
-        // Losses are counted for the next service from here on: no event may find neither a session nor this.
+        // From here on, losses are counted for the next service. This comes first, so that an event always finds a
+        // session or the count.
         early::set_arena(None);
         if places(&mut self.sessions, Phase::Open).next().is_some() {
-            // These sessions may be there still, once the service is connected to again.
+            // The sessions may still exist when the connection is made again.
             startup::presume(self.shared);
         } else {
             startup::end(self.shared);
@@ -112,7 +114,7 @@ impl Link {
             None => {}
         }
         for session in &mut self.sessions {
-            // The next service has never heard of their writers.
+            // The next service does not know the writers.
             session.known = 0;
             if session.phase == Phase::Drained {
                 session.phase = Phase::Free;
@@ -122,7 +124,7 @@ impl Link {
         self.terms = Terms::default();
     }
 
-    /// Takes the chunks of sessions that have ended; tells whether no thread has one any more.
+    /// Reclaims the chunks of sessions that have ended. Returns whether no thread has one any more.
     #[inline(never)]
     pub(super) fn drain(&mut self) -> bool {
         let mut is_done = true;
@@ -135,7 +137,8 @@ impl Link {
         is_done
     }
 
-    /// [`drain`](Self::drain), for a while: who is inside is so for nanoseconds, unless it was put to sleep there.
+    /// Repeats [`drain`](Self::drain) for up to [`DRAIN_MS`]. A thread is pinned for nanoseconds only, unless it was
+    /// descheduled.
     #[inline(never)]
     fn drain_for_long(&mut self) -> bool {
         for _ in 0..DRAIN_MS {
@@ -152,8 +155,8 @@ impl Link {
         self.tell_again = 3;
     }
 
-    /// Makes writers known to the service before threads use them: what unknown ones wrote is lost when the process
-    /// is killed.
+    /// Registers writers with the service before threads use them. If the process is killed, the data of an
+    /// unregistered writer is lost.
     #[inline(never)]
     pub(super) fn make_known(&mut self) -> Result<(), Standing> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
@@ -168,7 +171,7 @@ impl Link {
         Ok(())
     }
 
-    /// Has the service forget the writers of sessions that have ended. Of one with a thread in the middle of an event it
+    /// Unregisters the writers of sessions that have ended. If a thread is in the middle of an event, the service
     /// then takes what that thread had written before.
     #[inline(never)]
     pub(super) fn unregister(&mut self) -> Result<(), Standing> {
@@ -181,14 +184,14 @@ impl Link {
         Ok(())
     }
 
-    /// The place of the first session in this phase of which the service knows at most so many writers.
+    /// Returns the slot of the first session in this phase with at most `known` registered writers.
     #[inline(never)]
     fn first(&self, phase: Phase, known: usize) -> Option<usize> {
         self.sessions.iter().position(|session| session.phase == phase && session.known <= known)
     }
 }
 
-/// The sessions that are in this phase, and their places.
+/// Returns the sessions in this phase, with their slots.
 fn places(sessions: &mut [Session; SERVICES], phase: Phase) -> impl Iterator<Item = (usize, &mut Session)> {
     sessions.iter_mut().enumerate().filter(move |(_, session)| session.phase == phase)
 }
