@@ -1,7 +1,7 @@
-//! Events that are lost before the service has said which sessions there are.
+//! Counting events that are lost before the service has said which sessions exist.
 //!
-//! They are counted in memory that the service reads, as soon as there is such memory: it learns of them however the process
-//! ends.
+//! Counts go to shared memory as soon as the connection has any, so that the service can read them however the
+//! process ends. Until then they are kept in [`Shared`].
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -9,25 +9,27 @@ use crate::event::Event;
 use crate::memory::{Arena, Loss};
 use crate::pool::Shared;
 
-/// The memory of the connection; null where there is none.
+/// The shared memory of the connection; null if there is none.
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The memory of the connection.
+/// Returns the shared memory of the connection.
 pub(crate) fn arena() -> Option<&'static Arena> {
-    // SAFETY: null, or an arena, which lives for ever.
+    // SAFETY: null, or a reference to an arena, which lives forever.
     #[expect(unsafe_code, reason = "events find the arena by a pointer")]
     unsafe {
         ARENA.load(Ordering::SeqCst).as_ref()
     }
 }
 
-/// Has there be this memory, or none: of a connection that was made or is gone, and in a forked child. Async-signal-safe.
+/// Sets the shared memory of the connection: after connecting, after the connection was lost, and in a forked child.
+///
+/// Async-signal-safe.
 pub(crate) fn set_arena(arena: Option<&'static Arena>) {
     let pointer = arena.map_or(std::ptr::null_mut(), |arena| std::ptr::from_ref(arena).cast_mut());
     ARENA.store(pointer, Ordering::SeqCst);
 }
 
-/// An event is lost, as there is no answer; returns true of the begin of a thread's slice: its end is lost as well.
+/// Counts a lost event. Returns true for the begin of a slice of the thread, whose end will be lost as well.
 #[inline(never)]
 pub(crate) fn lose(shared: &Shared, event: &Event<'_>) -> bool {
     if event.opens() < 0 {
@@ -42,7 +44,7 @@ pub(crate) fn lose(shared: &Shared, event: &Event<'_>) -> bool {
     is_begin
 }
 
-/// The end of a slice that began before all sessions: it is lost where the begin was.
+/// Counts the end of a slice that began before all sessions, if its begin was lost.
 #[cold]
 pub(crate) fn lose_end(shared: &Shared) {
     let less = |unbegun: u64| unbegun.checked_sub(1);
@@ -57,8 +59,10 @@ fn count(shared: &Shared) {
     tell(shared);
 }
 
-/// Counts what was lost in the memory that the service reads, if there is such memory: of this and the socket's thread, which
-/// has made it, one sees what the other did.
+/// Moves the count to shared memory, if there is any.
+///
+/// Both this thread, after it has counted, and the socket thread, after it has set the memory, call this. The orders
+/// are sequentially consistent, so at least one of the two sees what the other did.
 #[inline(never)]
 pub(crate) fn tell(shared: &Shared) {
     if let Some(arena) = arena() {

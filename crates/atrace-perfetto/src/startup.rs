@@ -1,9 +1,16 @@
-//! Before the service has said which sessions there are: at a process' first event, and while a lost connection is made again.
+//! Events that come before the service has said which sessions exist.
 //!
-//! Meanwhile all tags are *presumed* to be wanted. An event that finds no session open waits for the service's answer, once
-//! a process and for a limited time; in a signal's handler, where a thread that is needed may be interrupted, it does not wait. What is
-//! not waited for is lost, and counted: in memory that the service reads, so that it learns of it however the process
-//! ends. Where the answer is that there is no session, nothing was lost.
+//! This is so at the first event of a process, and while a lost connection is made again. In this time all tags are
+//! *presumed* to be wanted. So every event passes the gate and reaches [`producer::write`](crate::producer::write),
+//! which finds no open session.
+//!
+//! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if the
+//! caller asked for every event). In a signal handler it does not wait, because the handler may have interrupted a
+//! thread that is needed for the answer. An event that does not wait, or waits in vain, is lost and counted
+//! (`early.rs`). If the answer is that there is no session, the counts are reset: nobody wanted these events.
+//!
+//! When the process exits and events were lost this way, the exit waits for the service once more, so that the
+//! service can read the count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,55 +24,58 @@ use atrace_sys::thread;
 use crate::writer::POOL;
 use crate::{category, changes};
 
-/// In the word of all tags: they are not known, the first event is to ask.
+/// A bit in the word of all tags: the tags are not known yet, and the first event has to connect.
 pub const ASK: u64 = 1 << 62;
 
-/// How long a process waits for the service's answer: as a rule, and where every event is asked for.
+/// How long a process waits for the service's answer, in nanoseconds: usually, and if the caller asked for every
+/// event.
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
-/// When the process began to connect; 0: it is about to.
+/// The time when the process began to connect; 0: it has not begun yet.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The process that has the service's answer, by its generation.
+/// The generation of the process that has the service's answer.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
-/// The process that has a socket's thread, by its generation.
+/// The generation of the process that has a socket thread, or is about to have one.
 pub(crate) static LINKED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether this process has, or is about to have, a socket's thread.
+/// Returns whether this process has a socket thread, or is about to have one.
 pub(crate) fn is_linked() -> bool {
     LINKED.load(Ordering::Acquire) == generation().number()
 }
 
-/// Has the process wait for longer.
+/// Makes the process wait longer.
 pub(crate) fn be_patient() {
     PATIENCE.store(PATIENT_NS, Ordering::Relaxed);
 }
 
-/// The process begins to connect, perhaps in an event.
+/// Begins to connect. May run in an event.
 pub(crate) fn begin(shared: &Shared) {
     BEGUN.store(clock::asked(), Ordering::Relaxed);
     shared.presume(category::ALL);
 }
 
-/// The first event is to connect. Async-signal-safe: also for a forked child.
+/// Makes the first event connect.
+///
+/// Async-signal-safe, so that a forked child can call it.
 pub(crate) fn expect(shared: &Shared) {
     BEGUN.store(0, Ordering::Relaxed);
     shared.presumed.store(ASK | category::ALL, Ordering::Relaxed);
     shared.tags.store(ASK | category::ALL, Ordering::Release);
 }
 
-/// The connection is lost, and may come back: on the socket's thread.
+/// Presumes that all tags are wanted, because the connection is lost and may come back. Runs on the socket thread.
 pub(crate) fn presume(shared: &Shared) {
     if shared.presume(category::ALL) {
         changes::changed();
     }
 }
 
-/// The service has answered, or there is none.
+/// Ends the time of presumed tags: the service has answered, or there is none.
 pub(crate) fn end(shared: &Shared) {
     if shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) == 0 {
-        // Nobody wanted it.
+        // No session exists, so nobody wanted the lost events.
         for count in [&shared.early, &shared.untold, &shared.unbegun] {
             count.store(0, Ordering::Relaxed);
         }
@@ -77,13 +87,14 @@ pub(crate) fn end(shared: &Shared) {
     }
 }
 
-/// Waits for the service's answer; not in a signal's handler, nor where this process has waited for long enough.
+/// Waits for the service's answer, unless this is a signal handler or the process has waited long enough.
 pub(crate) fn wait() {
     let is_answered = || !is_linked() || ANSWERED.load(Ordering::Acquire) == generation().number();
     if is_answered() || process::is_in_handler() {
         return;
     }
-    // A handler that nothing tells from other code may have interrupted who is about to connect: it has an end here, too.
+    // If this is a signal handler that was not recognised as one, it may have interrupted the thread that is about to
+    // connect. Then `BEGUN` stays 0, and the time since this call limits the wait.
     let entered = clock::asked();
     let has_time = || {
         let begun = match BEGUN.load(Ordering::Relaxed) {
@@ -97,15 +108,14 @@ pub(crate) fn wait() {
     }
 }
 
-/// Runs as the process exits: the service is still to learn of the events that could not wait.
+/// Runs when the process exits: waits until the service can learn of lost events.
 extern "C" fn at_exit() {
     if POOL.shared().is_some_and(|shared| shared.early.load(Ordering::Relaxed) != 0) {
         wait();
     }
 }
 
-/// The loader calls the functions that this section names, which have this type, when the process exits or the library is
-/// unloaded.
+/// The loader calls the functions in this section, of this type, when the process exits or the library is unloaded.
 #[used]
 #[cfg(not(miri))]
 #[expect(unsafe_code, reason = "to register the function at run time could allocate, in an event")]
