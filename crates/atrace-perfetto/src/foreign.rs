@@ -1,8 +1,8 @@
-//! A producer's memory, as the service sees it.
+//! The shared memory of another process's producer, as a tracing service sees it.
 //!
-//! The producer may write anything there at any moment. So its size can't change (it is mapped only if it is sealed
-//! against shrinking), its words are loaded once, and what is looked into is a copy. An index that comes from the
-//! producer is checked here; a chunk that does not exist is none.
+//! The producer may write anything there at any moment. So the file is mapped only if it is sealed and its size can't
+//! change; each word is loaded once; and packets are copied before they are parsed. Indices that come from the
+//! producer are checked here: a page or chunk that does not exist gives `None`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -13,12 +13,12 @@ use atrace_sys::memory::{Region, fixed_size, sealed_file};
 use super::abi::{self, CHUNK_HEADER, PAGE_HEADER};
 use super::memory::Loss;
 
-/// The most memory that a producer may have.
+/// The maximum size of a producer's memory, in bytes.
 pub const SIZE_MAX: usize = 32 << 20;
-/// Sizes of a page.
+/// The valid page sizes, in bytes.
 pub const PAGES: [usize; 4] = [4096, 8192, 16384, 32768];
 
-/// A producer's memory.
+/// The mapped memory of a producer.
 #[derive(Debug)]
 pub struct Foreign {
     memory: Region,
@@ -26,43 +26,44 @@ pub struct Foreign {
     pages: u32,
 }
 
-/// The header of a chunk, as it stood in memory.
+/// The header of a chunk, as it was when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Which of its writer's chunks it is.
+    /// The number of the chunk in its writer's sequence.
     pub number: u32,
-    /// The writer.
+    /// The writer's number.
     pub writer: u16,
     /// How many packets have begun.
     pub packets: u16,
-    /// Its flags: [`CONTINUES`], [`GOES_ON`], [`NEEDS_PATCHES`].
+    /// A set of the flags [`CONTINUES`], [`GOES_ON`] and [`NEEDS_PATCHES`].
     pub flags: u16,
 }
 
-/// The first packet began in the chunk before.
+/// The first packet began in the previous chunk.
 pub const CONTINUES: u16 = 1;
-/// The last packet goes on in the next chunk.
+/// The last packet continues in the next chunk.
 pub const GOES_ON: u16 = 2;
-/// Bytes of it come later.
+/// Some bytes of the chunk will be sent later.
 pub const NEEDS_PATCHES: u16 = 4;
 
-/// What a chunk is at the moment.
+/// The state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nobody's, or the service's.
+    /// Free, or being read by the service.
     Free,
-    /// A thread writes it: all packets but the last that has begun are whole.
+    /// A thread is writing the chunk. All packets except the last one that has begun are complete.
     Open,
-    /// All of it is written.
+    /// The chunk is complete.
     Complete,
 }
 
 impl Foreign {
-    /// Tells how large a memory file is whose size can't change, if a producer may have as much.
+    /// Returns the size of a memory file, in bytes, if it can't change.
     ///
     /// # Errors
     ///
-    /// Returns what is wrong: EPERM where it could change or is of another kind, EINVAL where it is too large.
+    /// EPERM if the size could change or this is no memory file; EINVAL if the file is empty or larger than
+    /// [`SIZE_MAX`].
     pub fn size_of(file: BorrowedFd<'_>) -> io::Result<usize> {
         match fixed_size(file.as_raw_fd())? {
             size @ 1..=SIZE_MAX => Ok(size),
@@ -70,20 +71,21 @@ impl Foreign {
         }
     }
 
-    /// Maps a producer's memory file, of pages of this size, if its size can't change.
+    /// Maps a producer's memory file. `page` is the size of its pages in bytes.
     ///
     /// # Errors
     ///
-    /// As [`size_of`](Self::size_of), or what failed; EINVAL, too, where the size is not that of whole pages.
+    /// Those of [`size_of`](Self::size_of); EINVAL if the page size is not valid or the file does not consist of
+    /// whole pages; and errors of the system.
     pub fn map(file: BorrowedFd<'_>, page: usize) -> io::Result<Self> {
         Self::at(file.as_raw_fd(), Self::size_of(file)?, page)
     }
 
-    /// Makes memory for a producer that brings none; returns its descriptor, too.
+    /// Makes memory for a producer that provides none. Also returns its descriptor.
     ///
     /// # Errors
     ///
-    /// As [`map`](Self::map).
+    /// Those of [`map`](Self::map).
     pub fn make(size: usize, page: usize) -> io::Result<(Self, OwnedFd)> {
         let file = sealed_file(c"atrace-producer", size)?;
         Ok((Self::at(file.as_raw_fd(), size, page)?, file.into()))
@@ -96,17 +98,17 @@ impl Foreign {
         Ok(Self { memory: Region::of_file(fd, size)?, page, pages: (size / page) as u32 })
     }
 
-    /// What was looked at counts no more as memory of this process, until it is looked at again; nothing in it changes.
+    /// Drops the mapped pages from this process's memory until they are read again. Their content does not change.
     pub fn forget(&self) {
         self.memory.forget();
     }
 
-    /// How many pages there are.
+    /// Returns the number of pages.
     pub const fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// How many bytes there are.
+    /// Returns the size in bytes.
     pub const fn size(&self) -> usize {
         self.memory.size()
     }
@@ -119,18 +121,18 @@ impl Foreign {
         self.word(page as usize * self.page).filter(|_| page < self.pages)
     }
 
-    /// How many events a producer of this library has counted as lost; the count goes on from 0 after `u32::MAX`.
+    /// Returns how many events a producer of this library has counted as lost. The count wraps at `u32::MAX`.
     pub fn lost(&self, loss: Loss) -> u32 {
         let word = self.word(loss.word(self.page)).filter(|_| (loss as u32) < self.pages);
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// How many chunks a page has at the moment; None where there is no such page.
+    /// Returns the present number of chunks of a page; `None` if there is no such page.
     pub fn chunks(&self, page: u32) -> Option<u32> {
         Some(abi::chunks_of(self.header(page)?.load(Ordering::Acquire)))
     }
 
-    /// What a chunk is at the moment; None where there is no such chunk.
+    /// Returns the present state of a chunk; `None` if there is no such chunk.
     pub fn state(&self, page: u32, chunk: u32) -> Option<State> {
         let word = self.header(page)?.load(Ordering::Acquire);
         (chunk < abi::chunks_of(word)).then(|| match word >> (2 * chunk) & 3 {
@@ -140,7 +142,7 @@ impl Foreign {
         })
     }
 
-    /// Where a chunk lies and how long it is.
+    /// Returns the offset and the size of a chunk.
     fn place(&self, page: u32, chunk: u32) -> Option<(usize, usize)> {
         let chunks = self.chunks(page)?;
         let size = abi::chunk_size(self.page, chunks.max(1));
@@ -149,19 +151,20 @@ impl Foreign {
 
     fn head_at(&self, offset: usize) -> Option<Head> {
         let number = self.word(offset)?.load(Ordering::Relaxed);
-        // Acquire: the packets that are counted are there.
+        // Acquire: the packets that are counted are visible.
         let word = self.word(offset + 4)?.load(Ordering::Acquire);
         let (writer, packets) = (word as u16, (word >> 16) as u16);
         let (packets, flags) = (packets & abi::PACKETS_MAX, packets >> 10);
         Some(Head { number, writer, packets, flags })
     }
 
-    /// The header of a chunk.
+    /// Returns the header of a chunk.
     pub fn head(&self, page: u32, chunk: u32) -> Option<Head> {
         self.head_at(self.place(page, chunk)?.0)
     }
 
-    /// Copies a chunk's packets to `bytes`, in place of what is there; returns its header, which was read before.
+    /// Replaces the content of `bytes` with a copy of a chunk's packets. Returns the chunk's header, which is read
+    /// first.
     pub fn copy(&self, page: u32, chunk: u32, bytes: &mut Vec<u8>) -> Option<Head> {
         let (offset, size) = self.place(page, chunk)?;
         let head = self.head_at(offset)?;
@@ -172,11 +175,11 @@ impl Foreign {
         Some(head)
     }
 
-    /// Gives a chunk that was complete back to the producer. Takes a bounded time, whatever the producer does meanwhile.
+    /// Frees a chunk that was complete. Takes a bounded time, whatever the producer does meanwhile.
     pub fn free(&self, page: u32, chunk: u32) {
         let Some(header) = self.header(page).filter(|_| chunk < abi::CHUNKS_MAX) else { return };
         let mask = !(3 << (2 * chunk));
-        // Release: what was read, before it may be written again.
+        // Release: all of it was read before the producer can write there again.
         let left = header.fetch_and(mask, Ordering::AcqRel) & mask;
         if abi::is_all_free(left) {
             let _ = header.compare_exchange(left, 0, Ordering::Release, Ordering::Relaxed);

@@ -1,7 +1,11 @@
-//! A process that records itself: a session of its own, whose chunks a thread of it writes to a file.
+//! Recording this process without a service: a session whose chunks one of its threads writes to a file.
 //!
-//! The packets are those that Perfetto's service would get; what it would add to each (whose it is) is added here. The
-//! file is a whole trace after each write.
+//! The packets are those that Perfetto's service would get. What a service adds to each packet (which sequence,
+//! process and user wrote it) is added here. The file is a valid trace after each write.
+//!
+//! Only one recording is possible at a time, because it has one session slot. A recording ends when its thread has
+//! closed the session and has read all chunks. If a thread is stuck in the middle of an event, that event is missing
+//! and the slot stays in use until the thread goes on.
 
 use std::fs::File;
 use std::io;
@@ -20,17 +24,17 @@ use atrace_sys::process;
 use crate::writer::{self, POOL};
 use crate::{category, changes, producer};
 
-/// The memory between threads and the file: 4 MiB.
+/// The pages between the threads and the file: 4 MiB.
 const PAGES: u32 = 512;
-/// How many bytes are written at once, at most. They have room from the start: where there is no memory later, the recording
-/// goes on.
+/// The most bytes written at once. The buffer is allocated at the start, so that the recording goes on if memory runs
+/// out.
 const AT_ONCE: usize = 256 << 10;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// Records this process, until it is dropped.
+/// A recording of this process, which ends when this is dropped.
 ///
-/// In a forked child it does nothing: the recording is its parent's.
+/// In a forked child it has no effect: the recording is the parent's.
 #[derive(Debug)]
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recording {
@@ -38,7 +42,7 @@ pub struct Recording {
     thread: Option<Arc<Ends>>,
 }
 
-/// How the recording's thread is told to end, and says that it has, and what went wrong.
+/// What the recording and its thread tell each other: to stop, that the thread has ended, and its error.
 #[derive(Debug, Default)]
 struct Ends {
     stop: AtomicBool,
@@ -46,7 +50,7 @@ struct Ends {
     failure: std::sync::Mutex<Option<io::Error>>,
 }
 
-/// Says that the thread has ended when it is dropped; by a panic, the session with it.
+/// Reports the end of the thread when it is dropped. If the thread has panicked, it also closes the session.
 struct Done<'a>(&'a Ends, &'static Shared);
 
 impl Drop for Done<'_> {
@@ -62,15 +66,15 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Whether this process records itself: one recording at a time.
+/// Whether a recording exists in this process.
 static IS_TAKEN: PerProcess<AtomicBool> = PerProcess::new();
 
-/// Begins to record events of these tags into a new file.
+/// Begins to record events with these tags into a new file.
 ///
 /// # Errors
 ///
-/// When the file can't be created, there is no memory or no thread for it, the process records itself already, or a
-/// thread is in the middle of an event of the recording before.
+/// Returns an error if the file can't be created, if there is no memory or no thread, if this process is already
+/// being recorded, or if a thread is still in the middle of an event of the previous recording.
 pub fn begin(path: &Path, tags: u64) -> io::Result<Recording> {
     let is_taken = IS_TAKEN.get_or_make(AtomicBool::default);
     if is_taken.swap(true, Ordering::AcqRel) {
@@ -85,7 +89,7 @@ pub fn begin(path: &Path, tags: u64) -> io::Result<Recording> {
 
 impl Recording {
     fn start(path: &Path, tags: u64) -> io::Result<Self> {
-        free_place()?; // Of the recording before.
+        free_place()?; // The slot of the previous recording.
         let file = File::create(path)?;
         let shared =
             producer::prepare().ok_or_else(|| io::Error::other("no memory for the threads' places"))?;
@@ -93,7 +97,7 @@ impl Recording {
         let writer = Writer::new(file, arena)?;
         let ends = Arc::new(Ends::default());
         let thread = Arc::clone(&ends);
-        // Before there is a thread: a signal handler may fork, and the child has none.
+        // Read before the thread is started: a signal handler may fork, and in the child there is no such thread.
         let by = generation();
         atrace_sys::thread::spawn_quiet("atrace-record", move || {
             let _done = Done(&thread, shared);
@@ -116,12 +120,12 @@ impl Recording {
         Ok(Self { by, thread: Some(ends) })
     }
 
-    /// Ends the recording, and tells whether all of it was written.
+    /// Ends the recording.
     ///
     /// # Errors
     ///
-    /// What the file said: the disk is full, perhaps. [`TimedOut`](io::ErrorKind::TimedOut) where a thread is in the middle
-    /// of an event and does not come out: all but that one is in the file.
+    /// Returns the first error of the file, for example a full disk; [`TimedOut`](io::ErrorKind::TimedOut) if a
+    /// thread is stuck in the middle of an event. In that case the file has all events except that one.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
@@ -146,11 +150,13 @@ impl Drop for Recording {
     }
 }
 
-/// How long is waited for threads in the middle of an event.
+/// How many milliseconds the end waits for threads that are in the middle of an event.
 const DRAIN_MS: u32 = 100;
 
-/// Takes the chunks of the session that has ended. A thread that is in the middle of an event for long, since it is
-/// stopped there or has left it by a long jump, has its last chunk, and the session's place.
+/// Reclaims the chunks of the closed session, so that its slot is free.
+///
+/// A thread that stays in the middle of an event, because it was stopped or has left it by `longjmp`, keeps its last
+/// chunk and the slot.
 fn free_place() -> io::Result<()> {
     for _ in 0..DRAIN_MS {
         if POOL.reclaim(OWN_SESSION, writer::Writer::finish) {
@@ -162,7 +168,7 @@ fn free_place() -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, what))
 }
 
-/// The file, and what is added to each packet.
+/// The thread's state: the file and the bytes to be written.
 struct Writer {
     file: TraceFile,
     arena: &'static Arena,
@@ -184,7 +190,7 @@ impl Writer {
     fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
         let mut pause = SHORTEST;
         loop {
-            // Looked at before the last round: what was written until then is in the file.
+            // Read before the last round, so that everything written before the stop is in the file.
             let is_last = stop.load(Ordering::Acquire);
             self.anchor();
             let is_any = self.write()?;
@@ -192,7 +198,7 @@ impl Writer {
                 return Ok(self);
             }
             pause = if is_any { SHORTEST } else { LONGEST.min(pause * 2) };
-            // In short steps, so that the end is not waited for.
+            // Sleeps in short steps, so that a stop is noticed soon.
             let mut left = pause;
             while !left.is_zero() && !stop.load(Ordering::Acquire) {
                 let step = left.min(Duration::from_millis(10));
@@ -202,7 +208,7 @@ impl Writer {
         }
     }
 
-    /// After the session was closed: what its threads had begun.
+    /// Writes what remains after the session was closed: the chunks that threads had begun.
     fn finish(&mut self) -> io::Result<()> {
         let freed = free_place();
         self.write()?;
@@ -224,7 +230,7 @@ impl Writer {
         }
     }
 
-    /// Writes what was handed over; tells whether there was anything.
+    /// Writes the completed chunks. Returns whether there were any packets.
     fn write(&mut self) -> io::Result<bool> {
         let (arena, mut is_any, mut result) = (self.arena, false, Ok(()));
         for place in arena.take_handed() {
@@ -237,7 +243,7 @@ impl Writer {
         Ok(is_any)
     }
 
-    /// Adds a packet to the bytes, which are written first where it has no room.
+    /// Adds a packet to the buffer, which is written first if the packet does not fit.
     fn add(&mut self, writer: u16, packet: &[u8], result: &mut io::Result<()>) {
         if self.bytes.capacity() - self.bytes.len() < packet.len() + ADDED_MAX && result.is_ok() {
             *result = self.write_bytes();

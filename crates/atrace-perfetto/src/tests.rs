@@ -1,4 +1,4 @@
-//! Tests of what the models include, and so can't have tests of its own.
+//! Tests of files that the models include. Those files can't have tests of their own.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,13 +1,14 @@
-//! A trace file while it is written: packets, each with the process that wrote it. The file is a whole trace after each write.
+//! Writing a trace file: packets, each with the sequence and process that wrote it.
 //!
-//! A process that records itself writes such a file, and so does a tracing service.
+//! A recording of this process writes such a file, and so does a tracing service. The file is a valid trace after
+//! each write.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 
 use super::proto::Writer;
 
-/// The fields that are added to each packet: its sequence, and the process and the user that wrote it.
+/// The fields added to each packet: its sequence, and the ids of the process and the user that wrote it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whose {
     bytes: [u8; Self::MAX],
@@ -18,7 +19,7 @@ impl Whose {
     /// Three numbers, each with a key of at most two bytes and a value of at most five.
     const MAX: usize = 24;
 
-    /// Encodes the fields of a sequence that this process of this user writes.
+    /// Encodes the fields.
     pub fn new(sequence: u32, pid: u32, uid: u32) -> Self {
         let mut bytes = [0; Self::MAX];
         let mut writer = Writer::new(&mut bytes);
@@ -32,13 +33,14 @@ impl Whose {
     }
 }
 
-/// The most bytes that [`add`] writes in addition to the packet.
+/// The most bytes that [`add`] appends in addition to the packet.
 pub const ADDED_MAX: usize = 64;
 
-/// `previous_packet_dropped`.
+/// `previous_packet_dropped`: 1.
 const DROPPED: &[u8] = &[0xd0, 2, 1];
 
-/// Appends a packet to a trace, with the fields of its sequence; `is_after_loss` marks packets lost before it.
+/// Appends a packet with the fields of its sequence to a trace. `is_after_loss` marks that packets before it were
+/// lost.
 pub fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_loss: bool) {
     let lost = if is_after_loss { DROPPED } else { &[] };
     let mut head = [0; 16];
@@ -50,7 +52,7 @@ pub fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_loss: boo
     }
 }
 
-/// A file of whole packets.
+/// A file that consists of whole packets.
 #[derive(Debug)]
 pub struct TraceFile {
     file: File,
@@ -58,16 +60,16 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Begins a trace in a file that is empty.
+    /// Begins a trace in an empty file.
     pub fn new(file: File) -> Self {
         Self { file, written: 0 }
     }
 
-    /// Writes whole packets: all of them, or none.
+    /// Writes encoded packets: all of them or, after an error, none.
     ///
     /// # Errors
     ///
-    /// When the file does not take all of them.
+    /// Returns the error of the file if not all bytes could be written.
     pub fn write(&mut self, packets: &[u8]) -> io::Result<()> {
         let done = self.file.write_all(packets);
         match done {
