@@ -1,15 +1,26 @@
-//! Which process is this? The one answer of the workspace, for everything that a fork must not inherit.
+//! Forks: which process is this, and which state belongs to it?
 //!
-//! A forked child has a copy of its parent's memory: locks that a thread of the parent held, slices that the
-//! parent began, a number that is not its own. What matters carries the [`Generation`] of the process it belongs
-//! to, [`PerProcess`] makes a value anew in each process, and a [`Turn`] is not left to a thread of the parent.
+//! # The problem
 //!
-//! - A generation comes from a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), however the
-//!   child was made, also by a bare `clone`. Where the kernel can't do that, `pthread_atfork` clears the word,
-//!   which covers `fork()` only.
-//! - Nothing here waits or locks: a child finds nothing locked.
-//! - A `vfork` child shares its parent's memory and so its generation: it must not trace before it executes a
-//!   program.
+//! A forked child has a copy of its parent's memory: locks that a thread of the parent held, slices that the parent
+//! began, values that one of its threads was changing, ids that are not its own.
+//!
+//! # What there is
+//!
+//! - [`Generation`]: a number of each process that no ancestor has. State that belongs to a process carries it.
+//! - [`PerProcess`]: a value that each process makes anew.
+//! - [`Turn`]: work that threads do one at a time without a lock; a child takes over the turn of a thread that it
+//!   does not have.
+//!
+//! # How it works
+//!
+//! The generation is in a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), no matter how the
+//! child was made, even by a bare `clone`. A process that finds 0 there takes the next number. Without that kernel
+//! feature a `pthread_atfork` handler clears the word, which covers `fork()` only. Nothing here waits or takes a
+//! lock.
+//!
+//! A child of `vfork` shares its parent's memory and therefore its generation. It must not trace before it executes a
+//! program.
 //!
 //! Source: `madvise(2)`.
 
@@ -24,44 +35,45 @@ pub use self::value::PerProcess;
 use crate::system::{self, ErrnoGuard, Plain};
 use crate::word::{AtomicRef, offer};
 
-/// A process among those that come from each other by forking: a child's generation differs from that of every
-/// ancestor, also where it has the same number.
+/// Identifies a process among its ancestors. A child's generation differs from that of each ancestor, even if their
+/// process ids are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generation(NonZeroU64);
 
 impl Generation {
-    /// A number that no ancestor has: never zero, and it grows from parent to child.
+    /// Returns the number: never 0, different from that of each ancestor, and increasing from parent to child.
     #[inline(always)]
     pub const fn number(self) -> u64 {
         self.0.get()
     }
 }
 
-/// What a process knows of itself; zeros in a child that was not asked yet.
+/// The words that are 0 in a new child.
 struct Own {
-    /// A word of somebody else's: see [`kept`].
+    /// A word for another module: see [`kept`].
     kept: AtomicU64,
     generation: AtomicU64,
 }
 
-// SAFETY: zeros are numbers.
+// SAFETY: zeroes are valid numbers.
 unsafe impl Plain for Own {}
 
-/// Used until [`place`] has a page, and where there can be none.
+/// Used before [`place`] has made a page, and if it can't make one.
 static UNWIPED: Own = Own { kept: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicRef<Own> = AtomicRef::new(&UNWIPED);
-/// The last generation that this process or an ancestor of it had.
+/// The last generation that this process or an ancestor has taken.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the generation of the calling process, also right after a fork. Costs two loads.
+/// Returns the generation of the calling process, even right after a fork. Costs two loads.
 #[inline(always)]
 pub fn generation() -> Generation {
     NonZeroU64::new(OWN.get().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
-/// Returns what `make` makes, made once in each process; it always makes the same. Costs two loads.
+/// Returns the number that `make` returns, which is called once in each process. `make` must always be the same
+/// function. Costs two loads.
 ///
-/// There is room for one such word: that of [`process::id`](crate::process::id).
+/// There is one such word, which [`process::id`](crate::process::id) uses.
 #[inline(always)]
 pub(crate) fn kept(make: fn() -> NonZeroU64) -> NonZeroU64 {
     NonZeroU64::new(OWN.get().kept.load(Ordering::Relaxed)).unwrap_or_else(|| keep(make))
@@ -79,14 +91,14 @@ fn keep(make: fn() -> NonZeroU64) -> NonZeroU64 {
     made
 }
 
-/// Takes a generation, unless another thread of this process did.
+/// Takes a generation, unless another thread of this process was faster.
 #[cold]
 #[inline(never)]
 fn learn_generation() -> Generation {
     let _errno = ErrnoGuard::new();
     let (own, _) = place();
     let new = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    // It is counted from 1, and 2^64 forks take longer than any process lives.
+    // Numbers start at 1, and no process lives long enough for 2^64 forks.
     let new = NonZeroU64::new(new).unwrap_or(NonZeroU64::MIN);
     match own.generation.compare_exchange(0, new.get(), Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => Generation(new),
@@ -94,7 +106,7 @@ fn learn_generation() -> Generation {
     }
 }
 
-/// Where words are kept, in a page if that can be had; and whether they are zeros in a child.
+/// Returns the words, in a wiped page if possible, and whether they are cleared in a child.
 fn place() -> (&'static Own, bool) {
     if std::ptr::eq(OWN.get(), &UNWIPED)
         && let Some(page) = system::wiped_on_fork()
@@ -105,7 +117,8 @@ fn place() -> (&'static Own, bool) {
     (own, !std::ptr::eq(own, &UNWIPED) || clear_at_fork())
 }
 
-/// Has UNWIPED cleared in forked children; false where that can't be arranged. Done twice, it does no harm.
+/// Registers a fork handler that clears `UNWIPED` in children; returns false if that fails. Registering it twice is
+/// harmless.
 fn clear_at_fork() -> bool {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     extern "C" fn clear() {
@@ -118,8 +131,10 @@ fn clear_at_fork() -> bool {
     REGISTERED.load(Ordering::Acquire)
 }
 
-/// Has `body` called in every child of `fork()`, before anything else runs there. It may do what a signal handler may.
-/// Not called in a child of a bare `clone`.
+/// Registers `body` to be called in each child of `fork()`, before anything else runs there. Returns false if that
+/// fails.
+///
+/// `body` must be async-signal-safe. It is not called in a child of a bare `clone`.
 pub fn in_children(body: extern "C" fn()) -> bool {
     system::at_fork(body)
 }

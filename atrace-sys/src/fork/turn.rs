@@ -1,16 +1,16 @@
-//! Whose turn it is, in one word: see [`Turn`].
+//! Work that threads do one at a time without waiting: see [`Turn`].
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Somebody came meanwhile: once more.
+/// A bit of the word: another thread has come, so the work must be done once more.
 const AGAIN: u64 = 1;
 
-/// Work that one thread of a process does at a time and nobody waits for: who comes meanwhile has it done once
-/// more, by who is doing it.
+/// Work that only one thread of a process does at a time, and for which no thread waits.
 ///
-/// The work that begins last sees all that anybody did before coming. It may come here itself, also from a
-/// signal handler: then it is done once more, too. A forked child takes the turn of its parent's thread, which it
-/// has not.
+/// A thread that comes during a turn does not work. Instead, the thread that has the turn does the work once more. So
+/// the last run of the work sees everything that any thread did before it came. The work may itself come here, as may
+/// a signal handler in the middle of it; then it is also done once more. A forked child takes over the turn of a
+/// parent's thread.
 ///
 /// # Examples
 ///
@@ -33,14 +33,15 @@ const AGAIN: u64 = 1;
 pub struct Turn(pub(crate) AtomicU64);
 
 impl Turn {
-    /// As `run`, for the process with this number, which is not 0.
+    /// [`run`](Self::run) for the process with this generation, which is not 0.
     pub(crate) fn run_as(&self, process: u64, work: &mut dyn FnMut()) {
         let held = process << 1;
         let mut present = self.0.load(Ordering::Relaxed);
         loop {
             let is_held = present | AGAIN == held | AGAIN;
             let new = if is_held { held | AGAIN } else { held };
-            // Also where it says "once more" already: the work must see what this thread did.
+            // The word is exchanged even if it does not change: the release makes this thread's stores visible to the
+            // work.
             match self.0.compare_exchange(present, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if is_held => return,
                 Ok(_) => break,
@@ -58,7 +59,7 @@ impl Turn {
     }
 }
 
-/// Gives the turn back when the work panics.
+/// Gives the turn back if the work panics.
 struct Holding<'a>(&'a Turn);
 
 impl Drop for Holding<'_> {

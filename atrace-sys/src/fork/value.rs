@@ -1,14 +1,14 @@
-//! A value of each process: see [`PerProcess`].
+//! Values that each process makes for itself: see [`PerProcess`].
 
 use std::fmt;
 
 use super::{Generation, Turn, generation};
 use crate::word::{OnceRef, offer};
 
-/// A value that every process makes for itself: a forked child does not see its parent's.
+/// A value that each process makes for itself. A forked child does not see its parent's value.
 ///
-/// For what a thread of the parent may have been in the middle of at the fork, above all locks. What a process has
-/// made stays until it ends; what its parent had made stays in the child's memory, unused.
+/// It is for values that a thread of the parent may have been changing during the fork, above all locks. A process's
+/// value stays until the process ends. The values of ancestors stay in memory unused.
 ///
 /// # Examples
 ///
@@ -29,28 +29,28 @@ struct Made<T> {
 }
 
 impl<T: Sync + 'static> PerProcess<T> {
-    /// Makes a place that is empty in every process.
+    /// Creates an instance that has no value in any process.
     pub const fn new() -> Self {
         Self(OnceRef::new())
     }
 
-    /// Returns what this process made; `None` if it has made nothing yet, whatever its parent had.
+    /// Returns this process's value; `None` if it was not made yet.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         self.0.get().filter(|made| made.by == generation()).map(|made| &made.value)
     }
 
-    /// Returns what was made last, by this process or the nearest ancestor that made any.
+    /// Returns the value that was made last, by this process or its nearest ancestor that made one.
     ///
-    /// Of an ancestor's, one of its threads may have been in the middle of changing it at the fork.
+    /// A thread of that ancestor may have been changing the value during the fork.
     pub fn inherited(&self) -> Option<&'static T> {
         self.0.get().map(|made| &made.value)
     }
 
-    /// Returns what this process made, making it now if need be.
+    /// Returns this process's value, making it if necessary.
     ///
-    /// Of threads that come at once, each makes one, the first to finish is right, and what the others made is
-    /// dropped: nobody waits.
+    /// If several threads come at once, each makes a value; the first one is kept and the others are dropped. No
+    /// thread waits.
     #[inline]
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         match self.get() {
@@ -94,12 +94,12 @@ impl<T: Sync + fmt::Debug + 'static> fmt::Debug for PerProcess<T> {
 }
 
 impl Turn {
-    /// Makes a turn that nobody has.
+    /// Creates a turn that no thread has.
     pub const fn new() -> Self {
         Self(std::sync::atomic::AtomicU64::new(0))
     }
 
-    /// Does the work, unless another thread of this process is doing it, which then does its own once more.
+    /// Does the work. If another thread of this process is doing it, that thread does it once more instead.
     pub fn run(&self, mut work: impl FnMut()) {
         self.run_as(generation().number(), &mut work);
     }
