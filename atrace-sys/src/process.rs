@@ -1,7 +1,7 @@
-//! What a tracer must know of its own process: its id as text, its name, its rights, its errno.
+//! The calling process: its id as text, name, rights and errno.
 //!
-//! The id is asked for at every event, and glibc's `getpid()` is a system call. It is therefore
-//! kept, already in decimal, where a forked child finds nothing and asks again: see [`fork`].
+//! Every event needs the id, and glibc's `getpid()` is a system call. So the id is cached, as decimal text, in memory
+//! that is wiped in a forked child: see [`fork`].
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::num::NonZeroU64;
@@ -9,9 +9,9 @@ use std::num::NonZeroU64;
 pub use crate::system::ErrnoGuard;
 use crate::{fork, system};
 
-/// The process id as it stands in a message: its decimal digits and a closing `|`, in memory order, then zeros.
+/// A process id as messages contain it: its decimal digits and a `|`, in memory order, padded with zeroes.
 ///
-/// Linux' largest id is 4194304 (`PID_MAX_LIMIT`), so seven digits and the bar fill the eight bytes.
+/// The largest id on Linux is 4194304 (`PID_MAX_LIMIT`): seven digits and the bar fill the eight bytes.
 ///
 /// # Examples
 ///
@@ -24,7 +24,7 @@ use crate::{fork, system};
 pub struct ProcessId(NonZeroU64);
 
 impl ProcessId {
-    /// Writes `pid` in decimal: its last seven digits, which on Linux are all.
+    /// Creates the text of `pid`: its last seven digits, which on Linux are all.
     pub fn new(pid: u32) -> Self {
         let mut digits = [0; 10];
         let mut at = digits.len();
@@ -41,50 +41,50 @@ impl ProcessId {
         let mut bytes = [0; 8];
         bytes[..digits.len()].copy_from_slice(digits);
         bytes[digits.len()] = b'|';
-        // A digit and a bar are never zero; MIN can't be reached.
+        // Never 0, because of the digits and the bar, so `MIN` is never used.
         Self(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// An id from the word that [`word`](Self::word) returned.
+    /// Creates an id from the number that [`word`](Self::word) returned.
     #[inline(always)]
     const fn from_word(word: NonZeroU64) -> Self {
         Self(word)
     }
 
-    /// The eight bytes as a number, in memory order.
+    /// Returns the eight bytes as a number, in memory order.
     const fn word(self) -> NonZeroU64 {
         self.0
     }
 
-    /// The eight bytes: digits, `|`, zeros.
+    /// Returns the eight bytes: digits, `|`, zeroes.
     #[inline(always)]
     pub fn bytes(&self) -> [u8; 8] {
         self.0.get().to_ne_bytes()
     }
 
-    /// How many of the bytes are used: the digits and the bar.
+    /// Returns how many bytes the digits and the bar have.
     #[inline(always)]
     pub fn len_with_bar(&self) -> usize {
-        // Little end first: the unused bytes are the high ones.
+        // As a little-endian number, the unused bytes are the highest ones.
         8 - (u64::from_le(self.0.get()).leading_zeros() / 8) as usize
     }
 
-    /// The digits alone.
+    /// Returns the digits without the bar.
     pub fn text(&self) -> Vec<u8> {
         self.bytes()[..self.len_with_bar() - 1].to_vec()
     }
 }
 
-/// Returns the id of the calling process, also right after a fork.
+/// Returns the id of the calling process, even right after a fork.
 ///
-/// Costs two loads. A `vfork` child shares its parent's memory and would be told its parent's id: it must not
-/// trace before it executes a program.
+/// Costs two loads. A child of `vfork` gets its parent's id, because it shares its memory. It must not trace before
+/// it executes a program.
 #[inline(always)]
 pub fn id() -> ProcessId {
     ProcessId::from_word(fork::kept(|| ProcessId::new(system::process_id()).word()))
 }
 
-/// Returns the id of the calling process as a number; asks the kernel.
+/// Returns the id of the calling process as a number, from the kernel.
 #[inline]
 pub fn raw_id() -> u32 {
     system::process_id()
@@ -95,19 +95,21 @@ pub fn user() -> u32 {
     system::effective_ids().0
 }
 
-/// Tells whether the process runs with rights its caller does not have (`AT_SECURE`: set-user-id, file
+/// Returns whether the process has rights that its caller does not have (`AT_SECURE`: set-user-id, file
 /// capabilities).
 ///
-/// Such a process must not be steered by its environment, so every `ATRACE_*` variable is ignored there.
+/// Such a process must not be controlled by its environment, so all `ATRACE_*` variables are ignored there.
 pub fn has_elevated_rights() -> bool {
     system::has_elevated_rights()
 }
 
-/// When the process started, in ticks since the machine did (`starttime` of `/proc/PID/stat`): with its number it tells the
-/// process from all others. 0 where it can't be read. Async-signal-safe.
+/// Returns when the process started, in clock ticks since boot (`starttime` of `/proc/PID/stat`); 0 if that can't be
+/// read. Together with the id it identifies a process uniquely.
+///
+/// Async-signal-safe.
 #[cfg(not(no_tracing))]
 pub fn start_time() -> u64 {
-    // The name, the second field, is in brackets and may have any.
+    // The second field, the name, is in parentheses and may itself contain some.
     let mut text = [0; 1024];
     let length = system::file::read_start(c"/proc/self/stat", &mut text);
     let after_name = text[..length].rsplit(|byte| *byte == b')').next().unwrap_or_default();
@@ -115,20 +117,23 @@ pub fn start_time() -> u64 {
     ticks.iter().fold(0, |number, digit| number * 10 + u64::from(digit.wrapping_sub(b'0') % 10))
 }
 
-/// The rights (`capabilities(7)`) that the process has or could take, by its first thread; 0 in most processes. Async-signal-safe.
+/// Returns the capabilities (`capabilities(7)`) that the process's first thread has or could take. They are 0 in most
+/// processes.
+///
+/// Async-signal-safe.
 #[cfg(not(no_tracing))]
 pub fn rights() -> u64 {
     system::capabilities()
 }
 
-/// Tells whether the calling thread seems to be in a signal's handler, where nothing should wait: on the stack for such, or
-/// with a signal blocked that has a handler.
+/// Returns whether the calling thread seems to be in a signal handler, where nothing should wait: it is on the
+/// alternate signal stack, or blocks a signal that has a handler.
 #[cfg(not(no_tracing))]
 pub fn is_in_handler() -> bool {
     system::signals::seem_to_be_handled()
 }
 
-/// Reads a variable of the environment; `None` when unset, empty, or in a process with elevated rights.
+/// Returns an environment variable; `None` if it is unset or empty, or if the process has elevated rights.
 pub fn variable(name: &str) -> Option<OsString> {
     if has_elevated_rights() {
         return None;
@@ -136,58 +141,59 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Returns what follows `prefix` in a text of the system's; `None` where it begins otherwise.
+/// Returns what follows `prefix` in a text of the system; `None` if the text has another prefix.
 pub fn strip_prefix<'a>(text: &'a OsStr, prefix: &str) -> Option<&'a OsStr> {
     text.as_encoded_bytes().strip_prefix(prefix.as_bytes()).map(system::os_str)
 }
 
-/// Reads the process' argv\[0\] again, and keeps it for [`with_argv0`]: hosts such as Zygote rename themselves.
+/// Reads argv\[0\] again and caches it for [`with_argv0`], because hosts such as Zygote rename themselves.
 ///
-/// A name that was kept before stays in memory, as it may be in use.
+/// The former name stays in memory, since it may be in use.
 pub fn reread_argv0() {
     system::argv0::reread();
 }
 
-/// Calls `then` with the process' argv\[0\], cut as libcutils cuts it; `None` where it can't be read or there is
-/// none.
+/// Calls `then` with argv\[0\], cut as libcutils cuts it; with `None` if it is empty or can't be read.
 ///
-/// It is read once and then kept, also in a forked child: a process may take away its own right to open files. Who
-/// was renamed calls [`reread_argv0`].
+/// It is read once and then cached, also for forked children, because a process may give up its right to open files.
+/// After a rename call [`reread_argv0`].
 pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
     then(system::argv0::read())
 }
 
-/// Tells whether what failed with this errno may succeed soon: there was no descriptor or memory to be had.
+/// Returns whether an operation that failed with this errno may succeed soon: there was no free descriptor or memory.
 pub fn may_pass(errno: i32) -> bool {
     system::may_pass(errno)
 }
 
-/// Tells whether `text` matches the shell pattern as libcutils asks it: `fnmatch(pattern, text, FNM_NOESCAPE)`.
+/// Returns whether `text` matches a shell pattern as in libcutils: `fnmatch(pattern, text, FNM_NOESCAPE)`.
 ///
-/// `*` crosses `/`, a backslash is an ordinary character.
+/// `*` also matches `/`, and a backslash is an ordinary character.
 #[doc(alias = "fnmatch")]
 pub fn matches(pattern: &CStr, text: &CStr) -> bool {
     system::fnmatch(pattern, text)
 }
 
-/// Reads a number as C's `strtoull` with base 0 does: spaces, a sign, `0x` or `0` or decimal. Returns it, `None` if it is
-/// too large, and what follows it: all of the text where there is no number.
+/// Parses a number as C's `strtoull` with base 0 does: spaces, a sign, then `0x`, `0` or decimal digits.
+///
+/// Returns the number, `None` if it is too large, and the text behind it. If there is no number, that is the whole
+/// text.
 #[doc(alias = "strtoull")]
 pub fn number(text: &CStr) -> (Option<u64>, &CStr) {
     system::strtoull(text)
 }
 
-/// Reads a number as C's `strtoimax` with base 0 does: [`number`] with a sign.
+/// Parses a number as C's `strtoimax` with base 0 does. Otherwise like [`number`].
 #[doc(alias = "strtoimax")]
 pub fn signed_number(text: &CStr) -> (Option<i64>, &CStr) {
     system::strtoimax(text)
 }
 
-/// An [`ErrnoGuard`] that also keeps `pthread_cancel` away from the calling thread.
+/// An [`ErrnoGuard`] that also disables `pthread_cancel` for the calling thread.
 ///
-/// Opening and reading files are cancellation points: the thread would end in the middle, and the unwinding
-/// that glibc does then must not pass through Rust. A cancellation that comes meanwhile is acted on at the
-/// host's next cancellation point.
+/// Opening and reading files are cancellation points. A thread could end there, and glibc would unwind its stack,
+/// which must not happen through Rust code. A cancellation request in this time takes effect at the program's next
+/// cancellation point.
 #[derive(Debug)]
 #[must_use = "the thread can be cancelled again when this is dropped"]
 pub struct Undisturbed {
@@ -196,7 +202,7 @@ pub struct Undisturbed {
 }
 
 impl Undisturbed {
-    /// Notes the calling thread's errno, and has cancellation wait.
+    /// Saves the calling thread's errno and disables cancellation.
     pub fn new() -> Self {
         let errno = ErrnoGuard::new();
         Self { _errno: errno, cancel_state: system::set_cancelable(CANCEL_DISABLE) }
@@ -215,12 +221,12 @@ impl Drop for Undisturbed {
     }
 }
 
-/// `PTHREAD_CANCEL_DISABLE`, alike in glibc and musl.
+/// `PTHREAD_CANCEL_DISABLE`; the same in glibc and musl.
 const CANCEL_DISABLE: i32 = 1;
 
-/// Writes a line to stderr, unless that could block or signal the program: then the line is lost.
+/// Writes a line to stderr. If that could block or raise a signal, the line is dropped.
 ///
-/// Takes no lock, so that a child forked while another thread printed can complain too.
+/// Takes no lock, so it also works in a child that was forked while another thread was printing.
 pub fn complain(line: &str) {
     let _undisturbed = Undisturbed::new();
     system::complain(line);

@@ -1,5 +1,4 @@
-//! A helper thread that the program it lives in does not notice: no signal lands on it, no descriptor is kept
-//! open by it.
+//! Helper threads that the program does not notice: no signal is delivered to them, and they keep no descriptor open.
 
 #[cfg(not(no_tracing))]
 pub mod ending;
@@ -14,17 +13,17 @@ use std::time::Duration;
 
 use crate::system;
 
-/// Starts a thread on which no signal of the process is delivered. Nobody waits for it. A panic in it ends it, once the
-/// panic hook has reported it.
+/// Starts a detached thread on which no signal of the process is delivered. A panic ends the thread after the panic
+/// hook has reported it.
 ///
-/// A program's signal handlers expect its own threads. It is none of std's, where each thread takes a lock as it starts: a
-/// child forked meanwhile could start no more.
+/// A program's signal handlers expect to run on its own threads. The thread is not started by `std::thread`, because
+/// each thread of std takes a lock at its start: a child forked at that moment could never start a thread.
 ///
 /// # Errors
 ///
-/// When the system has no more threads.
+/// Returns an error if the system has no more threads.
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // A thread has the descriptors of its maker.
+    // A new thread has the descriptor table of the thread that makes it.
     let has_left = has_left_descriptors();
     let run = move || {
         OWN.with(|own| own.has_left_descriptors.set(has_left));
@@ -35,24 +34,26 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     system::spawn(name, Box::new(run))
 }
 
-/// Starts a thread that the C library does not know, on which no signal is delivered; false where that can't be. For what must
-/// be started by an event: it allocates nothing and takes no lock, also in a signal handler and in a forked child.
+/// Starts a *bare* thread, which the C library does not know and on which no signal is delivered. Returns false if
+/// that fails.
 ///
-/// Only one at a time in a process, and only on x86_64 and aarch64. `body` runs without thread-locals: it must not allocate,
-/// panic, or call what uses errno. The C library's `setuid()` does not reach it: it keeps the [rights](crate::process::rights)
-/// that its maker had.
+/// It is for events that must start a thread: this allocates nothing and takes no lock, so it may be called in a
+/// signal handler and in a forked child. A process has at most one such thread, and only on x86_64 and aarch64.
+///
+/// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
+/// `setuid()` does not reach the thread, which keeps the [rights](crate::process::rights) of the thread that made it.
 #[cfg(not(no_tracing))]
 pub fn spawn_bare(body: extern "C" fn()) -> bool {
     system::spawn_bare(body)
 }
 
-/// Asks what [`leave_descriptors`] must know: a thread of [`spawn_bare`] can't.
+/// Finds out what [`leave_descriptors`] has to know, because a thread of [`spawn_bare`] can't.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
     may_call_close_range();
 }
 
-/// Tells whether the calling thread is one of [`spawn_bare`].
+/// Returns whether the calling thread was started by [`spawn_bare`].
 #[cfg(not(no_tracing))]
 pub fn is_bare() -> bool {
     system::is_bare()
@@ -63,22 +64,24 @@ const fn is_bare() -> bool {
     false
 }
 
-/// Calls `body` with every signal held back from the calling thread; a thread that it starts never has one. Signals of the
-/// process are then its other threads', and one that the kernel has for a call, as SIGXFSZ, does nothing: the call's error says it.
+/// Calls `body` with all signals blocked for the calling thread. A thread that `body` starts keeps them blocked.
+///
+/// Signals of the process are then delivered to its other threads. A signal that the kernel raises for a call, such
+/// as SIGXFSZ, has no effect; the call returns an error.
 #[cfg(not(no_tracing))]
 pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
     let _blocked = system::signals::Blocked::new(&system::signals::Signals::all());
     body()
 }
 
-/// Gives the calling thread a descriptor table of its own, and empties it; tells whether that was done.
+/// Gives the calling thread an empty descriptor table of its own. Returns whether that was done.
 ///
-/// While threads share their table, the kernel counts references at each `write(2)`, also for a second thread that only
-/// sleeps. After this call no descriptor of the process is open in the calling thread, and it keeps none of them open.
-/// Nothing that reads, writes, opens or closes may run in it from then on.
+/// While threads share a table, the kernel counts references at each `write(2)`, even if the second thread only
+/// sleeps. After this call the thread has no descriptor of the process and keeps none open. From then on it must not
+/// run code that reads, writes, opens or closes descriptors of the process.
 ///
-/// Needs `close_range(2)` of Linux 5.9 and, as the system call filter of an app kills it for calls that its
-/// Android does not know, Android 13; before that nothing is changed.
+/// Needs `close_range(2)` of Linux 5.9. On Android it needs Android 13, because the system call filter kills an app
+/// that makes a call unknown to its version. Otherwise nothing changes.
 #[doc(alias = "close_range")]
 pub fn leave_descriptors() -> bool {
     let left = may_call_close_range() && system::leave_descriptors();
@@ -88,22 +91,22 @@ pub fn leave_descriptors() -> bool {
     left
 }
 
-/// As [`leave_descriptors`], and has `/dev/null` stand at 0, 1 and 2: nothing that the calling thread opens gets a number
-/// that libraries believe to be a terminal's.
+/// [`leave_descriptors`], and opens `/dev/null` as 0, 1 and 2, so that no file of this thread gets a number that
+/// libraries take for stdin, stdout or stderr.
 #[cfg(not(no_tracing))]
 pub fn have_descriptors_of_its_own() -> bool {
     let is_left = leave_descriptors();
     if is_left {
         for _ in 0..3 {
-            // It stays open: it is nobody's but this thread's.
+            // It stays open: only this thread has it.
             let _ = system::file::open(c"/dev/null", libc::O_RDWR).map(std::os::fd::IntoRawFd::into_raw_fd);
         }
     }
     is_left
 }
 
-/// Android's filter lets apps make the call since Android 13; who makes an unknown one gets a SIGSYS. A thread that may not
-/// read properties is answered as the first that asked was.
+/// Android's system call filter allows apps the call since Android 13; an unknown call raises SIGSYS. The first
+/// caller's answer is cached, because some threads may not read properties.
 #[cfg(target_os = "android")]
 pub(crate) fn may_call_close_range() -> bool {
     use std::sync::atomic::{AtomicU8, Ordering};
@@ -125,7 +128,8 @@ pub(crate) const fn may_call_close_range() -> bool {
     true
 }
 
-/// What each thread knows of itself. It is all in one: on Android each thread-local has a key of the C library, and code.
+/// The thread-local state. It is one value, because on Android each thread-local takes a key of the C library, and
+/// code.
 #[derive(Debug)]
 struct Own {
     has_left_descriptors: Cell<bool>,
@@ -144,19 +148,20 @@ thread_local! {
     };
 }
 
-/// Calls `then` with a word of the calling thread, which is 0 at first. There is one such word: that of Perfetto's producer.
+/// Calls `then` with a word of the calling thread, initially 0. It belongs to Perfetto's producer
+/// (`atrace-perfetto`).
 #[cfg(not(no_tracing))]
 #[inline(always)]
 pub fn with_slot<R>(then: impl FnOnce(&AtomicU32) -> R) -> R {
     OWN.with(|own| then(&own.slot))
 }
 
-/// Tells whether the calling thread has [left](leave_descriptors) the descriptors of the process.
+/// Returns whether the calling thread has [left](leave_descriptors) the process's descriptors.
 pub(crate) fn has_left_descriptors() -> bool {
     is_bare() || OWN.with(|own| own.has_left_descriptors.get())
 }
 
-/// Waits so long, whatever signals come meanwhile.
+/// Sleeps for this time, even if signals interrupt the sleep.
 #[cfg(not(no_tracing))]
 pub fn pause(time: Duration) {
     use crate::clock::asked;
@@ -166,29 +171,29 @@ pub fn pause(time: Duration) {
     }
 }
 
-/// The system's number of the calling thread, where it is known.
+/// Returns the kernel's id of the calling thread, if it is known.
 #[inline]
 pub fn number() -> Option<u32> {
     system::thread_number()
 }
 
-/// Whether this process has a thread with this number of the system's.
+/// Returns whether this process has a thread with this kernel id.
 #[cfg(not(no_tracing))]
 pub fn is_there(number: u32) -> bool {
     system::is_thread(number)
 }
 
-/// Where the calling thread's stack is: its lowest address and the one behind its highest.
+/// Returns the bounds of the calling thread's stack: its lowest address, and the address behind its highest.
 pub fn stack() -> Option<(usize, usize)> {
     system::stack_bounds()
 }
 
-/// Where the page of the address `from` begins, if there is memory from it to `to`.
+/// Returns the start of the page that contains the address `from`, if all memory from there to `to` is mapped.
 pub fn mapped_from(from: usize, to: usize) -> Option<usize> {
     system::mapped_from(from, to)
 }
 
-/// Calls `then` with the name of the calling thread, as the kernel knows it.
+/// Calls `then` with the kernel's name of the calling thread.
 #[cfg(not(no_tracing))]
 pub fn with_name<R>(then: impl FnOnce(&[u8]) -> R) -> R {
     let mut name = [0_u8; 16];
@@ -211,8 +216,8 @@ mod tests {
         }
         let pause_of = Duration::from_millis(50);
         let is_over = AtomicBool::new(false);
-        // SAFETY: a handler that may run anywhere, for a signal that no other test here uses; the thread lives until the scope
-        // ends.
+        // SAFETY: the handler may run anywhere, and no other test here uses the signal. The thread lives until the
+        // scope ends.
         let took = unsafe {
             assert_ne!(
                 libc::signal(libc::SIGWINCH, handle as *const () as libc::sighandler_t),

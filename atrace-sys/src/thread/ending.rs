@@ -1,6 +1,7 @@
-//! How a program is told that a thread ends: by a key of the C library.
+//! Notices of ending threads, by the destructor of a thread key.
 //!
-//! glibc has room for 32 keys in each thread, and allocates for more. With a later key a thread's end is not noticed.
+//! glibc has room for 32 keys in each thread and allocates for more. If our key is a later one, the end of a thread
+//! is not noticed, because an event must not allocate.
 
 use std::ffi::c_void;
 use std::io;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::OnceRef;
 use crate::system::c;
 
-/// The key and 1; 0: none.
+/// The key plus 1; 0 if there is none.
 static KEY: AtomicU32 = AtomicU32::new(0);
 static AT_END: OnceRef<fn(usize)> = OnceRef::new();
 
@@ -20,11 +21,11 @@ extern "C" fn run(place: *mut c_void) {
     }
 }
 
-/// Makes the key; `at_end` is called with its number by each thread that ends and has [noted](note) one.
+/// Makes the key. Each ending thread that has called [`note`] calls `at_end` with the number that it passed there.
 ///
 /// # Errors
 ///
-/// When there are no more keys.
+/// Returns an error if there are no more keys.
 pub fn prepare(at_end: &'static fn(usize)) -> io::Result<()> {
     let _ = AT_END.set(at_end); // Once.
     if KEY.load(Ordering::Acquire) != 0 {
@@ -36,19 +37,20 @@ pub fn prepare(at_end: &'static fn(usize)) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(code));
     }
     if KEY.compare_exchange(0, key as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        // SAFETY: made above, and no thread has used it.
+        // SAFETY: the key was made above, and no thread uses it.
         unsafe { libc::pthread_key_delete(key) };
     }
     Ok(())
 }
 
-/// As many keys have room in each thread.
+/// How many keys have room in each thread without an allocation.
 const WITHOUT_ALLOCATION: u32 = if cfg!(target_env = "gnu") { 32 } else { u32::MAX };
 
-/// Has the calling thread's end noticed, with this number; returns false where that can't be.
+/// Registers the calling thread: at its end `at_end` is called with this number. Returns false if that is not
+/// possible.
 pub fn note(place: usize) -> bool {
     let key = KEY.load(Ordering::Acquire).checked_sub(1).filter(|key| *key < WITHOUT_ALLOCATION);
     let Some(key) = key else { return false };
-    // SAFETY: a key of ours; the value is not followed, but must not be null.
+    // SAFETY: the key is ours. The value is never dereferenced; it must not be null, or there would be no notice.
     unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, ptr::without_provenance(place + 1)) == 0 }
 }
