@@ -1,8 +1,12 @@
-//! Two fences of which the often used one costs nothing: the kernel has all threads of the process make up for it while
-//! the rare one is passed (`membarrier(2)`, Linux 4.14).
+//! Asymmetric fences: a pair of a light fence, which costs nothing, and a heavy one, for asymmetric Dekker protocols.
 //!
-//! Where it can't do that, both are full ones. On Android it can be asked since 10: before that, an app's system call
-//! filter may end who asks.
+//! In Dekker's protocol each side stores its own word and then loads the other's; at least one side must see the
+//! other's store. Both sides need a store-load fence between the two. If one side runs often and the other rarely,
+//! the rare side can make the kernel run a full fence on all CPUs that run threads of this process (`membarrier(2)`,
+//! Linux 4.14). Then a compiler barrier suffices on the frequent side. See WG21 paper P1202, "Asymmetric Fences".
+//!
+//! Without `membarrier` both fences are full ones. On Android it is used since Android 10; before that, an app's
+//! system call filter may kill the caller.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::time::Duration;
@@ -15,8 +19,8 @@ static IS_HELPED: AtomicBool = AtomicBool::new(false);
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 
-/// What is stored before it is seen by who passes the [`heavy_fence`] later, or what they stored before is loaded
-/// after it.
+/// The fence of the frequent side: stores before it are seen by a thread that passes [`heavy_fence`] later, or loads
+/// after it see that thread's stores before its fence.
 #[inline(always)]
 pub fn light_fence() {
     if IS_HELPED.load(Ordering::Relaxed) {
@@ -26,19 +30,21 @@ pub fn light_fence() {
     }
 }
 
-/// See [`light_fence`].
+/// The fence of the rare side: see [`light_fence`].
 pub fn heavy_fence() {
     fence(Ordering::SeqCst);
     if IS_HELPED.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {
-        // A filter of system calls came since then. From now on the other side's fence is a full one; what it stored without
-        // one is seen once it has left its processor's store buffer, which takes far less than this.
+        // A system call filter was installed since `prepare`. From now on light fences are full ones. Stores before
+        // earlier light fences become visible when they leave their CPU's store buffer, which takes far less than
+        // this.
         IS_HELPED.store(false, Ordering::SeqCst);
         let _ = file::poll(&mut [], Some(Duration::from_millis(10)));
         fence(Ordering::SeqCst);
     }
 }
 
-/// Asks the kernel for help: in each process, before its threads pass a fence that matters.
+/// Registers the process with the kernel. To be called in each process before its threads pass a light fence that
+/// matters.
 pub fn prepare() {
     IS_HELPED.store(may_ask() && membarrier(REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
 }
