@@ -1,10 +1,10 @@
-//! A C string, as the type of an argument or a result of a foreign function.
+//! C strings as arguments and results of foreign functions.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A C string, as C passes it: never null.
+/// A C string as C passes it: a pointer that is never null.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CText<'a>(NonNull<c_char>, PhantomData<&'a CStr>);
@@ -17,9 +17,9 @@ impl<'a> From<&'a CStr> for CText<'a> {
 }
 
 impl<'a> CText<'a> {
-    /// The text, whose length is looked for.
+    /// Returns the text; finds its length.
     pub(crate) fn to_c_str(self) -> &'a CStr {
-        // SAFETY: made of such a text, or C's, which says how long it lives where it is declared.
+        // SAFETY: made from a `CStr`, or by a C function whose declaration states the lifetime.
         unsafe { CStr::from_ptr(self.0.as_ptr()) }
     }
 }

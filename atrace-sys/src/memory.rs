@@ -1,9 +1,9 @@
-//! Memory that the kernel maps, and memory files.
+//! Mappings and memory files.
 //!
-//! - [`Region`]: bytes that others may change, of a file or of nobody else;
+//! - [`Region`]: bytes that others may change, of a file or private;
 //! - [`Mapped`]: one value in a mapping of its own;
-//! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that can't become smaller, so that a mapping of one can't end
-//!   this process.
+//! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that can't shrink. A mapping of a file that shrinks
+//!   would kill the process that uses it.
 
 pub use crate::system::file::{fixed_size, sealed_file, sealed_size};
 pub use crate::system::{Mapped, Plain, Region, Shared};

@@ -1,15 +1,14 @@
-//! libandroid's `ATrace_*`: the tracing that Android offers to apps, which may not load libcutils.
+//! libandroid's `ATrace_*`: the tracing interface that Android offers to apps, which may not load libcutils.
 //!
-//! It knows slices (Android 6), async slices and counters (Android 10), all with the tag APP; no instants and
-//! no tracks. Each of its functions asks for itself whether that tag is enabled. The library is never
-//! unloaded.
+//! It has slices (Android 6), async slices and counters (Android 10), all with the tag APP; it has no instants and no
+//! tracks. Each of its functions checks itself whether the tag is enabled. The library is never unloaded.
 
 use std::ffi::{CStr, OsStr};
 use std::fmt;
 
 use crate::c_text::CText;
 
-/// Why libandroid can't be used.
+/// The reason why libandroid can't be used.
 #[derive(Debug)]
 pub struct NdkError(String);
 
@@ -22,13 +21,13 @@ impl fmt::Display for NdkError {
 impl std::error::Error for NdkError {}
 
 type Named = extern "C" fn(name: CText<'_>);
-/// With a cookie or a value.
+/// A function with a cookie or a value.
 type Numbered<N> = extern "C" fn(name: CText<'_>, number: N);
 
 /// A loaded libandroid.
 ///
-/// Its methods may be called from any thread. They may change errno. Those that answer tell whether the
-/// library has the function.
+/// Any thread may call its methods. They may change errno. Those that return a `bool` tell whether the library has
+/// the function.
 #[derive(Debug)]
 pub struct Ndk {
     is_enabled: extern "C" fn() -> bool,
@@ -44,15 +43,16 @@ fn call<N>(function: Option<Numbered<N>>, name: &CStr, number: N) -> bool {
 }
 
 impl Ndk {
-    /// Loads the library at `path`, or the one the dynamic linker finds as `libandroid.so`.
+    /// Loads the library at `path`, or the one that the dynamic linker finds as `libandroid.so`.
     ///
     /// # Errors
     ///
-    /// Says why it can't be loaded, or that it is none of Android 6 or later.
+    /// Returns an error if it can't be loaded, or is older than Android 6.
     pub fn load(path: Option<&OsStr>) -> Result<Self, NdkError> {
         let name = path.unwrap_or(OsStr::new("libandroid.so"));
         let library = crate::system::Library::open(name).map_err(NdkError)?;
-        // SAFETY: the functions have had these types since they were introduced (`android/trace.h` of the NDK), and take any text.
+        // SAFETY: the functions have had these types since they exist (`android/trace.h` of the NDK), and accept any
+        // text.
         let (is_enabled, begin, end, async_begin, async_end, counter) = unsafe {
             (
                 library.get(c"ATrace_isEnabled"),
@@ -72,7 +72,7 @@ impl Ndk {
         Ok(Self { is_enabled, begin, end, async_begin, async_end, counter })
     }
 
-    /// Asks whether the tag APP is enabled.
+    /// Returns whether the tag APP is enabled.
     #[doc(alias = "ATrace_isEnabled")]
     pub fn is_enabled(&self) -> bool {
         (self.is_enabled)()
@@ -85,7 +85,7 @@ impl Ndk {
         (self.begin)(name.into());
     }
 
-    /// Ends the slice begun last on this thread.
+    /// Ends the calling thread's innermost slice.
     #[doc(alias = "ATrace_endSection")]
     #[inline]
     pub fn end(&self) {

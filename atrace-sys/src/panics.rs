@@ -1,12 +1,12 @@
-//! What a value's formatting may do to its program: panic.
+//! Calling code of the program that may panic, such as the formatting of a value.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Stands in place of what a value that panics did not write.
+/// Written in place of what a panicking value did not write.
 pub const PANICKED: &str = "<panicked>";
 
-/// Calls `format`, and tells whether it panicked.
+/// Calls `format`; returns whether it panicked.
 #[inline(always)]
 pub fn is_caught(format: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(format)).is_err_and(|payload| {
@@ -15,7 +15,7 @@ pub fn is_caught(format: impl FnOnce()) -> bool {
     })
 }
 
-/// Drops what was thrown, which may throw again; what is thrown then is not even dropped.
+/// Drops the payload of a panic. If that panics too, the second payload is leaked.
 #[cold]
 #[inline(never)]
 fn discard(payload: Box<dyn Any + Send>) {

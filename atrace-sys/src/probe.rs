@@ -1,4 +1,4 @@
-//! Files that another process names, opened by who does not trust it: looked at first, and never waited for.
+//! Opening files that an untrusted process names: each file is examined before it is opened, and opening never waits.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,13 +13,13 @@ use crate::marker::open::on_tracefs;
 use crate::state::{SIZE, text_of};
 use crate::system::file;
 
-/// Opens the marker at `path` for writing, provided that it is on tracefs and has this device and inode.
+/// Opens the marker at `path` for writing, if it is on tracefs and has this device and inode.
 ///
-/// A symbolic link at the end of the path is refused; `is_followed` is for a descriptor in `/proc`.
+/// A symbolic link at the end of the path is refused, unless `is_followed`, which is for descriptors in `/proc`.
 ///
 /// # Errors
 ///
-/// What the system answered, and `InvalidInput` for another file.
+/// Returns the error of the system; `InvalidInput` if it is another file.
 pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::Result<File> {
     let found = look_at(path, is_followed)?;
     let data = found.metadata()?;
@@ -29,9 +29,9 @@ pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::
     file::reopen(&found, libc::O_WRONLY)
 }
 
-/// Reads the [state](crate::state) of another process from its descriptor in `/proc`; `None` where it is none.
+/// Reads the [state](crate::state) of another process through its descriptor in `/proc`; `None` if there is none.
 ///
-/// It may be written meanwhile.
+/// The process may write it at the same time.
 pub fn read_state(path: &Path) -> Option<Vec<u8>> {
     let found = look_at(path, true).ok()?;
     let data = found.metadata().ok()?;
@@ -40,7 +40,7 @@ pub fn read_state(path: &Path) -> Option<Vec<u8>> {
     }
     let again = file::reopen(&found, libc::O_RDONLY).ok()?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    // It fails where the file is no memory file.
+    // This fails for a file that is not a memory file.
     if file::control(again.as_raw_fd(), libc::F_GET_SEALS, 0).ok()? & seals != seals {
         return None;
     }
@@ -58,7 +58,7 @@ pub fn read_state(path: &Path) -> Option<Vec<u8>> {
     None
 }
 
-/// A descriptor that nothing can be done with but to look at the file.
+/// Opens a file only for examining it (`O_PATH`).
 fn look_at(path: &Path, is_followed: bool) -> io::Result<File> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     file::open(&name, libc::O_PATH | if is_followed { 0 } else { libc::O_NOFOLLOW })

@@ -1,4 +1,4 @@
-//! A stream socket to a service of this machine: whom to trust there, and how bytes and descriptors go over it.
+//! A stream socket to a service on this machine: whom to trust, and how bytes and descriptors are transferred.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::system::c::Call;
 use crate::system::{self, Descriptor, Plain, bare, file, zeros};
 
-// SAFETY: zeros are an empty message, nothing beside it, an address, and ids.
+// SAFETY: zeroes are valid: an empty message, no control data, an address, and ids.
 unsafe impl Plain for libc::msghdr {}
 // SAFETY: as above.
 unsafe impl Plain for libc::cmsghdr {}
@@ -17,16 +17,16 @@ unsafe impl Plain for libc::sockaddr_un {}
 // SAFETY: as above.
 unsafe impl Plain for libc::ucred {}
 
-/// Who may be the service, by user id.
+/// Which users may run the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// This user, root, or Android's `traced`.
     Usual,
-    /// Whoever listens there: the user has named the place.
+    /// Any user, because the caller has named the address.
     Any,
 }
 
-/// Android's user `nobody`, as whom its services of tracing run.
+/// Android's user `nobody`, which runs its tracing services.
 #[cfg(target_os = "android")]
 const TRACED: libc::uid_t = 9999;
 
@@ -34,14 +34,14 @@ const TRACED: libc::uid_t = 9999;
 #[derive(Debug)]
 pub struct Socket(Descriptor);
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The errno: nobody listens there, as a rule.
+    /// An errno; usually no process listens at the address.
     Errno(i32),
-    /// Another user listens there.
+    /// A user who is not trusted listens there.
     Stranger(u32),
-    /// The name is no socket's.
+    /// The address is not valid for a socket.
     Name,
 }
 
@@ -66,16 +66,16 @@ impl std::fmt::Display for Refused {
 }
 
 impl Socket {
-    /// A connection that there is already.
+    /// Wraps a connected socket.
     pub fn new(socket: OwnedFd) -> Self {
         Self(socket.into())
     }
 
-    /// Connects to the socket with this name: a path, or `@` and an abstract name.
+    /// Connects to a socket by its address: a path, or `@` and an abstract name.
     ///
     /// # Errors
     ///
-    /// Returns why there is no connection.
+    /// Returns the reason why there is no connection.
     pub fn connect(name: &OsStr, trust: Trust) -> Result<Self, Refused> {
         let (address, len) = address(name).ok_or(Refused::Name)?;
         let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -97,8 +97,10 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Waits until there is something to receive, at most so long (`None`: without end). An end of the connection
-    /// counts. Where the system denies the call, there may be something: it is to be looked, every 50 ms.
+    /// Waits until something can be received, at most for `timeout` (`None`: forever). The end of the connection
+    /// counts as something.
+    ///
+    /// If the system denies the call, this returns true every 50 ms, and the caller has to look.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error.raw_os_error() != Some(libc::EINTR))
     }
@@ -108,10 +110,12 @@ impl Socket {
         file::poll(&mut place, timeout).map(|ready| ready > 0)
     }
 
-    /// Sends all of these bytes, the first of them with a descriptor; false: the connection is of no more use. Waits at
-    /// most five seconds for a service that does not read.
+    /// Sends all bytes, and a descriptor with the first of them. Returns false if the connection can't be used any
+    /// more.
+    ///
+    /// Waits at most five seconds for a service that does not read.
     pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
-        // Where the system denies the call that waits, each attempt takes 50 ms.
+        // If the system denies the waiting call, each attempt takes 50 ms.
         let mut denied = 100;
         while !bytes.is_empty() {
             match self.send_some(bytes, descriptor) {
@@ -145,37 +149,38 @@ impl Socket {
         sent.map(|sent| sent as usize).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Receives what there is of a peer that has no descriptors to give; `Ok(None)` where nothing is there yet.
+    /// Receives bytes of a peer that must not send descriptors; `Ok(None)` if nothing is there yet.
     ///
     /// # Errors
     ///
-    /// When the connection has ended; EPROTO where a descriptor comes along. To close what is another's may take long, so it
-    /// stays where it is, and the socket open, until the process ends.
+    /// Returns an errno if the connection has ended; EPROTO if there is a descriptor. Closing a descriptor of an
+    /// untrusted peer may block, so the descriptor stays in the socket's queue, and the socket stays open until the
+    /// process ends.
     pub fn receive_bytes(&self, bytes: &mut [u8]) -> Result<Option<usize>, i32> {
         let seen = self.receive_as(bytes, None, libc::MSG_PEEK)?;
         let Some((seen, flags)) = seen else { return Ok(None) };
         if flags & libc::MSG_CTRUNC != 0 {
-            // Of the socket, which nobody closes.
+            // A duplicate of the socket, which is never closed.
             let _ = file::control(self.0.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0);
             return Err(libc::EPROTO);
         }
-        // No more than was seen: behind that a descriptor may have come since.
+        // Not more than was seen before: a descriptor may have arrived behind that.
         let received = self.receive_as(bytes.get_mut(..seen).unwrap_or_default(), None, 0)?;
         Ok(received.map(|(received, _)| received))
     }
 
-    /// Receives what there is, and a descriptor if one came along; `Ok(None)` where nothing is there yet.
+    /// Receives bytes, and a descriptor if there is one; `Ok(None)` if nothing is there yet.
     ///
     /// # Errors
     ///
-    /// When the connection has ended.
+    /// Returns an errno if the connection has ended.
     pub fn receive(&self, bytes: &mut [u8]) -> Result<Option<(usize, Option<Descriptor>)>, i32> {
         let mut control = Control::new(-1);
         let received = self.receive_as(bytes, Some(&mut control), 0)?;
         Ok(received.map(|(received, _)| (received, control.take())))
     }
 
-    /// Receives with these flags; returns how many bytes there were, and the message's flags.
+    /// Receives with these flags. Returns the number of bytes and the flags of the message.
     fn receive_as(
         &self,
         bytes: &mut [u8],
@@ -192,7 +197,7 @@ impl Socket {
         let flags = flags | libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
         let place = (&raw mut message).expose_provenance() as isize;
         let numbers = [self.0.as_raw_fd() as isize, place, flags as isize, 0, 0, 0];
-        // SAFETY: the message's parts are writable and live until after the call.
+        // SAFETY: all parts of the message are writable and live until after the call.
         let got = unsafe { bare::call(libc::SYS_recvmsg, numbers) };
         if let Some(control) = control {
             control.is_full = message.msg_controllen >= Control::LEN as _;
@@ -208,25 +213,26 @@ impl Socket {
     }
 }
 
-/// Who is at the other end of a socket, as the kernel says: the process (0 where it can't be named here) and its user.
+/// Returns the peer of a socket as the kernel knows it: its process id (0 if it is not visible here) and its user id.
 pub fn peer(socket: BorrowedFd<'_>) -> Option<(u32, u32)> {
     let mut peer: libc::ucred = zeros();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (place, len) = ((&raw mut peer).expose_provenance(), (&raw mut len).expose_provenance());
     let (level, option) = (libc::SOL_SOCKET as isize, libc::SO_PEERCRED as isize);
     let numbers = [socket.as_raw_fd() as isize, level, option, place as isize, len as isize, 0];
-    // SAFETY: writable memory of that length.
+    // SAFETY: `place` is writable memory of the length in `len`.
     let code = unsafe { bare::call(libc::SYS_getsockopt, numbers) };
     (code == 0).then_some((peer.pid.cast_unsigned(), peer.uid))
 }
 
-/// One descriptor beside a message, as the kernel lays it out. No more: what aligns its end is no room for a second one, which would
-/// be nobody's.
+/// The control data for one descriptor, in the kernel's layout.
+///
+/// It has no padding at its end: the kernel could put a second descriptor there, which nobody would close.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
     descriptor: libc::c_int,
-    /// The kernel has filled it in.
+    /// Whether the kernel has filled in the data.
     is_full: bool,
 }
 
@@ -246,7 +252,7 @@ impl Control {
         message.msg_controllen = Self::LEN as _;
     }
 
-    /// What the kernel has put here; it is ours from now on.
+    /// Takes the received descriptor, which the caller now owns.
     fn take(&self) -> Option<Descriptor> {
         let Self { header, descriptor, is_full } = self;
         let is_there = *is_full
@@ -256,7 +262,7 @@ impl Control {
     }
 }
 
-/// The address of a name.
+/// Returns the socket address of a name; `None` if it is not valid.
 fn address(name: &OsStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     let mut address: libc::sockaddr_un = zeros();
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -276,7 +282,7 @@ fn address(name: &OsStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     Some((address, len as libc::socklen_t))
 }
 
-/// Whether the calling process may look into a directory.
+/// Returns whether the calling process may look into a directory.
 pub fn may_enter(directory: &CStr) -> bool {
     file::may_enter(directory)
 }

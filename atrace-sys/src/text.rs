@@ -2,10 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-/// The length from which a text is long.
+/// Shorter texts are copied without a call of `memcpy`.
 pub const SHORT: usize = 32;
 
-/// Copies a text to where there is room for it, as long: a short one as two pieces of a fixed size, which overlap.
+/// Copies a text to memory of the same length. A short text is copied as two pieces of a fixed size, which may
+/// overlap.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn put(from: &[u8], to: &mut [MaybeUninit<u8>]) {
@@ -24,7 +25,7 @@ pub fn put(from: &[u8], to: &mut [MaybeUninit<u8>]) {
     }
 }
 
-/// Writes the first and the last bytes of `to`.
+/// Writes the first and the last `N` bytes of `to`.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last: [u8; N]) {
@@ -36,20 +37,20 @@ pub fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last
     }
 }
 
-/// Returns bytes as what may be copied to where none are yet.
+/// Returns bytes as possibly uninitialised bytes, to be copied to uninitialised memory.
 #[inline(always)]
 pub fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
-    // SAFETY: bytes are as good as bytes that may be uninitialised, and can't be written through this.
+    // SAFETY: initialised bytes are valid as `MaybeUninit`, and nothing can be written through a shared reference.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// Cuts a text to so many bytes, between characters.
+/// Cuts a text to at most `max` bytes, at a character boundary.
 #[inline]
 pub const fn cut(text: &str, max: usize) -> &str {
     if text.len() <= max { text } else { cut_long(text, max) }
 }
 
-/// A call: with the length known, its loop would be unrolled.
+/// Not inlined: if the length were known, the compiler would unroll the loop.
 #[cold]
 #[inline(never)]
 const fn cut_long(text: &str, max: usize) -> &str {

@@ -1,19 +1,20 @@
-//! References that threads share and replace: atomic pointers that are only ever given `&'static` references, so that
-//! reading through them is safe.
+//! Atomic references: atomic pointers that only ever hold `&'static` references, so that reading through them is
+//! safe.
 //!
-//! - [`AtomicRef`] always refers to something: a load needs no check. The gate of `atrace` loads a serial through one,
-//!   which lies in a mapped property store or in bionic's.
-//! - [`OnceRef`] is empty at first: all zeroes, so that a large table of them takes no room in a program.
+//! - [`AtomicRef`] always refers to something, so a load needs no check. The gate of `atrace` loads a serial through
+//!   one; the serial lies in a mapped property store or in bionic's.
+//! - [`OnceRef`] is empty at first. An empty one is all zeroes, so that a large table of them takes no room in a
+//!   program.
 //!
-//! Kept by hand because `OnceLock` and `LazyLock` wait for the thread that initialises them, which a forked child has
-//! not.
+//! `OnceLock` and `LazyLock` would not do: they wait for the thread that initialises them, and a forked child does
+//! not have that thread.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A `&'static T` that can be replaced atomically, from any thread.
+/// A `&'static T` that any thread can replace atomically.
 ///
 /// # Examples
 ///
@@ -33,44 +34,45 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub struct AtomicRef<T: Sync + 'static>(OnceRef<T>);
 
 impl<T: Sync + 'static> AtomicRef<T> {
-    /// Makes a reference that can be replaced later.
+    /// Creates a reference to `target`.
     pub const fn new(target: &'static T) -> Self {
         Self(OnceRef(AtomicPtr::new(std::ptr::from_ref(target).cast_mut()), PhantomData))
     }
 
-    /// Returns what it refers to now.
+    /// Returns the present reference.
     #[inline(always)]
     pub fn get(&self) -> &'static T {
-        // SAFETY: never null, and from a `&'static T`: `new`, `set` and `replace` accept nothing else.
+        // SAFETY: the pointer is never null and comes from a `&'static T`, because `new`, `set` and `replace` accept
+        // nothing else.
         unsafe { &*self.0.0.load(Ordering::Acquire) }
     }
 
-    /// Makes it refer to `target`.
+    /// Replaces the reference by `target`.
     pub fn set(&self, target: &'static T) {
         self.0.put(Some(target));
     }
 
-    /// Makes it refer to the content of `new`, which is never freed then, if it still refers to `current`;
-    /// else drops `new`.
+    /// Replaces the reference by one to the content of `new` if it still is `current`. The content is then never
+    /// freed; otherwise `new` is dropped.
     ///
     /// # Errors
     ///
-    /// Returns the present reference when another thread was faster.
+    /// Returns the present reference if another thread was faster.
     pub fn publish(&self, current: &'static T, new: Box<T>) -> Result<&'static T, &'static T> {
         offer(new, |new| self.replace(current, new))
     }
 
-    /// Makes it refer to `new` if it still refers to `current`; else returns what it refers to.
+    /// Replaces the reference by `new` if it still is `current`.
     ///
     /// # Errors
     ///
-    /// Returns the present reference when another thread was faster.
+    /// Returns the present reference if another thread was faster.
     pub fn replace(&self, current: &'static T, new: &'static T) -> Result<(), &'static T> {
         self.0.replace(Some(current), new).map_err(|present| present.unwrap_or(current))
     }
 }
 
-/// A `&'static T` that is not there yet, and once it is, stays.
+/// A `&'static T` that is set once. It may be empty.
 ///
 /// # Examples
 ///
@@ -88,12 +90,12 @@ impl<T: Sync + 'static> AtomicRef<T> {
 pub struct OnceRef<T: Sync + 'static>(AtomicPtr<T>, PhantomData<&'static T>);
 
 impl<T: Sync + 'static> OnceRef<T> {
-    /// Makes an empty place.
+    /// Creates an empty reference.
     pub const fn new() -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()), PhantomData)
     }
 
-    /// Returns what was set.
+    /// Returns the reference, if it is set.
     #[inline(always)]
     pub fn get(&self) -> Option<&'static T> {
         Self::target(self.0.load(Ordering::Acquire))
@@ -101,7 +103,7 @@ impl<T: Sync + 'static> OnceRef<T> {
 
     #[inline(always)]
     fn target(pointer: *mut T) -> Option<&'static T> {
-        // SAFETY: null, or from a `&'static T`: `put` and `replace` accept nothing else.
+        // SAFETY: the pointer is null or comes from a `&'static T`, because `put` and `replace` accept nothing else.
         unsafe { pointer.as_ref() }
     }
 
@@ -109,31 +111,32 @@ impl<T: Sync + 'static> OnceRef<T> {
         target.map_or(std::ptr::null_mut(), |target| std::ptr::from_ref(target).cast_mut())
     }
 
-    /// Sets what it refers to from now on; waits for nobody.
+    /// Sets the reference. Never waits.
     ///
     /// # Errors
     ///
-    /// Returns what it refers to when something, be it the same, was set before.
+    /// Returns the present reference if it was set before, even to the same target.
     pub fn set(&self, target: &'static T) -> Result<(), &'static T> {
         self.replace(None, target).map_err(|present| present.unwrap_or(target))
     }
 
-    /// Makes it refer to `target`, or to nothing, whatever it refers to.
+    /// Sets or empties the reference, whatever it is now.
     pub fn put(&self, target: Option<&'static T>) {
         self.0.store(Self::pointer(target), Ordering::Release);
     }
 
-    /// Empties it; returns what it referred to, which nobody else gets from it.
+    /// Empties the reference and returns what it was. No other caller gets the same one from here.
     #[cfg(not(no_tracing))]
     pub fn take(&self) -> Option<&'static T> {
         Self::target(self.0.swap(std::ptr::null_mut(), Ordering::AcqRel))
     }
 
-    /// Makes it refer to what `new` owns, which is never freed then, if it still refers to `current`; else `new` is dropped.
+    /// Sets the reference to the content of `new` if it still is `current`. The content is then never freed;
+    /// otherwise `new` is dropped.
     ///
     /// # Errors
     ///
-    /// Returns what it refers to where that is not `current`.
+    /// Returns the present reference if it is not `current`.
     #[cfg(not(no_tracing))]
     pub fn offer(
         &self,
@@ -143,7 +146,7 @@ impl<T: Sync + 'static> OnceRef<T> {
         offer(new, |new| self.replace(current, new))
     }
 
-    /// Makes it refer to `new` if it still refers to `current`; else returns what it refers to.
+    /// Sets the reference to `new` if it still is `current`; otherwise returns the present one.
     pub(crate) fn replace(
         &self,
         current: Option<&'static T>,
@@ -154,15 +157,16 @@ impl<T: Sync + 'static> OnceRef<T> {
         replaced.map(drop).map_err(Self::target)
     }
 
-    /// Returns what was set, making and leaking it now if need be.
+    /// Returns the reference. If it is empty, sets it to a leaked value that `make` returns.
     ///
-    /// Of threads that come at once each makes one, the first to finish is right, and what the others made is dropped:
-    /// nobody waits, also not in a forked child for a thread of its parent's.
+    /// If several threads come at once, each makes a value; the first one is kept and the others are dropped. Nobody
+    /// waits, so a forked child does not wait for a thread that it does not have.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         self.get().unwrap_or_else(|| self.keep(Box::new(make())))
     }
 
-    /// Sets the content of `new`, which is never freed then, unless something was set before; returns what is set.
+    /// Sets the reference to the content of `new`, which is then never freed, unless it was set before. Returns what
+    /// is set.
     pub fn keep(&self, new: impl Place<Target = T>) -> &'static T {
         let (Ok(set) | Err(set)) = offer(new, |new| self.set(new));
         set
@@ -175,25 +179,27 @@ impl<T: Sync + 'static> Default for OnceRef<T> {
     }
 }
 
-/// What owns a value that stays where it is until its owner is dropped, also when the owner is moved.
+/// An owner of a value whose address stays the same until the owner is dropped, even if the owner is moved.
 ///
 /// # Safety
 ///
-/// It must be so, and `deref` must give that value each time.
+/// The address must stay the same, and `deref` must always return that value.
 pub unsafe trait Place: Deref {}
 
-// SAFETY: the value is in the heap, and only its address is moved.
+// SAFETY: the value is on the heap; moving the box moves only its address.
 unsafe impl<T> Place for Box<T> {}
 
-/// Has `set` publish what `new` owns, which is never dropped then; `new` is dropped where that fails.
+/// Calls `set` with a reference to the content of `new`. If it succeeds, the content is never dropped; otherwise
+/// `new` is dropped.
 ///
-/// `set` must not have published it where it fails.
+/// If `set` fails, it must not have published the reference.
 pub(crate) fn offer<L: Place<Target: 'static>, E>(
     new: L,
     set: impl FnOnce(&'static L::Target) -> Result<(), E>,
 ) -> Result<&'static L::Target, E> {
     let owner = ManuallyDrop::new(new);
-    // SAFETY: lives for ever unless the owner is dropped below, where nobody else has seen it.
+    // SAFETY: the value lives forever, unless the owner is dropped below; in that case nobody else has seen the
+    // reference.
     let new = unsafe { &*std::ptr::from_ref(&**owner) };
     set(new).map(|()| new).inspect_err(|_| drop(ManuallyDrop::into_inner(owner)))
 }
