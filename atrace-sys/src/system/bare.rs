@@ -1,28 +1,32 @@
-//! System calls without the C library, and threads that it does not know.
+//! System calls without the C library, and *bare* threads that the C library does not know.
 //!
-//! An event may be written in a signal handler that interrupted `malloc`, in a forked child whose parent's threads held
-//! locks, or on a thread that is about to end. What it reaches must work there, so it makes its system calls itself: they
-//! need no errno, no thread-local, no lock, and are no cancellation points.
+//! # Why
 //!
-//! [`start`] begins a thread by `clone(2)` alone. Such a thread has a stack of its own and **no thread-locals**: what runs
-//! in it must not allocate, panic, take a lock of std's, use errno, or call the C library but for what only copies or
-//! compares memory. In place of thread-locals it has zeros, so that code which reads one by mistake does not find another
-//! thread's. Only x86_64 and aarch64 have it.
+//! An event may come in a signal handler that interrupted `malloc`, in a forked child whose parent's threads held
+//! locks, or on a thread that is about to end. Code that an event reaches must work there. So it makes system calls
+//! itself: they need no errno, no thread-local and no lock, and are not cancellation points.
 //!
-//! Sources: `clone(2)`, `syscall(2)`; the registers of each architecture from their ABIs.
+//! # Bare threads
+//!
+//! [`start`] starts a thread by `clone(2)` alone, on a mapped stack. The thread has **no thread-locals**. Code that
+//! runs on it must not allocate, panic, take a lock of std or use errno. Of the C library it may call only functions
+//! that copy or compare memory. The register for thread-locals points to zeroes, so that code that uses a
+//! thread-local by mistake does not change another thread's. Only x86_64 and aarch64 have bare threads.
+//!
+//! Sources: `clone(2)`, `syscall(2)`; for the registers, the ABI of each architecture.
 
 use std::ffi::c_long;
 
-/// Makes a system call; returns its result, or a negated errno.
+/// Makes a system call. Returns its result, or a negated errno.
 ///
 /// # Safety
 ///
-/// As for the call itself.
+/// The same as for the system call.
 #[cfg(all(bare, target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
     let result;
-    // SAFETY: the caller's; the kernel changes rax, rcx and r11 alone.
+    // SAFETY: the caller's contract. The kernel changes only rax, rcx and r11.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -35,16 +39,16 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
     result
 }
 
-/// Makes a system call; returns its result, or a negated errno.
+/// Makes a system call. Returns its result, or a negated errno.
 ///
 /// # Safety
 ///
-/// As for the call itself.
+/// The same as for the system call.
 #[cfg(all(bare, target_arch = "aarch64"))]
 #[inline(always)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
     let result;
-    // SAFETY: the caller's; the kernel changes x0 alone.
+    // SAFETY: the caller's contract. The kernel changes only x0.
     unsafe {
         std::arch::asm!(
             "svc #0",
@@ -57,31 +61,32 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
     result
 }
 
-/// Makes a system call; returns its result, or a negated errno. errno is left as it was.
+/// Makes a system call. Returns its result, or a negated errno. Leaves errno unchanged.
 ///
 /// # Safety
 ///
-/// As for the call itself.
+/// The same as for the system call.
 #[cfg(not(bare))]
 #[inline(never)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
     let _errno = super::ErrnoGuard::new();
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result < 0 { -(super::errno() as isize) } else { result as isize }
 }
 
-/// What a bare thread does: it is given the number that [`start`] was given.
+/// The body of a bare thread; its argument is the one of [`start`].
 pub(crate) type Body = extern "C" fn(usize);
 
-/// How large a bare thread's stack is. What is never touched of it costs nothing.
+/// The size of a bare thread's stack. Pages that are never touched take no memory.
 #[cfg(bare)]
 const STACK: usize = 256 << 10;
-/// The zeros in the place of thread-locals, to each side of the register that points there.
+/// The size of the zeroed memory below and above the address in the thread-local register.
 #[cfg(bare)]
 const LOCALS: usize = 16 << 10;
 
-/// Starts a thread that runs `body(argument)`, with the caller's mask of signals; false where that can't be.
+/// Starts a thread that runs `body(argument)`, with the caller's signal mask. Returns false if that fails.
+///
 /// Async-signal-safe.
 #[cfg(bare)]
 pub(crate) fn start(body: Body, argument: usize) -> bool {
@@ -94,19 +99,21 @@ pub(crate) fn start(body: Body, argument: usize) -> bool {
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM
         | libc::CLONE_SETTLS;
-    // From below: a page that nobody may touch, the stack, zeros to both sides of the thread register.
+    // From low to high addresses: an inaccessible page, the stack, zeroes around the address in the thread-local
+    // register.
     let guard = super::page_size();
     let size = guard + STACK + 2 * LOCALS;
     let Ok(memory) = Region::own(size) else { return false };
     let (base, stack) = (memory.at(0), memory.at(guard + STACK));
     let locals = stack.wrapping_add(LOCALS);
-    // SAFETY: all of it is this mapping's, and aligned: the guard is its first page; on x86-64 the word at the register
-    // is to have its address.
+    // SAFETY: all of it is within the mapping and aligned. The guard is the mapping's first page. On x86-64, the word
+    // at the thread-local register must contain its own address.
     unsafe {
         call(libc::SYS_mprotect, [base as isize, guard as isize, libc::PROT_NONE as isize, 0, 0, 0]);
         locals.cast::<*mut u8>().write(locals);
     }
-    // SAFETY: a stack and a place for thread-locals that are nobody else's; the thread takes the mapping over.
+    // SAFETY: the stack and the memory for thread-locals belong to nobody else. The new thread takes over the
+    // mapping.
     let started = unsafe { clone_with(FLAGS, stack, locals, body, argument, base, size) };
     if started > 0 {
         std::mem::forget(memory);
@@ -119,12 +126,12 @@ pub(crate) fn start(_: Body, _: usize) -> bool {
     false
 }
 
-/// Clones the calling thread; the new one calls `body(argument)` on its own stack, unmaps `base` and ends.
+/// Clones the calling thread. The new thread calls `body(argument)` on its own stack, unmaps `base`, and ends.
 ///
 /// # Safety
 ///
-/// `flags` are those of a thread; `stack` is the aligned end of memory that nobody else uses, `locals` the place for its
-/// thread-locals, and the mapping from `base` on holds both.
+/// `flags` must be those of a thread. `stack` must be the aligned end of memory that nobody else uses, and `locals`
+/// an address for thread-locals. The mapping of `size` bytes at `base` must contain both.
 #[cfg(all(bare, target_arch = "x86_64"))]
 unsafe fn clone_with(
     flags: libc::c_int,
@@ -136,7 +143,8 @@ unsafe fn clone_with(
     size: usize,
 ) -> isize {
     let result;
-    // SAFETY: the caller's. The new thread has the registers of its maker, but for its stack, and never leaves this block.
+    // SAFETY: the caller's contract. The new thread has the same registers except for its stack, and never leaves
+    // this block.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -173,12 +181,12 @@ unsafe fn clone_with(
     result
 }
 
-/// Clones the calling thread; the new one calls `body(argument)` on its own stack, unmaps `base` and ends.
+/// Clones the calling thread. The new thread calls `body(argument)` on its own stack, unmaps `base`, and ends.
 ///
 /// # Safety
 ///
-/// `flags` are those of a thread; `stack` is the aligned end of memory that nobody else uses, `locals` the place for its
-/// thread-locals, and the mapping from `base` on holds both.
+/// `flags` must be those of a thread. `stack` must be the aligned end of memory that nobody else uses, and `locals`
+/// an address for thread-locals. The mapping of `size` bytes at `base` must contain both.
 #[cfg(all(bare, target_arch = "aarch64"))]
 unsafe fn clone_with(
     flags: libc::c_int,
@@ -190,7 +198,8 @@ unsafe fn clone_with(
     size: usize,
 ) -> isize {
     let result;
-    // SAFETY: the caller's. The new thread has the registers of its maker, but for its stack, and never leaves this block.
+    // SAFETY: the caller's contract. The new thread has the same registers except for its stack, and never leaves
+    // this block.
     unsafe {
         std::arch::asm!(
             "svc #0",
@@ -235,7 +244,7 @@ mod tests {
     fn a_bare_thread_runs_and_ends() {
         static DONE: AtomicUsize = AtomicUsize::new(0);
         extern "C" fn body(number: usize) {
-            // SAFETY: no arguments. Another thread of this process.
+            // SAFETY: no arguments. The thread ids differ, because this is not the first thread of the process.
             let is_other =
                 unsafe { call(libc::SYS_gettid, [0; 6]) } != unsafe { call(libc::SYS_getpid, [0; 6]) };
             DONE.fetch_add(if is_other { number } else { 0 }, Ordering::SeqCst);

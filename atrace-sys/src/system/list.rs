@@ -1,15 +1,16 @@
-//! Bionic's list of threads, which no thread of ours changes while the process is forked.
+//! Bionic's list of threads, which must not be locked by a thread of ours while the process is forked.
 //!
-//! The list has a lock that `pthread_create` takes, and a detached thread at its end. A child that is forked meanwhile finds it
-//! held, and can start no thread any more. So there is a lock around it that `fork` waits for, and our threads are
-//! not detached: each joins at its end the one that was at its own before.
+//! `pthread_create` takes the list's lock, and so does a detached thread at its end. A child that is forked at such a
+//! moment finds the lock held and can never start a thread. So a lock of our own surrounds both, and `fork` waits for
+//! it. And our threads are not detached: each one joins the one that ended before it.
 
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
 use super::c;
 
 static IS_HELD: AtomicBool = AtomicBool::new(false);
-/// The last thread that was at its end; 0: none. Changed only while the lock is held, so never at a fork.
+/// The last thread that has ended, to be joined by the next; 0: none. It only changes while the lock is held, so
+/// never during a fork.
 static LEFT: AtomicIsize = AtomicIsize::new(0);
 
 extern "C" fn hold() {
@@ -28,14 +29,15 @@ extern "C" fn forget() {
     release();
 }
 
-/// How `pthread_create` is to make a thread.
+/// The detach state that `pthread_create` has to use.
 pub(super) const JOINABLE: libc::c_int = libc::PTHREAD_CREATE_JOINABLE;
 
-/// Has `start` call `pthread_create`; the thread calls [`leave`] last. All signals must be blocked: a handler could fork.
+/// Calls `start`, which calls `pthread_create`. The new thread must call [`leave`] as its last action. All signals
+/// must be blocked, because a handler could fork.
 pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
-        // Without memory for them it is as if there were none.
+        // If there is no memory for the handlers, this works as if they did not exist.
         c::pthread_atfork(Some(hold), Some(release), Some(forget));
     }
     hold();
@@ -44,12 +46,12 @@ pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
     code
 }
 
-/// The calling thread, which was made while [`starting`], is about to end.
+/// To be called by a thread that was made within [`starting`], as its last action.
 pub(super) fn leave() {
     hold();
     let before = LEFT.swap(c::pthread_self() as isize, Ordering::Relaxed);
     if before != 0 {
-        // SAFETY: a thread of ours that nobody else joins. It ends by itself: it is behind its `release`.
+        // SAFETY: it is a thread of ours that nobody else joins. It ends soon, because it has released the lock.
         unsafe { libc::pthread_join(before as libc::pthread_t, std::ptr::null_mut()) };
     }
     release();

@@ -22,21 +22,21 @@ fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
 #[cfg(not(target_os = "android"))]
 fn leave() {}
 
-/// How much stack a thread of [`spawn`] has, as one of std's.
+/// The stack size of a thread of [`spawn`], the same as std's.
 const STACK: usize = 2 << 20;
 
-// SAFETY: initialised by the C library before it is read.
+// SAFETY: the C library initialises it before it reads it.
 unsafe impl Plain for libc::pthread_attr_t {}
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// What a thread is given: its name, with a NUL at least, and what it does.
+/// The argument of a new thread: its name, with at least one NUL, and its body.
 struct Start([u8; 16], Body);
 
-/// Starts a thread that nobody waits for, on which no signal is delivered; `body` must not panic. Allocates.
+/// Starts a detached thread on which no signal is delivered. `body` must not panic. Allocates.
 pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
-        // SAFETY: the box that `spawn` gave to this thread alone.
+        // SAFETY: the pointer is the box that `spawn` has given to this thread alone.
         let Start(mut name, body) = *unsafe { Box::from_raw(start.cast::<Start>()) };
         name_of_thread(true, &mut name);
         body();
@@ -49,9 +49,9 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     let start = Box::into_raw(Box::new(Start(text, body)));
     let mut attributes: libc::pthread_attr_t = zeros();
     let mut thread = std::mem::MaybeUninit::<libc::pthread_t>::zeroed();
-    // A thread inherits the mask of its maker.
+    // A new thread inherits the signal mask of the thread that makes it.
     let blocked = Blocked::new(&Signals::all());
-    // SAFETY: the attributes are initialised first and destroyed last; `run` takes the box over if it is called.
+    // SAFETY: the attributes are initialised first and destroyed last. `run` takes over the box if it is called.
     let code = unsafe {
         libc::pthread_attr_init(&mut attributes);
         libc::pthread_attr_setstacksize(&mut attributes, STACK);
@@ -64,37 +64,39 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     if code == 0 {
         return Ok(());
     }
-    // SAFETY: made above, and no thread has it.
+    // SAFETY: the box was made above, and no thread has taken it over.
     drop(unsafe { Box::from_raw(start) });
     Err(io::Error::from_raw_os_error(code))
 }
 
-/// The generation of a process and the kernel's number of its bare thread, while there is one.
+/// Identifies the process's bare thread: the process's generation and the thread's kernel id; 0 if there is none.
 static BARE: AtomicU64 = AtomicU64::new(0);
 
-/// Tells whether the calling thread is one of [`spawn_bare`], which has no thread-locals.
+/// Returns whether the calling thread was started by [`spawn_bare`], and so has no thread-locals.
 pub(crate) fn is_bare() -> bool {
     let bare = BARE.load(Ordering::Relaxed);
     bare != 0 && bare == bare_here()
 }
 
-/// The word for the calling thread.
+/// Returns the word that identifies the calling thread.
 fn bare_here() -> u64 {
-    // SAFETY: no arguments. The C library's function may keep the number in a thread-local.
+    // SAFETY: no arguments. The C library's function may keep the id in a thread-local, so it is not used.
     let number = unsafe { bare::call(libc::SYS_gettid, [0; 6]) };
     generation().number() << 32 | number as u32 as u64
 }
 
-/// Starts a thread without the C library ([`bare`]), on which no signal is delivered. Async-signal-safe.
+/// Starts a bare thread ([`bare`]) on which no signal is delivered.
+///
+/// Async-signal-safe.
 pub(crate) fn spawn_bare(body: extern "C" fn()) -> bool {
     extern "C" fn run(body: usize) {
         BARE.store(bare_here(), Ordering::Relaxed);
         name_of_thread(true, &mut b"atrace-perfetto\0".to_owned());
-        // SAFETY: the address of a function of this type, given below.
+        // SAFETY: the address is that of a function of this type, which is passed below.
         let body: extern "C" fn() =
             unsafe { std::mem::transmute(std::ptr::with_exposed_provenance::<()>(body)) };
         body();
-        // Unless another one was started since.
+        // Unless another bare thread was started since.
         let _ = BARE.compare_exchange(bare_here(), 0, Ordering::Relaxed, Ordering::Relaxed);
     }
     let blocked = change_mask(libc::SIG_BLOCK, u64::MAX);
@@ -103,7 +105,7 @@ pub(crate) fn spawn_bare(body: extern "C" fn()) -> bool {
     started
 }
 
-/// Changes which signals the calling thread has blocked, the C library's own among them; returns which it had.
+/// Changes the signal mask of the calling thread, including the C library's own signals. Returns the former mask.
 fn change_mask(how: libc::c_int, mask: u64) -> u64 {
     let mut before = 0_u64;
     let (mask, place) = ((&raw const mask).expose_provenance(), (&raw mut before).expose_provenance());
@@ -119,27 +121,27 @@ pub(crate) fn leave_descriptors() -> bool {
     close_range(0, CLOSE_RANGE_UNSHARE)
 }
 
-/// Closes the descriptors from `first` on; `flags` as in `close_range(2)`. Of Linux 5.9.
+/// Closes all descriptors from `first` on. `flags` are those of `close_range(2)`. Needs Linux 5.9.
 pub(crate) fn close_range(first: libc::c_uint, flags: libc::c_uint) -> bool {
-    // What is closed, the caller gives up.
+    // The caller gives up the descriptors that are closed.
     let numbers = [first, libc::c_uint::MAX, flags].map(|number| number as isize);
     Call::CLOSE_RANGE.call(numbers).is_ok()
 }
 
-/// The kernel's number of the calling thread.
+/// Returns the kernel's id of the calling thread.
 pub(crate) fn thread_number() -> Option<u32> {
     u32::try_from(c::gettid()).ok().filter(|_| !cfg!(miri))
 }
 
-/// Where the calling thread's stack is: its lowest address and the one behind its highest.
+/// Returns the bounds of the calling thread's stack: its lowest address, and the address behind its highest.
 pub(crate) fn stack_bounds() -> Option<(usize, usize)> {
     let mut attributes: libc::pthread_attr_t = zeros();
     let (mut low, mut size) = (std::ptr::null_mut(), 0);
     if cfg!(miri) {
         return None;
     }
-    // SAFETY: the attributes are read and given back only where pthread_getattr_np has made them; both results are
-    // written to variables that live here.
+    // SAFETY: the attributes are only used and destroyed if pthread_getattr_np has initialised them. Both results are
+    // written to local variables.
     unsafe {
         if libc::pthread_getattr_np(libc::pthread_self(), &mut attributes) != 0 {
             return None;
@@ -151,11 +153,11 @@ pub(crate) fn stack_bounds() -> Option<(usize, usize)> {
         }
     }
     let high = low.addr().checked_add(size)?;
-    // Less than this is no stack.
+    // A smaller one is not a stack.
     (!low.is_null() && size > 1024).then_some((low.addr(), high))
 }
 
-/// Sets whether the calling thread can be cancelled; returns what it was.
+/// Sets the calling thread's cancellation state; returns the former one.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn set_cancelable(state: i32) -> i32 {
     let mut old = 0;
@@ -169,15 +171,15 @@ pub(crate) fn set_cancelable(state: i32) -> i32 {
     state
 }
 
-/// Whether the process has a thread of this number.
+/// Returns whether the process has a thread with this kernel id.
 #[cfg(not(no_tracing))]
 pub(crate) fn is_thread(number: u32) -> bool {
-    // No signal is sent, it is asked only whether one could be.
+    // Signal 0 is not sent; the kernel only checks whether it could be.
     let sent = Call::TGKILL.call([super::process_id() as isize, number as isize, 0]);
     sent.map_or_else(|error| error.raw_os_error() != Some(libc::ESRCH), |_| true)
 }
 
-/// Writes the name of the calling thread, with a NUL.
+/// Reads the name of the calling thread, with a NUL at its end.
 pub(crate) fn thread_name(name: &mut [u8; 16]) {
     name_of_thread(false, name);
 }
@@ -186,6 +188,6 @@ pub(crate) fn thread_name(name: &mut [u8; 16]) {
 fn name_of_thread(set: bool, name: &mut [u8; 16]) {
     let command = if set { libc::PR_SET_NAME } else { libc::PR_GET_NAME };
     let place = name.as_mut_ptr().expose_provenance() as isize;
-    // SAFETY: the kernel reads or writes 16 bytes at most.
+    // SAFETY: the kernel reads or writes at most 16 bytes.
     unsafe { bare::call(libc::SYS_prctl, [command as isize, place, 0, 0, 0, 0]) };
 }
