@@ -1,29 +1,30 @@
-//! A system without tracing, in the place of [`system`](crate::system): nothing can be opened, so nothing is on.
+//! Systems without tracing: a replacement for [`system`](crate::system). Nothing can be opened, so tracing is always
+//! off.
 //!
-//! What could only be used once something was opened has no values.
+//! Types that only exist after something was opened have no values.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
 
 use crate::word::Place;
 
-/// Keeps the calling thread's errno, which nothing here changes.
+/// Saves the calling thread's errno, which nothing here changes.
 #[derive(Debug, Default)]
 #[must_use = "errno is put back when this is dropped"]
 pub struct ErrnoGuard(std::marker::PhantomData<*mut i32>);
 
 impl ErrnoGuard {
-    /// Notes the calling thread's errno.
+    /// Does nothing.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
-/// Types that zeros are a value of.
+/// Types for which zeroes are valid.
 ///
 /// # Safety
 ///
-/// Zeros must be a value.
+/// All zeroes must be a valid value.
 pub(crate) unsafe trait Plain {}
 
 pub(crate) fn process_id() -> u32 {
@@ -46,7 +47,7 @@ pub(crate) fn wiped_on_fork<T>() -> Option<impl Place<Target = T>> {
     None::<Box<T>>
 }
 
-/// What a fork copies is not cleared; but nothing that it could be told by is ever written.
+/// Registers nothing. A child keeps its parent's generation, which has no effect, because no event is ever written.
 pub(crate) fn at_fork(_: extern "C" fn()) -> bool {
     true
 }
@@ -138,7 +139,7 @@ pub(crate) mod marker {
         pub(crate) identity: Identity,
     }
 
-    /// Why a file is no marker: there is none.
+    /// The reason why a file is not a marker: this system has none.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Fault;
 
@@ -173,12 +174,12 @@ pub(crate) mod marker {
     }
 
     impl Marker {
-        /// Writes one message as one event; on this system there is no marker to write to.
+        /// Writes nothing, because this system has no marker. Returns false.
         pub fn write(&self, _: &[u8]) -> bool {
             false
         }
 
-        /// Looks whether the descriptor still is the file that was opened.
+        /// Does nothing.
         pub fn check(&self) {}
     }
 }
@@ -219,7 +220,7 @@ pub(crate) mod properties {
         }
     }
 
-    /// The functions of what has no values.
+    /// Defines functions of a type without values.
     macro_rules! never {
         ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
             $(pub(crate) fn $name(&self, $(_: $argument),*) -> $result {

@@ -1,22 +1,23 @@
-//! The first string of `/proc/self/cmdline`: what the program was called by.
+//! argv\[0\]: the first string of `/proc/self/cmdline`.
 
 use std::ffi::CStr;
 
 use super::{Mapped, Plain, file};
 use crate::word::{OnceRef, offer};
 
-/// The string, and zeros after it.
+/// The string, padded with zeroes.
 struct Argv0([u8; Self::SIZE]);
 
-// SAFETY: zeros are bytes.
+// SAFETY: zeroes are valid bytes.
 unsafe impl Plain for Argv0 {}
 
 impl Argv0 {
     const SIZE: usize = 4096;
 
-    /// Reads it as libcutils does: at most 4095 bytes, at most one line.
+    /// Reads the string as libcutils does: at most 4095 bytes and at most one line.
     ///
-    /// Into a mapping, as the stack may be a small one and the heap locked: a signal handler may ask.
+    /// It is read into a mapping, because a signal handler may ask, whose stack may be small and during which the
+    /// heap may be locked.
     fn read() -> Option<Mapped<Self>> {
         Mapped::filled(|Self(text)| {
             let length = file::read_start(c"/proc/self/cmdline", &mut text[..Self::SIZE - 1]);
@@ -28,7 +29,7 @@ impl Argv0 {
     }
 }
 
-/// What was read last.
+/// The string that was read last.
 static ARGV0: OnceRef<Argv0> = OnceRef::new();
 
 #[inline(never)]
@@ -39,7 +40,7 @@ pub(crate) fn reread() {
         if present.is_some_and(|present| present.0 == new.0) {
             return;
         }
-        // Read since then: no older name takes the place of a newer.
+        // Only replaces the name that was compared above, so that an older name never replaces a newer one.
         if offer(new, |new| ARGV0.replace(present, new)).is_ok() {
             return;
         }

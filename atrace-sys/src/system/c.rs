@@ -1,7 +1,8 @@
-//! C's functions that are safe with whatever these types let through: they answer wrong numbers by an error.
+//! Functions of the C library that are safe with all arguments that these types allow. They return an error for wrong
+//! numbers.
 //!
-//! The crate `libc` declares the same ones with raw pointers. Those that have a type of two widths (`off_t`, `time_t`) are called as it
-//! declares them: they are several functions of one name.
+//! The crate `libc` declares the same functions with raw pointers. Functions with a type that has two widths
+//! (`off_t`, `time_t`) are called as `libc` declares them, because each name stands for several functions.
 
 use std::convert::Infallible;
 use std::ffi::{c_int, c_long, c_ulong, c_ulonglong, c_void};
@@ -11,8 +12,8 @@ use super::bare;
 use crate::c_text::CText;
 
 unsafe extern "C" {
-    // SAFETY: the signatures are those of the C libraries' headers, where a reference is a pointer that is not kept.
-    // Call.
+    // SAFETY: the signatures are those of the C libraries' headers. A reference stands for a pointer that the
+    // function does not keep.
     pub(crate) safe fn _exit(status: c_int) -> !;
     pub(crate) safe fn capset(header: &mut CapabilityHeader, sets: &[u32; 6]) -> c_int;
     #[cfg(target_os = "linux")]
@@ -46,7 +47,7 @@ unsafe extern "C" {
     pub(crate) safe fn sigemptyset(set: &mut libc::sigset_t) -> c_int;
     pub(crate) safe fn sigismember(set: &libc::sigset_t, signal: c_int) -> c_int;
     pub(crate) safe fn sigpending(set: &mut libc::sigset_t) -> c_int;
-    // Texts: `end` is set to a place in the text.
+    // Texts. `end` is set to a position in the text.
     pub(crate) safe fn fnmatch(pattern: CText<'_>, text: CText<'_>, flags: c_int) -> c_int;
     pub(crate) safe fn strtoimax<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> i64;
     pub(crate) safe fn strtoull<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> c_ulonglong;
@@ -57,28 +58,28 @@ unsafe extern "C" {
     pub(crate) safe fn unlinkat(directory: c_int, name: CText<'_>, flags: c_int) -> c_int;
 }
 
-/// A null pointer: what could be given, and is not.
+/// An optional pointer argument that is always null.
 pub(crate) type Absent = Option<&'static Infallible>;
 
-/// What capset(2) is told beside the sets, and answers in where it does not know the version.
+/// The header of capset(2). The kernel writes the version that it prefers if it does not know this one.
 #[repr(C)]
 pub(crate) struct CapabilityHeader {
     pub(crate) version: u32,
     pub(crate) pid: c_int,
 }
 
-/// The address of bytes, for a [`Call`].
+/// Returns the address of bytes, as an argument of a [`Call`].
 pub(crate) fn address(bytes: &[u8]) -> isize {
     bytes.as_ptr().expose_provenance() as isize
 }
 
-/// System calls that write to no memory of the process, whatever numbers they are given. What they read, they may be
-/// given by its address: a wrong one is answered by an error.
+/// A system call that never writes to memory of the process, whatever its arguments are. For arguments that it reads
+/// by address, a wrong address gives an error.
 #[derive(Clone, Copy)]
 pub(crate) struct Call(c_long);
 
 impl Call {
-    /// In every architecture since its introduction; libc does not name it for all Android targets.
+    /// The number is the same on every architecture. The crate `libc` lacks it for some Android targets.
     pub(crate) const CLOSE_RANGE: Self = Self(436);
     #[cfg(not(miri))]
     pub(crate) const CLOSE: Self = Self(libc::SYS_close);
@@ -86,7 +87,7 @@ impl Call {
     pub(crate) const FACCESSAT: Self = Self(libc::SYS_faccessat);
     #[cfg(bare)]
     pub(crate) const FCNTL: Self = Self(libc::SYS_fcntl);
-    /// libc does not name it for all Android targets.
+    /// The crate `libc` lacks it for some Android targets.
     #[cfg(bare)]
     pub(crate) const FTRUNCATE: Self = Self(if cfg!(target_arch = "x86_64") { 77 } else { 46 });
     #[cfg(all(target_os = "android", not(miri)))]
@@ -95,7 +96,7 @@ impl Call {
     pub(crate) const MEMFD_CREATE: Self = Self(libc::SYS_memfd_create);
     pub(crate) const OPENAT: Self = Self(libc::SYS_openat);
     pub(crate) const PIDFD_OPEN: Self = Self(libc::SYS_pidfd_open);
-    /// Its third number is the place of what else there is to say, or 0.
+    /// The third argument is the address of a `siginfo_t`, or 0.
     pub(crate) const PIDFD_SEND_SIGNAL: Self = Self(libc::SYS_pidfd_send_signal);
     #[cfg(target_os = "linux")]
     pub(crate) const RENAMEAT2: Self = Self(libc::SYS_renameat2);
@@ -105,21 +106,21 @@ impl Call {
     #[cfg(not(miri))]
     pub(crate) const WRITE: Self = Self(libc::SYS_write);
 
-    /// Makes it, without the C library where that can be: errno is as it was. Further numbers are 0.
+    /// Makes the call, without the C library where possible, and leaves errno unchanged. Missing arguments are 0.
     #[inline]
     pub(crate) fn call<const N: usize>(self, numbers: [isize; N]) -> io::Result<isize> {
         let mut all = [0; 6];
         all[..N].copy_from_slice(&numbers);
-        // SAFETY: see the type.
+        // SAFETY: the type stands only for calls that are safe with all arguments.
         answer(unsafe { bare::call(self.0, all) })
     }
 }
 
-/// `fstat(2)`, which writes to memory; libc does not name it for all Android targets.
+/// `fstat(2)`, which writes to memory. The crate `libc` lacks it for some Android targets.
 #[cfg(bare)]
 pub(crate) const FSTAT: c_long = if cfg!(target_arch = "x86_64") { 5 } else { 80 };
 
-/// What a system call answered: a negated errno is an error.
+/// Converts the result of a system call: a negated errno becomes an error.
 pub(crate) fn answer(result: isize) -> io::Result<isize> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(result) }
 }

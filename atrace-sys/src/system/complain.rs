@@ -1,4 +1,4 @@
-//! A line to stderr, written so that it can neither block nor signal the program.
+//! Writing a line to stderr so that it can neither block nor raise a signal.
 
 use super::file;
 use super::signals::{Blocked, Signals, is_pending, take};
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) fn complain(line: &str) {
     let mut bytes: Vec<u8> =
         line.bytes().map(|byte| if byte < 0x20 || byte == 0x7f { b'?' } else { byte }).collect();
-    // What a pipe that has room at all has room for.
+    // A pipe that is ready for writing has room for at least this much.
     bytes.truncate(1023);
     bytes.push(b'\n');
     let mut place = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
@@ -16,8 +16,8 @@ pub(crate) fn complain(line: &str) {
     {
         return; // Closed, a pipe or socket nobody reads, or full.
     }
-    // The reader may go at any moment, and a program in the background be stopped for writing to its
-    // terminal: both signals are for this thread, so they can be held back here.
+    // The reader may go away at any moment, and a program in the background is stopped when it writes to its
+    // terminal. Both signals are directed at this thread, so they can be blocked here.
     let was_pending = is_pending(libc::SIGPIPE);
     let _blocked = Blocked::new(&Signals::of([libc::SIGPIPE, libc::SIGTTOU]));
     let written = file::write(libc::STDERR_FILENO, &bytes);

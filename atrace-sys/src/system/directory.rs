@@ -1,4 +1,4 @@
-//! Files by the directory they are in, which is opened first and can't be exchanged then; and their locks.
+//! Files relative to an open directory, so that nobody can exchange the directory in between; and file locks.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -10,21 +10,21 @@ use super::check;
 pub(crate) use super::file::open;
 use super::file::{open_in, path_of};
 
-/// Opens a file of a directory, or creates it with mode 0600.
+/// Opens a file of a directory; with `O_CREAT`, a new one gets mode 0600.
 ///
-/// A symbolic link is refused, and nothing is waited for: neither the other end of a FIFO nor a terminal.
+/// A symbolic link is refused. Opening never waits, neither for the peer of a FIFO nor for a terminal.
 pub(crate) fn open_at(directory: &File, name: &CStr, flags: libc::c_int) -> io::Result<File> {
     open_in(directory.as_raw_fd(), name, flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
 }
 
-/// Creates a file of a directory that has no name yet, with mode 0600.
+/// Creates a file without a name in a directory, with mode 0600.
 pub(crate) fn open_unnamed(directory: &File) -> io::Result<File> {
     open_in(directory.as_raw_fd(), c".", libc::O_RDWR | libc::O_TMPFILE)
 }
 
-/// Gives a file that has no name yet its first one, unless another file has it (`EEXIST`).
+/// Gives a file that has no name its first name, unless the name exists (`EEXIST`).
 pub(crate) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<()> {
-    // By its descriptor itself (AT_EMPTY_PATH) only privileged processes may.
+    // Only privileged processes may link by the descriptor itself (AT_EMPTY_PATH).
     link((libc::AT_FDCWD, &path_of(file)?), (directory.as_raw_fd(), name), libc::AT_SYMLINK_FOLLOW)
 }
 
@@ -33,14 +33,14 @@ pub(crate) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
     check(c::unlinkat(directory.as_raw_fd(), name.into(), 0)).map(drop)
 }
 
-/// Renames a file within a directory unless the new name exists (`EEXIST`).
+/// Renames a file within a directory, unless the new name exists (`EEXIST`).
 pub(crate) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
     let fd = directory.as_raw_fd() as isize;
     let address = |name: &CStr| c::address(name.to_bytes_with_nul());
-    // By number, as not every libc has the function.
+    // Called by number, because some libcs lack the function.
     let names = [fd, address(from), fd, address(to), libc::RENAME_NOREPLACE as isize];
     match Call::RENAMEAT2.call(names) {
-        // The kernel (before 3.15), the file system or a seccomp filter does not know it: link and unlink.
+        // The kernel (before 3.15), the file system or a seccomp filter does not know the call: use link and unlink.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => {
             link_and_unlink(directory, from, to)
         }
@@ -57,7 +57,7 @@ fn link(from: (RawFd, &CStr), to: (RawFd, &CStr), flags: libc::c_int) -> io::Res
     check(c::linkat(from.0, from.1.into(), to.0, to.1.into(), flags)).map(drop)
 }
 
-/// Takes the lock of an open file if it is free; tells whether it was.
+/// Locks an open file if its lock is free. Returns whether it was.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match flock(file, libc::LOCK_EX | libc::LOCK_NB) {
         Ok(()) => Ok(true),
@@ -68,9 +68,9 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Releases the lock, also for children that were forked meanwhile and hold a copy of the descriptor.
+/// Unlocks a file, even if forked children hold a copy of the descriptor.
 pub(crate) fn unlock(file: &File) {
-    // Can't fail on a file that could be locked.
+    // This can't fail for a file that could be locked.
     let _ = flock(file, libc::LOCK_UN);
 }
 

@@ -1,15 +1,15 @@
-//! The calling thread's errno, which a tracer leaves as it was.
+//! The calling thread's errno, which a tracer must leave unchanged.
 
 use std::cell::Cell;
 
 unsafe extern "C" {
-    // SAFETY: the signature is that of the C library. A cell can't be given to another thread, and to this one it belongs for as long
-    // as it runs.
+    // SAFETY: the signature is that of the C library. A reference to a cell can't be sent to another thread, and in
+    // this thread it is valid as long as the thread runs.
     #[cfg_attr(target_os = "android", link_name = "__errno")]
     safe fn __errno_location() -> &'static Cell<i32>;
 }
 
-/// The calling thread's errno.
+/// Returns the calling thread's errno.
 pub(crate) fn errno() -> i32 {
     __errno_location().get()
 }
@@ -19,17 +19,17 @@ pub(super) fn set_errno(errno: i32) {
     __errno_location().set(errno);
 }
 
-/// Keeps the calling thread's errno as it is now: puts it back when dropped.
+/// Saves the calling thread's errno, and restores it when dropped.
 #[derive(Debug)]
 #[must_use = "errno is put back when this is dropped"]
 pub struct ErrnoGuard {
-    // A cell, so this is neither Send nor Sync: another thread has another errno.
+    // The cell makes this type neither Send nor Sync: each thread has its own errno.
     place: &'static Cell<i32>,
     saved: i32,
 }
 
 impl ErrnoGuard {
-    /// Notes the calling thread's errno.
+    /// Saves the calling thread's errno.
     #[inline]
     pub fn new() -> Self {
         let place = __errno_location();

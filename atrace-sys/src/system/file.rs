@@ -1,4 +1,4 @@
-//! Files and descriptors, where the standard library does not offer the call.
+//! Files and descriptors, for operations that the standard library lacks.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -10,12 +10,13 @@ use super::bare;
 use super::c::{self, Call};
 use super::{Plain, check, futex, zeros};
 
-/// An open file, closed without the C library when this is dropped: also by a bare thread (`system/bare.rs`).
+/// An open file that is closed without the C library when dropped, so that a bare thread can do it
+/// (`system/bare.rs`).
 #[derive(Debug)]
 pub struct Descriptor(RawFd);
 
 impl Descriptor {
-    /// Takes a descriptor over that the kernel has just made for this program.
+    /// Takes ownership of a descriptor that the kernel has just made.
     pub(crate) fn new(made: isize) -> Self {
         Self(made as RawFd)
     }
@@ -23,7 +24,7 @@ impl Descriptor {
 
 impl std::os::fd::AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open for as long as this lives.
+        // SAFETY: the descriptor is open as long as this value lives.
         unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
@@ -42,7 +43,7 @@ impl From<OwnedFd> for Descriptor {
 
 impl From<Descriptor> for OwnedFd {
     fn from(descriptor: Descriptor) -> Self {
-        // SAFETY: open, and nobody else's from now on.
+        // SAFETY: the descriptor is open, and this value no longer owns it.
         unsafe { Self::from_raw_fd(std::mem::ManuallyDrop::new(descriptor).0) }
     }
 }
@@ -53,21 +54,21 @@ impl Drop for Descriptor {
     }
 }
 
-/// Takes a descriptor over that the system has just made.
+/// Takes ownership of a descriptor that the system has just made; a negative number is an error in errno.
 pub(crate) fn owned(made: impl TryInto<RawFd>) -> io::Result<File> {
     match made.try_into() {
-        // SAFETY: new, and nobody else's.
+        // SAFETY: the descriptor is new, so nobody else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Opens a path as it is, with the flags given and `O_CLOEXEC`.
+/// Opens a path, with these flags and `O_CLOEXEC`.
 pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<File> {
     open_in(libc::AT_FDCWD, path, flags)
 }
 
-/// Opens once more the very file that a descriptor is of, whatever its path means by now. Allocates.
+/// Opens the file of a descriptor again, even if its path now leads to another file. Allocates.
 pub(crate) fn reopen(file: &File, flags: libc::c_int) -> io::Result<File> {
     open(&path_of(file)?, flags | libc::O_NOCTTY | libc::O_NONBLOCK)
 }
@@ -81,7 +82,7 @@ fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> io::Result<
     let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
     let name = c::address(name.to_bytes_with_nul());
     loop {
-        // By number it is no cancellation point.
+        // Called by number, it is not a cancellation point.
         match Call::OPENAT.call([directory as isize, name, flags as isize, 0o600]) {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             opened => return opened,
@@ -93,13 +94,13 @@ pub(super) fn path_of(file: &File) -> io::Result<CString> {
     Ok(CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
 }
 
-/// Makes a file in memory alone, which can be sealed. By number: not every libc has the function.
+/// Creates a memory file that can be sealed. Called by number, because some libcs lack the function.
 pub(crate) fn memory_file(name: &CStr) -> io::Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     Call::MEMFD_CREATE.call([c::address(name.to_bytes_with_nul()), flags as isize]).map(Descriptor::new)
 }
 
-/// Makes a memory file of a size that nobody can change.
+/// Creates a memory file whose size nobody can change.
 pub fn sealed_file(name: &CStr, size: usize) -> io::Result<Descriptor> {
     let file = memory_file(name)?;
     set_length(file.as_raw_fd(), size)?;
@@ -107,7 +108,7 @@ pub fn sealed_file(name: &CStr, size: usize) -> io::Result<Descriptor> {
     Ok(file)
 }
 
-/// Of std's `set_len` the errors alone are a third of a kilobyte.
+/// The error handling of std's `set_len` alone takes a third of a kilobyte of code.
 #[cfg(bare)]
 fn set_length(fd: RawFd, size: usize) -> io::Result<()> {
     Call::FTRUNCATE.call([fd as isize, size as isize]).map(drop)
@@ -115,21 +116,21 @@ fn set_length(fd: RawFd, size: usize) -> io::Result<()> {
 
 #[cfg(not(bare))]
 fn set_length(fd: RawFd, size: usize) -> io::Result<()> {
-    // SAFETY: numbers.
+    // SAFETY: the arguments are numbers.
     check(unsafe { libc::ftruncate(fd, size as libc::off_t) }).map(drop)
 }
 
-/// Has the size of a memory file stay as it is, and this rule, too.
+/// Seals a memory file: its size can't change, and no seal can be added.
 pub(crate) fn seal(file: &Descriptor) -> io::Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     control(file.as_raw_fd(), libc::F_ADD_SEALS, seals).map(drop)
 }
 
-/// Tells how large a file is that can't shrink.
+/// Returns the size of a file that can't shrink.
 ///
 /// # Errors
 ///
-/// EPERM where it could shrink, as to read what is gone would end the process; or what failed.
+/// EPERM if it could shrink, since reading behind its end would kill the process; or the error of the system.
 pub fn sealed_size(fd: RawFd) -> io::Result<usize> {
     let seals = control(fd, libc::F_GET_SEALS, 0).unwrap_or(0);
     if seals & libc::F_SEAL_SHRINK == 0 {
@@ -138,11 +139,12 @@ pub fn sealed_size(fd: RawFd) -> io::Result<usize> {
     usize::try_from(stat(fd)?.st_size).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// As [`sealed_size`], of a file that can't grow either, and is of memory alone: of another one a page may be missing.
+/// Returns the size of a memory file that can neither shrink nor grow. Other files are refused, since reading a page
+/// of them can fail.
 ///
 /// # Errors
 ///
-/// As [`sealed_size`]; EPERM where it is another file.
+/// Those of [`sealed_size`]; EPERM if the file could grow or is not a memory file.
 pub fn fixed_size(fd: RawFd) -> io::Result<usize> {
     const TMPFS: u64 = 0x0102_1994;
     let size = sealed_size(fd)?;
@@ -153,7 +155,7 @@ pub fn fixed_size(fd: RawFd) -> io::Result<usize> {
     Ok(size)
 }
 
-/// Fills `buffer` from the start of a file; returns how much there was, 0 on any error. Without the C library.
+/// Fills `buffer` from the start of a file. Returns how many bytes were read; 0 on any error. Without the C library.
 pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
     let Ok(file) = open_number(libc::AT_FDCWD, path, libc::O_RDONLY).map(Descriptor::new) else { return 0 };
     let mut length = 0;
@@ -161,7 +163,7 @@ pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
         let rest = &mut buffer[length..];
         let numbers =
             [file.0 as isize, rest.as_mut_ptr().expose_provenance() as isize, rest.len() as isize, 0, 0, 0];
-        // SAFETY: writable memory of that length.
+        // SAFETY: the address is writable memory of this length.
         match c::answer(unsafe { bare::call(libc::SYS_read, numbers) }) {
             Ok(got @ 1..) => length += got as usize,
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
@@ -171,20 +173,22 @@ pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
     length
 }
 
-/// Writes to a descriptor; returns how much was taken.
+/// Writes to a descriptor. Returns how many bytes were written.
 pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    // By number it is no cancellation point.
+    // Called by number, it is not a cancellation point.
     #[cfg(not(miri))]
     let taken = Call::WRITE.call([fd as isize, c::address(bytes), bytes.len() as isize])?;
-    // Miri knows only the function.
+    // Miri only supports the function.
     #[cfg(miri)]
-    // SAFETY: readable memory of that length.
+    // SAFETY: readable memory of this length.
     let taken = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
 }
 
-/// Waits until one of the descriptors is ready, at most so long (`None`: without end); returns how many are. Where the system
-/// denies the call, as a filter of system calls may, it sleeps a little before it says so: who asks again does not spin.
+/// Waits until one of the descriptors is ready, at most for `timeout` (`None`: forever). Returns how many are ready.
+///
+/// If the system denies the call, as a system call filter may, this sleeps up to 50 ms before it returns the error,
+/// so that a caller who retries does not spin.
 pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<libc::c_int> {
     const REST: Duration = Duration::from_millis(50);
     let ready = poll_once(places, timeout);
@@ -200,25 +204,26 @@ fn poll_once(places: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Resu
     let count = libc::nfds_t::try_from(places.len()).unwrap_or(0);
     let mut timeout = timeout.map(futex::timespec);
     let timeout = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    // By number it is no cancellation point; where a time has two widths, only the function knows which it is.
+    // Called by number, it is not a cancellation point. Elsewhere only the function knows which width a time has.
     #[cfg(bare)]
-    // SAFETY: so many writable places, and a time, which the kernel may write to, or null.
+    // SAFETY: `places` has `count` writable elements. The time is writable, because the kernel may change it, or
+    // null.
     let ready = unsafe {
         let timeout = timeout.expose_provenance() as isize;
         let places = places.as_mut_ptr().expose_provenance() as isize;
         c::answer(bare::call(libc::SYS_ppoll, [places, count as isize, timeout, 0, 0, 0]))? as libc::c_int
     };
     #[cfg(not(bare))]
-    // SAFETY: so many writable places, and a time or null.
+    // SAFETY: `places` has `count` writable elements, and the time is valid or null.
     let ready = check(unsafe { libc::ppoll(places.as_mut_ptr(), count, timeout, std::ptr::null()) })?;
     Ok(ready)
 }
 
-/// Sleeps so long, or until a signal comes.
+/// Sleeps for this time, or until a signal comes.
 fn rest(time: Duration) {
     let time = futex::timespec(time);
     #[cfg(bare)]
-    // SAFETY: a time; what is left of it goes nowhere.
+    // SAFETY: the time is readable, and the kernel does not return the remaining time.
     unsafe {
         bare::call(libc::SYS_nanosleep, [(&raw const time).expose_provenance() as isize, 0, 0, 0, 0, 0])
     };
@@ -229,69 +234,70 @@ fn rest(time: Duration) {
     };
 }
 
-/// Closes a descriptor that is this program's and nobody else knows.
+/// Closes a descriptor that this program owns and that nobody else uses.
 pub(crate) fn close(fd: RawFd) {
     #[cfg(not(miri))]
     let _ = Call::CLOSE.call([fd as isize]);
-    // Miri knows only the function.
+    // Miri only supports the function.
     #[cfg(miri)]
-    // SAFETY: a number. (Declared by another crate than libc, compilers warn of a symbol that std uses.)
+    // SAFETY: the argument is a number. (The function is not declared in `c.rs`: compilers warn of a second
+    // declaration of a symbol that std uses.)
     unsafe {
         libc::close(fd)
     };
 }
 
-/// `fcntl(2)` of a command that takes a number.
+/// `fcntl(2)` with a command that takes a number.
 pub(crate) fn control(fd: RawFd, command: libc::c_int, number: libc::c_int) -> io::Result<libc::c_int> {
     #[cfg(bare)]
     let answer = Call::FCNTL.call([fd as isize, command as isize, number as isize])? as libc::c_int;
     #[cfg(not(bare))]
-    // SAFETY: numbers; any descriptor may be asked about.
+    // SAFETY: the arguments are numbers, and the commands are valid for any descriptor.
     let answer = check(unsafe { libc::fcntl(fd, command, number) })?;
     Ok(answer)
 }
 
-// SAFETY: zeros are numbers.
+// SAFETY: all fields are numbers.
 unsafe impl Plain for libc::stat {}
 // SAFETY: as above.
 unsafe impl Plain for libc::statfs {}
 
-/// The attributes of an open file.
+/// Returns the attributes of an open file.
 pub(crate) fn stat(fd: RawFd) -> io::Result<libc::stat> {
     let mut found: libc::stat = zeros();
     #[cfg(bare)]
-    // SAFETY: `found` is writable and of the kernel's type; any descriptor may be asked about.
+    // SAFETY: `found` is writable and of the kernel's type. The call is valid for any descriptor.
     c::answer(unsafe { bare::call(c::FSTAT, [fd as isize, (&raw mut found).addr() as isize, 0, 0, 0, 0]) })?;
     #[cfg(not(bare))]
-    // SAFETY: `found` is writable and of the right type; any descriptor may be asked about.
+    // SAFETY: `found` is writable and of the right type. The call is valid for any descriptor.
     check(unsafe { libc::fstat(fd, &mut found) })?;
     Ok(found)
 }
 
-/// The attributes of what a path leads to.
+/// Returns the attributes of the file at a path; follows symbolic links.
 pub(crate) fn stat_path(path: &CStr) -> io::Result<libc::stat> {
     let mut found: libc::stat = zeros();
-    // SAFETY: a C string; `found` is writable and of the right type.
+    // SAFETY: the path is a C string; `found` is writable and of the right type.
     check(unsafe { libc::stat(path.as_ptr(), &mut found) })?;
     Ok(found)
 }
 
-/// The kind (`f_type`) of file system that an open file is in.
+/// Returns the type (`f_type`) of the file system of an open file.
 pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
     let mut found: libc::statfs = zeros();
-    // SAFETY: `found` is writable and of the right type; any descriptor may be asked about.
+    // SAFETY: `found` is writable and of the right type. The call is valid for any descriptor.
     let is_found = unsafe { libc::fstatfs(fd, &mut found) } == 0;
     #[allow(clippy::unnecessary_cast, reason = "it has another width in each system; the kinds fit in all")]
     is_found.then_some(found.f_type as u64 & 0xffff_ffff)
 }
 
-/// Tells whether what is in a directory can be looked at.
+/// Returns whether the process may look into a directory.
 pub(crate) fn may_enter(directory: &CStr) -> bool {
     let name = c::address(directory.to_bytes_with_nul());
     Call::FACCESSAT.call([libc::AT_FDCWD as isize, name, libc::X_OK as isize]).is_ok()
 }
 
-/// Tells whether a descriptor is a terminal.
+/// Returns whether a descriptor is a terminal.
 pub(crate) fn is_terminal(fd: RawFd) -> bool {
     c::isatty(fd) == 1
 }

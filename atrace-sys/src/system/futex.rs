@@ -1,4 +1,4 @@
-//! Sleeping until a word of shared memory changes.
+//! Futexes: sleeping until a word of shared memory changes.
 
 use std::io;
 use std::sync::atomic::AtomicU32;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use super::{bare, c};
 
-/// A duration as the system wants it.
+/// Converts a duration to the system's type.
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: duration.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        // Below a thousand million, which every width holds.
+        // Less than 10^9, which fits into every width.
         tv_nsec: duration.subsec_nanos() as _,
     }
 }
 
-/// Sleeps while the word is `expected`, until woken, interrupted or `timeout`.
+/// Sleeps while the word is `expected`, until a wake, a signal or the end of `timeout`.
 ///
-/// Returns early for no reason, too: the caller must look at the word again.
+/// It may also return for no reason, so the caller must check the word.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> io::Result<()> {
     match futex(word, libc::FUTEX_WAIT, expected, Some(&timespec(timeout))) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)) => {
@@ -27,9 +27,9 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> io::Re
     }
 }
 
-/// Wakes all who sleep on the word, in any process.
+/// Wakes all threads that sleep on the word, in any process.
 pub(crate) fn wake(word: &AtomicU32) {
-    // A failure is harmless, as sleepers look again by themselves.
+    // A failure is harmless, because sleepers check the word from time to time.
     let _ = futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32, None);
 }
 
@@ -48,8 +48,7 @@ fn futex(
         0,
         0,
     ];
-    // SAFETY: the word and the timeout are live for the call. Without FUTEX_PRIVATE_FLAG, the kernel knows
-    // the word by its file and offset, so that other processes can wake us; reading is all that it needs of
-    // the mapping.
+    // SAFETY: the word and the timeout are valid during the call. Without FUTEX_PRIVATE_FLAG the kernel identifies
+    // the word by its file and offset, so that other processes can wake us; it only reads the mapping.
     c::answer(unsafe { bare::call(libc::SYS_futex, numbers) }).map(drop)
 }

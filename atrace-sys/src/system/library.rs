@@ -1,4 +1,4 @@
-//! Shared libraries that are there or not, opened at run time and never closed: what their initialisers began goes on.
+//! Shared libraries, opened at run time and never closed, because code that their initialisers started may still run.
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,13 +7,14 @@ use std::ptr::{self, NonNull};
 use crate::c_text::CText;
 
 unsafe extern "C" {
-    // SAFETY: the signatures are those of dlfcn.h; a symbol's address may be asked of any open library.
+    // SAFETY: the signatures are those of dlfcn.h. `dlsym` accepts any open library.
     fn dladdr(address: *const c_void, found: &mut Found) -> c_int;
     fn dlerror<'a>() -> Option<CText<'a>>;
     safe fn dlsym(library: Library, name: CText<'_>) -> Option<NonNull<c_void>>;
 }
 
-/// `Dl_info`: which file an address is of, and where it begins; the symbol below the address, and where that begins.
+/// `Dl_info`: the file that an address belongs to and where it is loaded; the nearest symbol below the address, and
+/// its address.
 #[repr(C)]
 struct Found {
     file: Option<CText<'static>>,
@@ -28,36 +29,37 @@ struct Found {
 pub(crate) struct Library(*mut c_void);
 
 impl Library {
-    /// What is loaded already.
+    /// All libraries that are loaded.
     #[cfg(all(target_os = "android", not(target_feature = "crt-static")))]
     pub(crate) const LOADED: Self = Self(libc::RTLD_DEFAULT);
 
-    /// Opens a library; else says why not, as the dynamic linker tells it. Allocates.
+    /// Opens a library. Otherwise returns the reason that the dynamic linker gives. Allocates.
     pub(crate) fn open(name: &OsStr) -> Result<Self, String> {
         let fault = |reason: &str| format!("{}: {reason}", name.display());
         let path = CString::new(name.as_bytes()).map_err(|_| fault("the path contains a NUL byte"))?;
-        // SAFETY: called with the names of Android's own libraries, whose initialisers harm no running program,
-        // and with a path of the user's choice, which is ignored in a process with elevated rights.
+        // SAFETY: the libraries are Android's own, whose initialisers do no harm to a running program, or at a path
+        // that the user chose; such paths are ignored in a process with elevated rights.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         if !library.is_null() {
             return Ok(Self(library));
         }
-        // SAFETY: a C string that is this thread's until its next call of the dynamic linker, and is not used then.
+        // SAFETY: the text is valid until this thread's next call of the dynamic linker, which comes after its last
+        // use here.
         let reason = unsafe { dlerror() }.map(|reason| reason.to_c_str().to_string_lossy());
         let reason = reason.as_deref().unwrap_or("the dynamic linker does not say why");
         Err(fault(reason.strip_prefix("dlopen failed: ").unwrap_or(reason)))
     }
 
-    /// Returns a function, or a pointer to a variable, if the library has it.
+    /// Returns a function, or a pointer to a variable, if the library has the symbol.
     ///
     /// # Safety
     ///
-    /// The library's symbol of this name must be of that type.
+    /// The library's symbol of this name must have that type.
     #[inline(always)]
     pub(crate) unsafe fn get<T: Copy>(self, name: &CStr) -> Option<T> {
         const { assert!(size_of::<T>() == size_of::<NonNull<c_void>>()) };
         let address = self.address(name)?;
-        // SAFETY: a pointer of T's size, which by the caller's promise points to what T says.
+        // SAFETY: `T` has the size of a pointer. By the caller's contract the address points to what `T` says.
         Some(unsafe { std::mem::transmute_copy(&address) })
     }
 
@@ -68,13 +70,14 @@ impl Library {
     }
 }
 
-// SAFETY: a handle of the dynamic linker's, which any thread may use.
+// SAFETY: it is a handle of the dynamic linker, which any thread may use.
 unsafe impl Sync for Library {}
 
-/// The path of the library that a function is in; empty where the dynamic linker does not tell.
+/// Returns the path of the library that contains a function; an empty text if the dynamic linker does not know it.
 pub(crate) fn library_of(function: *const c_void) -> &'static CStr {
     let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
-    // SAFETY: any address may be asked for. The text is the dynamic linker's, valid while the library is loaded: always.
+    // SAFETY: the call accepts any address. The text belongs to the dynamic linker and is valid while the library is
+    // loaded, which is forever.
     unsafe { dladdr(function, &mut found) };
     found.file.map(CText::to_c_str).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Memory that the kernel maps.
+//! Mappings.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -10,47 +10,48 @@ use std::sync::atomic::{AtomicU16, AtomicU32};
 use super::{bare, c};
 use crate::word::Place;
 
-/// Types of atomics only.
+/// Types that consist of atomics only.
 ///
 /// # Safety
 ///
-/// Any bytes must be a value, and others may change them at any time.
+/// Any bytes must be a valid value, and other processes may change them at any time.
 pub unsafe trait Shared: Sync {}
 
-// SAFETY: atomics.
+// SAFETY: it is an atomic.
 unsafe impl Shared for AtomicU16 {}
 // SAFETY: as above.
 unsafe impl Shared for AtomicU32 {}
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// Memory that is nobody else's: zeros, of which there is what is touched.
+/// Flags for private memory: zeroes, which take memory once they are touched.
 const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Pages, as many as the running program says, which others may change at any time. They are given back when this is
-/// dropped.
+/// Mapped pages, as many as the program has asked for. Others may change them at any time. Dropping this unmaps them.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     size: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and what it lends is atomic.
+// SAFETY: the mapping belongs to the process and not to a thread. References into it are to atomics.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps memory that is nobody else's.
+    /// Maps private memory.
     pub fn own(size: usize) -> io::Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, OWN, -1)?, size })
     }
 
-    /// Maps the start of a file, which must be long enough.
+    /// Maps the start of a file, which must be at least as long.
     pub fn of_file(file: RawFd, size: usize) -> io::Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }
 
-    /// Lays the start of a file over the first bytes, or memory that is nobody else's over all. Async-signal-safe.
+    /// Maps the start of a file over the first bytes, or private memory over the whole region.
+    ///
+    /// Async-signal-safe.
     pub fn lay(&self, file: Option<(RawFd, usize)>) -> io::Result<()> {
         let (fd, size, flags) = match file {
             Some((fd, size)) => (fd, size.min(self.size), libc::MAP_SHARED),
@@ -59,28 +60,30 @@ impl Region {
         map(Some(self), size, WRITABLE, flags, fd).map(drop)
     }
 
-    /// Lets go of the pages of a shared file, which stay the file's: they are found again when they are used.
+    /// Drops the pages of a shared file from this process; they stay in the file and are mapped again when they are
+    /// used.
     pub fn forget(&self) {
-        // SAFETY: a shared mapping has the file's bytes before and after.
+        // SAFETY: in a shared mapping the bytes are the file's, before and after the call.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.size, libc::MADV_DONTNEED) };
     }
 
-    /// How many bytes there are.
+    /// Returns the size in bytes.
     pub const fn size(&self) -> usize {
         self.size
     }
 
-    /// The address of a byte: of one that is there, if it is to be used.
+    /// Returns the address of a byte. It is only valid if the offset is within the region.
     pub const fn at(&self, offset: usize) -> *mut u8 {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// What lies at an offset; None where it is not all there, or not aligned.
+    /// Returns a reference to the value at an offset; `None` if it is not aligned or not within the region.
     pub fn get<T: Shared>(&self, offset: usize) -> Option<&T> {
         let is_there = offset.is_multiple_of(align_of::<T>())
             && offset < self.size
             && self.size - offset >= size_of::<T>();
-        // SAFETY: within the mapping, which this borrows, and aligned, as a page is; by `Shared` it is a T.
+        // SAFETY: the value is within the mapping, which `self` borrows, and aligned, because the mapping is aligned
+        // to a page. By `Shared`, any bytes are a valid `T`.
         is_there.then(|| unsafe { &*self.at(offset).cast::<T>() })
     }
 }
@@ -88,12 +91,12 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let numbers = [self.base.as_ptr().expose_provenance() as isize, self.size as isize, 0, 0, 0, 0];
-        // SAFETY: mapped when this was made, and what it lends borrows this.
+        // SAFETY: the region was mapped when this was made, and all references into it borrow this.
         unsafe { bare::call(libc::SYS_munmap, numbers) };
     }
 }
 
-/// Maps memory where the kernel likes, or over the first bytes of a region.
+/// Maps memory at an address that the kernel chooses, or over the first bytes of a region.
 #[inline(never)]
 fn map(
     over: Option<&Region>,
@@ -106,33 +109,33 @@ fn map(
         Some(region) => (region.at(0), size.min(region.size), flags | libc::MAP_FIXED),
         None => (ptr::null_mut(), size, flags),
     };
-    // Which of the two there is, is the architecture's. They differ in the unit of the last number.
+    // Architectures have one of the two calls; `mmap2` counts the offset in pages. Here the offset is always 0.
     #[cfg(target_pointer_width = "64")]
     const MMAP: libc::c_long = libc::SYS_mmap;
     #[cfg(not(target_pointer_width = "64"))]
     const MMAP: libc::c_long = libc::SYS_mmap2;
     let numbers = [place.addr() as isize, size as isize, protection as isize, flags as isize, fd as isize, 0];
-    // SAFETY: the kernel chooses an address that nobody uses; or it is within a region, whose users have been told that it may
+    // SAFETY: the kernel chooses an unused address, or the address is within a region, whose users know that it may
     // change at any time.
     let mapped = c::answer(unsafe { bare::call(MMAP, numbers) })?;
-    // The kernel's addresses end far below the errors.
+    // The kernel's addresses end far below the numbers of errors.
     let base = NonNull::new(ptr::with_exposed_provenance_mut(mapped as usize));
     base.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// A `T` in a mapping of its own, which is taken back when this is dropped.
+/// A `T` in a mapping of its own, which is unmapped when this is dropped.
 #[derive(Debug)]
 pub struct Mapped<T>(NonNull<T>);
 
-// SAFETY: the mapping belongs to the process, not to a thread.
+// SAFETY: the mapping belongs to the process and not to a thread.
 unsafe impl<T: Send> Send for Mapped<T> {}
 // SAFETY: as above; only shared references are given out.
 unsafe impl<T: Sync> Sync for Mapped<T> {}
 
 impl<T> Mapped<T> {
-    /// Maps zeros, for `fill` to change before anybody else sees them; gives the mapping back where it says no.
+    /// Maps zeroes and calls `fill` before anybody else sees them. If `fill` returns false, the mapping is dropped.
     ///
-    /// For where the stack may be a small one and the heap locked.
+    /// For places where the stack may be small and the heap locked.
     pub(crate) fn filled(fill: impl FnOnce(&mut T) -> bool) -> Option<Self>
     where
         T: super::Plain,
@@ -141,24 +144,24 @@ impl<T> Mapped<T> {
             return None;
         }
         let mut new = Self::map(WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
-        // SAFETY: the mapping holds a T of zeros, which this alone refers to.
+        // SAFETY: the mapping holds a `T` of zeroes, and this is the only reference to it.
         fill(unsafe { new.0.as_mut() }).then_some(new)
     }
 
-    /// Maps a page or more, and moves a value there.
+    /// Maps memory and moves a value there.
     ///
     /// # Errors
     ///
-    /// Returns what failed; the value is dropped.
+    /// Returns the error of the system; the value is dropped.
     pub fn of(value: T) -> io::Result<Self> {
         let new = Self::map(WRITABLE, OWN, -1)?;
-        // SAFETY: the mapping has room for a T, is aligned as a page is, and nobody else's.
+        // SAFETY: the mapping has room for a `T`, is aligned to a page, and nobody else uses it.
         unsafe { new.0.write(value) };
         Ok(new)
     }
 
-    /// Maps zeros, of which there is what is touched. The first bytes, whole pages, read as zeros in every forked child, where
-    /// the kernel knows how.
+    /// Maps zeroes, which take memory once they are touched. If the kernel supports it, the first `wiped` bytes,
+    /// whole pages, read as zeroes in every forked child.
     pub fn large(wiped: usize) -> io::Result<Self>
     where
         T: super::Plain,
@@ -168,12 +171,14 @@ impl<T> Mapped<T> {
         Ok(new)
     }
 
-    /// Lays zeros over the first bytes, whole pages, of what was made by [`large`](Self::large) and given up.
+    /// Maps zeroes over the first `wiped` bytes, whole pages, of a value that was made by [`large`](Self::large) and
+    /// leaked.
+    ///
     /// Async-signal-safe.
     ///
     /// # Safety
     ///
-    /// Who looks at it meanwhile, takes zeros for values.
+    /// Code that uses the value at the same time must accept zeroes.
     pub unsafe fn wipe(place: &'static T, wiped: usize)
     where
         T: super::Plain,
@@ -184,7 +189,7 @@ impl<T> Mapped<T> {
         wipe_on_fork(place, wiped);
     }
 
-    /// Maps the start of a file, which must be long enough. To store to what was not mapped `writable` would end the
+    /// Maps the start of a file, which must be at least as long. If it is not `writable`, a store to it kills the
     /// process.
     pub(crate) fn of_file(file: &impl AsRawFd, writable: bool) -> io::Result<Self>
     where
@@ -199,7 +204,7 @@ impl<T> Mapped<T> {
     }
 }
 
-/// The region that this is all of, which somebody else drops.
+/// Returns the whole region of a value, which another owner drops.
 fn region_of<T>(place: NonNull<T>) -> ManuallyDrop<Region> {
     ManuallyDrop::new(Region { base: place.cast(), size: size_of::<T>() })
 }
@@ -208,8 +213,8 @@ impl<T> Deref for Mapped<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the mapping has the size of a T, the alignment of a page, and lives as long as `self`; what it holds is
-        // a T, by `Plain` or `Shared`.
+        // SAFETY: the mapping has the size of a `T`, is aligned to a page, and lives as long as `self`. By `Plain` or
+        // `Shared`, or because it was moved there, it holds a valid `T`.
         unsafe { self.0.as_ref() }
     }
 }
@@ -220,20 +225,23 @@ impl<T> Drop for Mapped<T> {
     }
 }
 
-// SAFETY: the value is in the mapping, and only its address is moved.
+// SAFETY: the value is in the mapping; moving this moves only its address.
 unsafe impl<T> Place for Mapped<T> {}
 
-/// Maps zeros that read as zeros in every forked child, if the kernel knows how.
+/// Maps a value of zeroes that reads as zeroes in every forked child; `None` if the kernel does not support that.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
     Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(page.0, size_of::<T>()))
 }
 
-/// Has the first bytes of a mapping of zeros read as zeros in every forked child; false where the kernel does not know how. Who takes an
-/// advice that does not exist, as qemu's user mode does, takes any and heeds none.
+/// Makes the first bytes of a zeroed mapping read as zeroes in every forked child. Returns false if the kernel does
+/// not support that.
+///
+/// An emulator, such as qemu's user mode, may accept any advice and follow none. So an advice that does not exist is
+/// tried first.
 fn wipe_on_fork<T>(place: NonNull<T>, size: usize) -> bool {
     let takes = |advice: libc::c_int| {
         let numbers = [place.as_ptr().expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
-        // SAFETY: in this process nothing changes.
+        // SAFETY: in this process, memory does not change.
         unsafe { bare::call(libc::SYS_madvise, numbers) == 0 }
     };
     !takes(-1) && takes(libc::MADV_WIPEONFORK)
@@ -243,20 +251,20 @@ pub(crate) fn page_size() -> usize {
     super::auxiliary(libc::AT_PAGESZ) as usize
 }
 
-/// Where the page of the address `from` begins, if there is memory from it to `to`.
+/// Returns the start of the page that contains `from`, if all memory up to `to` is mapped.
 pub(crate) fn mapped_from(from: usize, to: usize) -> Option<usize> {
     if cfg!(miri) {
         return None;
     }
     let page = page_size();
     let low = from - from % page;
-    // A byte for each page: of what is in memory now, which does not matter.
+    // The call writes a byte for each page: whether it is in physical memory, which does not matter here.
     let mut pages = [0_u8; 1024];
     let most = page * pages.len();
     let mut is_mapped = |part| {
         let start = ptr::without_provenance_mut(part);
-        // SAFETY: it writes a byte for each begun page, of which there are no more than there is room for; of the memory
-        // that it is asked about it touches nothing.
+        // SAFETY: the call writes a byte for each page of the range, for which there is room. It does not access the
+        // range itself.
         unsafe { libc::mincore(start, (to - part).min(most), pages.as_mut_ptr().cast()) == 0 }
     };
     (low..to).step_by(most).all(&mut is_mapped).then_some(low)

@@ -1,8 +1,9 @@
-//! The calls of Linux, Android and their C libraries, as safe functions.
+//! System calls and functions of the C libraries of Linux and Android, as safe functions.
 //!
-//! - A failed call returns what errno said. It also leaves errno changed: who must not, holds an [`ErrnoGuard`].
-//! - No function allocates, but those that say so, as signal handlers and forked children come here.
-//! - On systems without tracing, `elsewhere.rs` takes the place of this module.
+//! - A failed call returns errno as an error. It may also change errno; a caller that must not change it holds an
+//!   [`ErrnoGuard`].
+//! - Only functions that say so allocate, because signal handlers and forked children call these functions.
+//! - On systems without tracing, `elsewhere.rs` replaces this module.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -39,29 +40,29 @@ pub(crate) use self::thread::{
     thread_name, thread_number,
 };
 
-/// Types that a C library fills in, and that zeros are a value of.
+/// Types that a C library fills in and for which zeroes are valid.
 ///
 /// # Safety
 ///
-/// Zeros must be a value.
+/// All zeroes must be a valid value.
 pub unsafe trait Plain {}
 
 pub(crate) fn zeros<T: Plain>() -> T {
-    // SAFETY: the trait promises it.
+    // SAFETY: the trait guarantees that zeroes are valid.
     unsafe { std::mem::zeroed() }
 }
 
-/// The system's texts are any bytes.
+/// Converts bytes to a text of the system, which may consist of any bytes.
 pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
     OsStr::from_bytes(bytes)
 }
 
-/// The result of a call that returns -1 and sets errno when it fails.
+/// Converts the result of a C function that returns -1 and sets errno when it fails.
 pub(crate) fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Tells whether what failed with this errno may succeed soon: there was no descriptor or memory to be had.
+/// Returns whether an operation that failed with this errno may succeed soon: there was no free descriptor or memory.
 pub(crate) fn may_pass(errno: i32) -> bool {
     matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
 }

@@ -1,11 +1,11 @@
-//! Signals of the calling thread.
+//! Signals and signal masks of the calling thread.
 
 use super::{Plain, c, zeros};
 
 /// A set of signals.
 pub(crate) struct Signals(libc::sigset_t);
 
-// SAFETY: zeros are numbers.
+// SAFETY: all fields are numbers.
 unsafe impl Plain for libc::sigset_t {}
 
 impl Signals {
@@ -18,25 +18,27 @@ impl Signals {
         Self(set)
     }
 
-    /// All but those that the C library has for itself.
+    /// Returns all signals, except those that the C library uses itself.
     pub(crate) fn all() -> Self {
         Self::of(1..=64)
     }
 }
 
-/// Tells whether a signal waits for the calling thread.
+/// Returns whether a signal is pending for the calling thread.
 pub(crate) fn is_pending(signal: libc::c_int) -> bool {
     let mut set = zeros();
     c::sigpending(&mut set) == 0 && c::sigismember(&set, signal) == 1
 }
 
-// SAFETY: zeros are the default action, and a stack that is none.
+// SAFETY: zeroes are the default action, and an empty stack.
 unsafe impl Plain for libc::sigaction {}
 // SAFETY: as above.
 unsafe impl Plain for libc::stack_t {}
 
-/// Tells whether the calling thread seems to be in a signal's handler: on the stack for such, or with a signal blocked that
-/// has a handler. A program may block one of its own accord, and a handler may leave its signal unblocked.
+/// Returns whether the calling thread seems to be in a signal handler: it is on the alternate signal stack, or blocks
+/// a signal that has a handler.
+///
+/// This is a guess: a program may block a signal for other reasons, and a handler may leave its signal unblocked.
 pub(crate) fn seem_to_be_handled() -> bool {
     let mut stack: libc::stack_t = zeros();
     if c::sigaltstack(None, &mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0 {
@@ -57,7 +59,7 @@ fn mask(how: libc::c_int, signals: &Signals) -> Signals {
     Signals(before)
 }
 
-/// Holds signals back from the calling thread until dropped.
+/// Blocks signals for the calling thread until it is dropped.
 pub(crate) struct Blocked(Signals);
 
 impl Blocked {
@@ -72,18 +74,18 @@ impl Drop for Blocked {
     }
 }
 
-/// Lets every signal through to the calling thread.
+/// Unblocks all signals for the calling thread.
 pub(crate) fn unblock_all() {
     mask(libc::SIG_SETMASK, &Signals::of([]));
 }
 
-/// Takes a signal that waits for the calling thread, if one does.
+/// Removes a pending signal of the calling thread, if there is one.
 ///
-/// By the system call itself: Android's bionic has `sigtimedwait` since 6 only.
+/// Made as a system call, because bionic has `sigtimedwait` only since Android 6.
 pub(crate) fn take(signal: libc::c_int) {
-    // The set has 64 bits everywhere, and no time, of either width, is zeros.
+    // The kernel's set has 64 bits everywhere. Zeroes are a time of 0 in both widths.
     let (set, now) = (1_u64 << (signal - 1), [0_u64; 2]);
     let taken = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the kernel reads eight bytes of the set and a time, and returns at once.
+    // SAFETY: the kernel reads a set of eight bytes and a time, and returns at once.
     unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, taken, &raw const now, 8_usize) };
 }

@@ -1,22 +1,22 @@
-//! How C's library reads patterns and numbers, as libcutils asks it.
+//! Matching patterns and parsing numbers by the C library, as libcutils does.
 
 use std::ffi::{CStr, c_int};
 
 use super::c;
 use crate::c_text::CText;
 
-/// Tells whether `text` matches the shell pattern, in which a backslash is an ordinary character.
+/// Returns whether `text` matches a shell pattern, in which a backslash is an ordinary character.
 pub(crate) fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
     c::fnmatch(pattern.into(), text.into(), libc::FNM_NOESCAPE) == 0
 }
 
-/// The number that a text starts with, by C's rules with base 0, and what follows it; `None` for one that is too large.
-/// Where there is no number, all the text follows.
+/// Parses the number at the start of a text, by C's rules with base 0. Returns it, `None` if it is too large, and the
+/// text behind it. If there is no number, the rest is the whole text.
 pub(crate) fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }
 
-/// As [`strtoull`], with a sign.
+/// [`strtoull`] for signed numbers.
 pub(crate) fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
     read(text, c::strtoimax)
 }
