@@ -1,4 +1,4 @@
-//! The child that does an errand: it gives up all it has, works, answers and ends.
+//! The child process of an errand: drops all rights, does the work, sends the answer, and ends.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
@@ -8,12 +8,13 @@ use super::{ANSWER_MAX, User};
 use crate::system::c::{self, CapabilityHeader};
 use crate::system::{self, file};
 
-/// How much memory the child may have beside what its maker has, how large a file, how many descriptors.
+/// Limits of the child: memory in addition to the maker's, the size of a file in bytes, and the number of
+/// descriptors.
 const MEMORY: u64 = 256 << 20;
 const FILE: u64 = 1 << 20;
 const DESCRIPTORS: u64 = 256;
 
-/// What the child does; it ends in here.
+/// The body of the child, which never returns.
 pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> Vec<u8>) -> ! {
     let done = catch_unwind(AssertUnwindSafe(|| {
         if become_user(user, maker, pipe).is_none() {
@@ -24,32 +25,32 @@ pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> V
         else {
             return false;
         };
-        // To the number that `become_user` moved the pipe to.
+        // `become_user` has moved the pipe to this number.
         let mut rest = &[&length.to_le_bytes(), &answer[..]].concat()[..];
         while let Ok(taken @ 1..) = file::write(PIPE, rest) {
             rest = &rest[taken..];
         }
         rest.is_empty()
     }));
-    // Without what its maker would do at its end.
+    // Without the maker's exit handlers.
     c::_exit(if done.is_ok_and(|done| done) { 0 } else { 1 })
 }
 
-/// The number of the pipe in the child.
+/// The descriptor of the pipe in the child.
 pub(super) const PIPE: libc::c_int = 3;
 
-/// Gives up everything but the pipe, for good.
+/// Irrevocably gives up everything except the pipe. Returns `None` if anything fails.
 fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
-    // SAFETY: numbers, C strings and live structures; the child has one thread, and nobody else uses its descriptors,
-    // its signals or its environment.
+    // SAFETY: the arguments are numbers, C strings and live structures. The child has one thread, and nobody else
+    // uses its descriptors, signals or environment.
     unsafe {
-        // Before the first right is given up, so that there is no moment in which the user could trace it.
+        // Before any right is given up, so that the user can't trace the process at any moment.
         hold(libc::prctl(libc::PR_SET_DUMPABLE, 0))?;
         for signal in 1..=64 {
             libc::signal(signal, libc::SIG_DFL);
         }
         system::signals::unblock_all();
-        // Away from the terminal, which could be typed into.
+        // Detaches from the terminal, into which input could be injected.
         libc::setsid();
         libc::clearenv();
         libc::umask(0o077);
@@ -58,23 +59,23 @@ fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
         limits()?;
         if user.uid != system::effective_ids().0 {
             hold(libc::setgroups(0, std::ptr::null()))?;
-            // The kernel would take it for "as it is".
+            // The kernel takes this id for "unchanged".
             if user.uid == u32::MAX || user.gid == u32::MAX {
                 return None;
             }
             hold(libc::setresgid(user.gid, user.gid, user.gid))?;
             hold(libc::setresuid(user.uid, user.uid, user.uid))?;
             drop_capabilities()?;
-            // What was given up must not come back.
+            // The rights must not come back.
             if libc::setresuid(u32::MAX, 0, u32::MAX) == 0 {
                 return None;
             }
         }
         hold(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-        // Both are reset by the change of the user.
+        // Changing the user has reset both.
         hold(libc::prctl(libc::PR_SET_DUMPABLE, 0))?;
         hold(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-        // Should the maker be gone already, or not come to end it.
+        // In case the maker is already gone, or does not end the child.
         libc::alarm(5);
     }
     (std::os::unix::process::parent_id() == maker).then_some(())
@@ -84,10 +85,10 @@ fn hold(result: libc::c_int) -> Option<()> {
     (result == 0).then_some(())
 }
 
-/// Closes all but the pipe, and has /dev/null for the first three.
+/// Closes all descriptors except the pipe, and opens /dev/null as 0, 1 and 2.
 fn leave_descriptors(pipe: &File) -> Option<()> {
     let null = file::open(c"/dev/null", libc::O_RDWR).ok()?.into_raw_fd();
-    // Beyond those that are given new files below.
+    // To numbers above those that are replaced below.
     let beyond = |fd| file::control(fd, libc::F_DUPFD, 10).ok();
     let (null, pipe) = (beyond(null)?, beyond(pipe.as_raw_fd())?);
     for (from, to) in [(null, 0), (null, 1), (null, 2), (pipe, PIPE)] {
@@ -105,7 +106,7 @@ fn leave_descriptors(pipe: &File) -> Option<()> {
     Some(())
 }
 
-/// No core, two seconds of work, a little memory, small files, no children.
+/// Sets limits: no core, two seconds of CPU time, little memory, small files, no child processes.
 fn limits() -> Option<()> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let present = statm.split(' ').next()?.parse::<u64>().ok()?.checked_mul(system::page_size() as u64)?;
@@ -120,9 +121,10 @@ fn limits() -> Option<()> {
     limits.into_iter().try_for_each(|(what, most)| system::lower_limit(what, most).ok())
 }
 
-/// Also those that the process kept across the change of its user, or could give to a program.
+/// Drops all capabilities, also those that the process has kept across the change of its user or could pass to a
+/// program.
 fn drop_capabilities() -> Option<()> {
-    // _LINUX_CAPABILITY_VERSION_3 of linux/capability.h: three sets of 64 bits, in two halves.
+    // _LINUX_CAPABILITY_VERSION_3 of linux/capability.h: three sets of 64 bits, in two halves each.
     let mut header = CapabilityHeader { version: 0x2008_0522, pid: 0 };
     hold(c::capset(&mut header, &[0; 6]))
 }

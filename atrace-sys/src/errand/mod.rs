@@ -1,16 +1,25 @@
-//! Work done as another user: by a child that becomes that user for good, and answers with bytes.
+//! Privilege separation: work that is done with the rights of another user, in a child process.
 //!
-//! A privileged process must not follow what another user publishes: a file of theirs that is mapped can be cut
-//! short, a lock of theirs never be released, a path of theirs lead anywhere. An [`Errand`] does it with the rights of
-//! that user instead. The child has a copy of the memory of its maker and nothing else: no descriptor but the pipe,
-//! no capability, no terminal, no environment; it can't be traced and leaves no core. Whatever becomes of it, its maker
-//! hears of it within the time that it gives, and reads what it says as [bytes](Words).
+//! # Why
 //!
-//! The child is forked and executes no program: there is none that every user may read, and one that was executed
-//! with a user's rights could be traced by them. What is done there allocates, which the C libraries allow in the
-//! child of a process with threads; a lock that another thread held stays held, and costs the errand its time. The maker is
-//! sent a SIGCHLD, as for any child; where that is ignored, or the child is waited for elsewhere, an answer counts all the
-//! same.
+//! A privileged process must not follow what another user publishes: that user can truncate a mapped file, hold a
+//! lock forever, or let a path lead anywhere. An [`Errand`] does such work with the rights of that user.
+//!
+//! # How
+//!
+//! The child is forked, irrevocably becomes the user, and answers with bytes through a pipe. It has a copy of its
+//! maker's memory and nothing else: no descriptor except the pipe, no capability, no terminal, no environment. It
+//! can't be traced and leaves no core file. Whatever happens to it, its maker gets a result within the time that it
+//! has set, and parses the answer as untrusted [bytes](Words).
+//!
+//! The child executes no program: there is no program that every user can read, and the user could trace one that was
+//! executed.
+//!
+//! # Limits
+//!
+//! The work allocates after a fork of a process that may have threads, which the C libraries allow. If another thread
+//! held some other lock during the fork, it stays held in the child, and the errand runs out of time. The maker gets
+//! a SIGCHLD, as for every child. Answers also arrive if the maker ignores that signal or reaps the child elsewhere.
 
 mod child;
 mod words;
@@ -24,38 +33,39 @@ use std::time::{Duration, Instant};
 pub use self::words::{Words, parse};
 use crate::system::{self, file};
 
-/// How long what is done as one user may take.
+/// The longest time for an errand.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest answer.
+/// The maximum size of an answer in bytes.
 pub const ANSWER_MAX: usize = 1 << 16;
 
-/// Whom the child becomes; it is in no other group.
+/// The user that the child becomes. It is in no other group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user.
+    /// The user id.
     pub uid: u32,
-    /// The group.
+    /// The group id.
     pub gid: u32,
 }
 
 impl User {
-    /// Whose rights are in force.
+    /// Returns the effective user and group of this process.
     pub fn present() -> Self {
         let (uid, gid) = system::effective_ids();
         Self { uid, gid }
     }
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The child could not be made.
+    /// The child could not be started.
     NotStarted(io::Error),
-    /// It did not answer in time.
+    /// The child did not answer in time.
     Late,
-    /// It ended without an answer: by a signal, or because it could not become the user (0).
+    /// The child ended without an answer: by this signal; or by itself, for example because it could not become the
+    /// user (0).
     Ended(i32),
 }
 
@@ -75,14 +85,15 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Work that is being done as another user. Dropped, it is ended.
+/// Work that is being done as another user. Dropping it kills the child.
 #[derive(Debug)]
 pub struct Errand {
     pid: libc::pid_t,
-    /// What the process is called where the kernel has that: its number may be another's once it was waited for.
+    /// A descriptor of the child, if the kernel has such descriptors: the id may be another process's after the child
+    /// was reaped.
     handle: Option<OwnedFd>,
     pipe: File,
-    /// What was read of the pipe: a length, and the answer.
+    /// What was read from the pipe so far: a length and the answer.
     said: Vec<u8>,
     start: Instant,
     deadline: Instant,
@@ -90,10 +101,10 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// Starts `work` as `user`, which has `patience`, at most [`PATIENCE`]; its answer has at most [`ANSWER_MAX`] bytes.
+    /// Starts `work` as `user`. It has `patience`, at most [`PATIENCE`], and its answer at most [`ANSWER_MAX`] bytes.
     ///
-    /// Several can be under way at once. Only root can become another user; everybody can become themselves, which
-    /// keeps a crash or a hang apart.
+    /// Several errands can run at once. Only root can become another user. Everybody can become themselves, which
+    /// isolates a crash or a hang.
     ///
     /// # Errors
     ///
@@ -102,7 +113,7 @@ impl Errand {
         let start = Instant::now();
         let (answer, pipe) = pipe().map_err(Failure::NotStarted)?;
         let maker = std::process::id();
-        // SAFETY: the child goes on below, and never returns from there.
+        // SAFETY: the child continues below, and never returns from there.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             child::live(user, maker, &pipe, work);
@@ -119,12 +130,12 @@ impl Errand {
     ///
     /// # Errors
     ///
-    /// Where there is none.
+    /// Returns the reason if there is no answer.
     pub fn answer(self) -> Result<Vec<u8>, Failure> {
         answers(vec![self]).pop().map_or(Err(Failure::Late), |(answer, _)| answer)
     }
 
-    /// Reads what is there; `None` where more is to come.
+    /// Reads what is there; `None` if the answer is not complete.
     fn read(&mut self) -> Option<Result<Vec<u8>, Failure>> {
         let mut chunk = [0; 4096];
         loop {
@@ -145,9 +156,9 @@ impl Errand {
         }
     }
 
-    /// Ends the child and takes leave of it; returns the signal that ended it before, if one did.
+    /// Kills and reaps the child. Returns the signal that had ended it before, or 0.
     ///
-    /// Not for ever: what waits for a file system of the user's can't be ended, and is left to init.
+    /// Does not wait forever: a child that is blocked in the user's file system can't be killed, and is left to init.
     fn end(&mut self) -> i32 {
         if std::mem::replace(&mut self.is_over, true) {
             return 0;
@@ -157,7 +168,7 @@ impl Errand {
             Ok(gone) => gone > 0,
             Err(error) => error.kind() != io::ErrorKind::Interrupted,
         };
-        // One that ended says why; it closes its pipe a little earlier.
+        // A child that ends closes its pipe first, so its status comes a little later.
         let mut is_killed = false;
         for attempt in 0..100 {
             if is_gone() {
@@ -186,7 +197,7 @@ impl Drop for Errand {
     }
 }
 
-/// Waits for the answers of all, each until its time is over, and tells how long each took.
+/// Waits for the answers of all errands, each until its own time is over. Also returns how long each took.
 pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
     let mut results: Vec<_> = errands.iter().map(|_| None).collect();
     loop {
@@ -194,7 +205,7 @@ pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Durat
         let now = Instant::now();
         let mut longest = Duration::ZERO;
         for (errand, result) in errands.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
-            // What came in time counts also if it is read late.
+            // An answer that came in time counts even if it is read late.
             match (errand.read(), errand.deadline.checked_duration_since(now)) {
                 (Some(answer), _) => *result = Some((answer, errand.start.elapsed())),
                 (None, None) => *result = Some((Err(Failure::Late), errand.start.elapsed())),
@@ -215,7 +226,7 @@ pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Durat
     }
 }
 
-/// A pipe whose end to read from does not wait.
+/// Makes a pipe whose read end does not block.
 fn pipe() -> io::Result<(File, File)> {
     let (answer, pipe) = io::pipe()?;
     file::control(answer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK)?;
@@ -239,15 +250,15 @@ mod tests {
         assert_eq!(ask(|| long.clone()).unwrap(), long);
         assert!(matches!(ask(|| vec![0; ANSWER_MAX + 1]), Err(Failure::Ended(0))));
         assert!(matches!(ask(|| panic!("in the child")), Err(Failure::Ended(0))));
-        // SAFETY: what is tested.
+        // SAFETY: raises the signal that is tested.
         let killed = ask(|| unsafe {
             libc::raise(libc::SIGBUS);
             Vec::new()
         });
         assert!(matches!(killed, Err(Failure::Ended(libc::SIGBUS))), "{killed:?}");
-        // What is half an answer is none.
+        // Half an answer is no answer.
         let half = ask(|| {
-            // SAFETY: the pipe of this child.
+            // SAFETY: writes to the pipe of this child.
             unsafe {
                 libc::write(PIPE, [9_u8, 0, 0, 0, 1].as_ptr().cast(), 5);
                 libc::_exit(0)
@@ -267,11 +278,11 @@ mod tests {
         .unwrap();
         pid.store(errand.pid, std::sync::atomic::Ordering::Relaxed);
         assert!(matches!(errand.answer(), Err(Failure::Late)));
-        // SAFETY: the number of a child that was waited for.
+        // SAFETY: signal 0 only checks whether the process exists.
         assert_eq!(unsafe { libc::kill(pid.into_inner(), 0) }, -1);
-        // Nor is one that closed its pipe and stays.
+        // Nor is a child that closes its pipe and keeps running.
         let stays = ask(|| {
-            // SAFETY: the pipe of this child.
+            // SAFETY: closes the pipe of this child.
             unsafe { libc::close(PIPE) };
             loop {
                 std::thread::sleep(Duration::from_secs(1));
@@ -280,7 +291,7 @@ mod tests {
         assert!(matches!(stays, Err(Failure::Ended(0))), "{stays:?}");
     }
 
-    /// Who answers is not charged for the time that another one takes.
+    /// A quick errand is not charged for the time that a slow one takes.
     #[test]
     fn one_that_does_not_answer_holds_no_other_up() {
         let start = |is_slow| {
@@ -300,8 +311,7 @@ mod tests {
         }
     }
 
-    /// The command holds guards that undo what they did while errands are under way, and nothing else of it forks
-    /// without executing a program.
+    /// The command has guards that undo its changes while errands run. Errands are its only forks without an exec.
     #[test]
     fn no_guard_of_the_makers_is_dropped_in_the_child() {
         struct Guard(std::path::PathBuf);
@@ -320,7 +330,7 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// As root, what is left of it.
+    /// When run as root, this checks that no right of root remains.
     #[test]
     fn nothing_of_the_makers_is_left() {
         let is_root = User::present().uid == 0;
@@ -332,7 +342,7 @@ mod tests {
                 found += &format!("fd {}\n", to.display());
             }
             found += &format!("variables {}\n", std::env::vars_os().count());
-            // SAFETY: no preconditions; the answer of the kernel is what is asked for.
+            // SAFETY: no preconditions.
             let (dumpable, session) =
                 unsafe { (libc::prctl(libc::PR_GET_DUMPABLE), libc::getsid(0) == libc::getpid()) };
             found += &format!("dumpable {dumpable}\nsession {session}\n");
@@ -356,7 +366,7 @@ mod tests {
         }
         let open: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("fd ")).collect();
         assert_eq!(open.iter().filter(|to| **to == "/dev/null").count(), 3, "{said}");
-        // Beside the one that looks, the pipe.
+        // Besides the descriptor that lists them: the pipe.
         assert_eq!(open.iter().filter(|to| to.starts_with("pipe:")).count(), 1, "{said}");
         assert!(open.len() <= 5, "{said}");
     }

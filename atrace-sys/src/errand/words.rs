@@ -1,14 +1,14 @@
-//! An answer of several parts: each its length, four bytes with the low one first, and its bytes.
+//! Answers of several parts: for each its length (u32, little endian) and its bytes.
 
-/// How many parts there can be.
+/// The maximum number of parts.
 const MOST: usize = 1024;
 
-/// Parts in the making.
+/// An answer that is being composed.
 #[derive(Clone, Debug, Default)]
 pub struct Words(Vec<u8>);
 
 impl Words {
-    /// Adds a part, which is cut where an answer has no room for it.
+    /// Adds a part, which is cut to [`ANSWER_MAX`](super::ANSWER_MAX) bytes.
     pub fn add(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
         let part = part.as_ref();
         let part = &part[..part.len().min(super::ANSWER_MAX)];
@@ -17,13 +17,13 @@ impl Words {
         self
     }
 
-    /// The bytes of the answer.
+    /// Returns the bytes of the answer.
     pub fn bytes(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// Takes the parts apart; `None` where the bytes are none, or too many.
+/// Splits an answer into its parts; `None` if it is malformed or has more than 1024 parts.
 ///
 /// # Examples
 ///
