@@ -1,16 +1,16 @@
-//! The real libcutils: found at run time, or linked into a platform build (`--cfg atrace_link_cutils`).
+//! The real libcutils, found at run time or linked into a platform build (`--cfg atrace_link_cutils`).
 //!
-//! Not every Android version exports all of its functions: Android 6 has no `atrace_end_body`, instants and
-//! tracks came with Android 13. So a method here answers whether the library has the function, and the caller
-//! writes the event through the marker where it has not. The library is never unloaded.
+//! Not every Android version exports all functions: Android 6 has no `atrace_end_body`; instants and tracks came with
+//! Android 13. So a method returns whether the library has the function. If not, the caller writes the event to the
+//! marker. The library is never unloaded.
 //!
 //! # One symbol, two signatures
 //!
-//! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since
-//! Android 14. The symbol does not tell, and the wrong call would have the library read a cookie as a
-//! pointer; so the API level decides, and where it is not known the function counts as missing. Android 13's
-//! is called with an empty *track*: it then writes the name where the track stands, which is the very message
-//! of Android 14. (With an empty *name* it would write an empty field.)
+//! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android
+//! 14. The symbol does not tell which, and with the wrong call the library would use a cookie as a pointer. So the
+//! API level decides; if it is not known, the function counts as missing. Android 13's function is called with an
+//! empty *track*: it then writes the name in place of the track, which is the message of Android 14. (With an empty
+//! *name* it would write an empty field.)
 
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char};
@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicU64;
 use crate::bindings;
 use crate::system::library_of;
 
-/// Why libcutils can't be used.
+/// The reason why libcutils can't be used.
 #[derive(Debug)]
 pub struct CutilsError(String);
 
@@ -45,7 +45,7 @@ macro_rules! c_name {
     };
 }
 
-/// Declares the table of functions once: the type of each is that of the header's binding.
+/// Declares the table of functions. Their types are those of the header's bindings.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of libcutils that were found.
@@ -59,26 +59,26 @@ macro_rules! functions {
                 $(then(stringify!($name), self.$name.is_some());)*
             }
 
-            /// Those of a library opened at run time.
+            /// Returns the functions of a library that was opened at run time.
             #[cfg(not(atrace_link_cutils))]
             fn of(library: crate::system::Library) -> Self {
                 Self {
                     $(
-                        // SAFETY: libcutils' symbol of that name has that type in every version (for the
-                        // exception, `atrace_async_for_track_end_body`, see `TrackEnd`).
+                        // SAFETY: libcutils' symbol of that name has that type in every version. For the exception,
+                        // `atrace_async_for_track_end_body`, see `TrackEnd`.
                         $name: unsafe { library.get(c_name!($name)) },
                     )*
                 }
             }
 
-            /// Those that the linker bound, each checked against the header's declaration.
+            /// Returns the functions that were linked. The compiler checks each against the header's declaration.
             #[cfg(atrace_link_cutils)]
             fn linked() -> Self {
                 Self { $($name: Some(bindings::$name),)* }
             }
         }
 
-        /// Fails to compile where the table and the header disagree; never called, so nothing is linked for it.
+        /// Fails to compile if the table and the header disagree. It is never called, so it links nothing.
         #[allow(dead_code)]
         fn agrees_with_the_header() {
             $(let _: unsafe extern "C" fn($($type),*) $(-> $result)? = bindings::$name;)*
@@ -103,16 +103,16 @@ functions! {
     atrace_int64_body: fn(name: *const c_char, value: i64);
 }
 
-/// Android 13, whose `atrace_async_for_track_end_body` takes a name too.
+/// The API level of Android 13, whose `atrace_async_for_track_end_body` also takes a name.
 const ANDROID_13: u32 = 33;
 
 type TakesTrack = unsafe extern "C" fn(track: *const c_char, cookie: i32);
 type TakesName = unsafe extern "C" fn(track: *const c_char, name: *const c_char, cookie: i32);
 
-/// How `atrace_async_for_track_end_body` is called.
+/// The signature of `atrace_async_for_track_end_body`.
 #[derive(Clone, Copy, Debug)]
 enum TrackEnd {
-    /// It is missing, or nobody knows how.
+    /// The function is missing, or its signature is not known.
     Not,
     /// `(track, cookie)`.
     WithTrack(TakesTrack),
@@ -123,22 +123,23 @@ enum TrackEnd {
 impl TrackEnd {
     fn of(functions: &Functions, api_level: Option<u32>) -> Self {
         let Some(function) = functions.atrace_async_for_track_end_body else { return Self::Not };
-        // A process of the vendor partition may be given the libcutils of an older Android than the device's.
+        // A process of the vendor partition may have the libcutils of an older Android than the device's.
         match vendor_level(library_of(function as *const _).to_bytes()).unwrap_or(api_level) {
             Some(ANDROID_13) => {
-                // SAFETY: both are functions of C; this is the type it has in Android 13, the first to have it.
+                // SAFETY: both types are C functions. This is the type in Android 13, the first version that has the
+                // function.
                 Self::WithName(unsafe { std::mem::transmute::<TakesTrack, TakesName>(function) })
             }
             Some(level) if level > ANDROID_13 => Self::WithTrack(function),
-            // On a host it is the header's: only Android's libraries have a history.
+            // On a host it is the header's signature: only Android's libraries have several versions.
             None if cfg!(not(target_os = "android")) => Self::WithTrack(function),
             _ => Self::Not,
         }
     }
 }
 
-/// The API level of a library of the VNDK, which its directory names: `/apex/com.android.vndk.v33/lib64/`,
-/// `/system/lib64/vndk-sp-29/`. `Some(None)`: it names none. `None`: the library is not of the VNDK.
+/// Returns the API level of a library of the VNDK, from its directory: `/apex/com.android.vndk.v33/lib64/`,
+/// `/system/lib64/vndk-sp-29/`. `Some(None)`: the directory has none. `None`: the library is not part of the VNDK.
 fn vendor_level(path: &[u8]) -> Option<Option<u32>> {
     let directories = path.get(..path.iter().rposition(|&byte| byte == b'/')?)?;
     let vndk = directories.windows(4).position(|part| part == b"vndk")?;
@@ -149,7 +150,7 @@ fn vendor_level(path: &[u8]) -> Option<Option<u32>> {
 
 /// A loaded libcutils.
 ///
-/// Its methods may be called from any thread. They may change errno.
+/// Any thread may call its methods. They may change errno.
 #[derive(Debug)]
 pub struct Cutils {
     functions: Functions,
@@ -158,13 +159,13 @@ pub struct Cutils {
     path: Cow<'static, str>,
 }
 
-/// Calls a function of the library if it has it; tells whether it has.
+/// Calls a function of the library, if it has it. Returns whether it has.
 macro_rules! call {
     ($self:ident.$name:ident($($argument:expr),*)) => {
         match $self.functions.$name {
             Some(function) => {
-                // SAFETY: the function has this type (see `functions!`), strings are C strings that outlive the
-                // call, and libcutils may be called from any thread.
+                // SAFETY: the function has this type (see `functions!`), strings are C strings that outlive the call,
+                // and any thread may call libcutils.
                 unsafe { function($($argument),*) };
                 true
             }
@@ -174,19 +175,20 @@ macro_rules! call {
 }
 
 impl Cutils {
-    /// Loads the library at `path`, or the one the dynamic linker finds as `libcutils.so`.
+    /// Loads the library at `path`, or the one that the dynamic linker finds as `libcutils.so`.
     ///
-    /// In a platform build (`--cfg atrace_link_cutils`) it is the one linked, and `path` must be `None`.
+    /// In a platform build (`--cfg atrace_link_cutils`) the linked library is used, and `path` must be `None`.
     ///
     /// # Errors
     ///
-    /// Says why it can't be loaded, or which symbol it lacks that every libcutils has.
+    /// Returns an error if it can't be loaded, or lacks a symbol that every libcutils has.
     #[cfg(not(atrace_link_cutils))]
     pub fn load(path: Option<&OsStr>) -> Result<Self, CutilsError> {
         let name = path.unwrap_or(OsStr::new("libcutils.so"));
         let library = crate::system::Library::open(name).map_err(CutilsError)?;
         let functions = Functions::of(library);
-        // SAFETY: a uint64_t in every version, aligned, written by whole 64-bit stores, and never unmapped: a library stays.
+        // SAFETY: the symbol is an aligned uint64_t in every version. The library writes it by 64-bit stores and is
+        // never unloaded.
         let tags = unsafe { library.get::<&'static AtomicU64>(c"atrace_enabled_tags") };
         let (Some(enabled_tags), Some(_), Some(_)) =
             (tags, functions.atrace_begin_body, functions.atrace_update_tags)
@@ -199,19 +201,18 @@ impl Cutils {
         Ok(Self::new(functions, enabled_tags))
     }
 
-    /// Takes the library that the platform build linked.
+    /// Returns the library that the platform build has linked.
     ///
     /// # Errors
     ///
-    /// When `path` names another one.
+    /// Returns an error if `path` is given.
     #[cfg(atrace_link_cutils)]
     pub fn load(path: Option<&OsStr>) -> Result<Self, CutilsError> {
         if let Some(path) = path {
             return Err(CutilsError(format!("{}: libcutils is linked into this program", path.display())));
         }
         let tags = (&raw const bindings::atrace_enabled_tags).cast::<AtomicU64>();
-        // SAFETY: an aligned uint64_t that lives as long as the program; C code writes it by whole 64-bit
-        // stores.
+        // SAFETY: an aligned uint64_t that lives as long as the program. C code writes it by 64-bit stores.
         let enabled_tags = unsafe { &*tags };
         let functions = Functions::linked();
         Ok(Self::new(functions, enabled_tags))
@@ -225,18 +226,17 @@ impl Cutils {
         Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags, path }
     }
 
-    /// Where the library was found; empty where the dynamic linker does not tell.
+    /// Returns the path of the library; an empty text if the dynamic linker does not know it.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Calls `then` with each function that the library has not, or that can't be called because nobody knows
-    /// its arguments.
+    /// Calls `then` with each function that the library lacks, or whose signature is not known.
     pub fn lacks(&self, mut then: impl FnMut(&'static str)) {
         self.functions.each(|name, is_there| {
             let is_callable = match (name, self.track_end) {
                 ("atrace_async_for_track_end_body", TrackEnd::Not) => false,
-                // One of the two does.
+                // One of the two suffices.
                 ("atrace_init", _) => is_there || self.functions.atrace_setup.is_some(),
                 ("atrace_setup", _) => is_there || self.functions.atrace_init.is_some(),
                 _ => is_there,
@@ -247,39 +247,39 @@ impl Cutils {
         });
     }
 
-    /// Tells which Android this is ([`Properties::api_level`](crate::properties::Properties::api_level)),
-    /// without which ends on a track are not given to Android's libcutils.
+    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without it,
+    /// Android's libcutils does not get ends on a track.
     #[must_use]
     pub fn for_api_level(self, level: Option<u32>) -> Self {
         Self { track_end: TrackEnd::of(&self.functions, level), ..self }
     }
 
-    /// The library's tag mask, as its own functions read it.
+    /// Returns the library's tag mask, the same word that its own functions read.
     #[doc(alias = "atrace_enabled_tags")]
     pub fn enabled_tags(&self) -> &'static AtomicU64 {
         self.enabled_tags
     }
 
-    /// Has the library open the marker, if it has not, and read the tags if it knows that they changed.
+    /// Makes the library open the marker if it has not, and read the tags if it knows that they have changed.
     #[doc(alias = "atrace_init")]
     #[doc(alias = "atrace_setup")]
     pub fn init(&self) {
         let _ = call!(self.atrace_init()) || call!(self.atrace_setup());
     }
 
-    /// Has the library read the tags anew.
+    /// Makes the library read the tags.
     #[doc(alias = "atrace_update_tags")]
     pub fn update_tags(&self) {
         call!(self.atrace_update_tags());
     }
 
-    /// Parks the library's mask at `ATRACE_TAG_NOT_READY`, or has it read the tags again.
+    /// Sets the library's mask to `ATRACE_TAG_NOT_READY`, or makes it read the tags again.
     #[doc(alias = "atrace_set_tracing_enabled")]
     pub fn set_tracing_enabled(&self, enabled: bool) {
         call!(self.atrace_set_tracing_enabled(enabled));
     }
 
-    /// Writes `B`. Tells whether the library has the function, as all the following do.
+    /// Writes `B`. Returns whether the library has the function, as all following methods do.
     #[doc(alias = "atrace_begin_body")]
     #[inline]
     pub fn begin(&self, name: &CStr) -> bool {
@@ -318,7 +318,7 @@ impl Cutils {
     #[doc(alias = "atrace_async_for_track_end_body")]
     #[inline]
     pub fn async_for_track_end(&self, track: &CStr, cookie: i32) -> bool {
-        // SAFETY: the function has this type (see `TrackEnd::of`), and takes C strings from any thread.
+        // SAFETY: the function has this type (see `TrackEnd::of`), and any thread may call it with C strings.
         unsafe {
             match self.track_end {
                 TrackEnd::Not => return false,
@@ -343,14 +343,14 @@ impl Cutils {
         call!(self.atrace_instant_for_track_body(track.as_ptr(), name.as_ptr()))
     }
 
-    /// Writes `C` of a 32-bit value.
+    /// Writes `C` with a 32-bit value.
     #[doc(alias = "atrace_int_body")]
     #[inline]
     pub fn int(&self, name: &CStr, value: i32) -> bool {
         call!(self.atrace_int_body(name.as_ptr(), value))
     }
 
-    /// Writes `C` of a 64-bit value.
+    /// Writes `C` with a 64-bit value.
     #[doc(alias = "atrace_int64_body")]
     #[inline]
     pub fn int64(&self, name: &CStr, value: i64) -> bool {

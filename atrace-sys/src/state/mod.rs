@@ -1,16 +1,16 @@
-//! What a process says of its tracing, where another one can read it: a page of text in a memory file.
+//! The published state of a process's tracing: a page of text in a memory file, for other processes to read.
 //!
-//! The file is made by `memfd_create(2)` under the name [`NAME`] and shows in `/proc/PID/fd`, for root and for
-//! processes of the same user. It holds a page: first a word that is odd while the rest is being written and
-//! another one after each writing, then text, then zeros. It goes with its process and leaves nothing behind.
+//! The file is made by `memfd_create(2)` with the name [`NAME`]. It is visible in `/proc/PID/fd` to root and to
+//! processes of the same user. It ends with its process and leaves nothing behind. Its content is a seqlock: a word
+//! that is odd during a write and changes with each write, then the text, padded with zeroes.
 //!
-//! The text is written through a mapping: without a system call, also by threads that have no descriptors,
-//! and when the host has closed the descriptor (then nobody can read it). The file is sealed, so that nobody
-//! can cut it shorter under the mapping. A forked child does not write into its parent's page: it makes one
-//! when it has something to say. Nothing here allocates, waits, or touches errno.
+//! The text is written through a mapping: without a system call, also by threads that have left the process's
+//! descriptors, and even if the host has closed the descriptor (in that case nobody can read it). The file is sealed,
+//! so that nobody can shrink it below the mapping. A forked child does not write to its parent's page. It makes one
+//! of its own when it first publishes. Nothing here allocates, waits, or changes errno.
 //!
-//! `ATRACE_STATE=none` has no state published, for hosts that may not have a descriptor more. On Android there
-//! is none either: filters of system calls end the apps that make calls they do not know.
+//! `ATRACE_STATE=none` turns this off, for hosts that may not have another descriptor. On Android it is always off,
+//! because a system call filter kills apps that make unknown calls.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod page;
@@ -19,15 +19,15 @@ mod words;
 
 use std::fmt;
 
-/// The name of the file: in `/proc/PID/fd` it reads `/memfd:atrace-state (deleted)`.
+/// The name of the file. In `/proc/PID/fd` it appears as `/memfd:atrace-state (deleted)`.
 pub const NAME: &str = "atrace-state";
 
-/// How long the file is, and how long the text can be: a word comes before it.
+/// The size of the file in bytes.
 pub const SIZE: usize = 4096;
-/// How long a text can be; what is longer is cut.
+/// The maximum size of the text in bytes: the file without its first word. A longer text is cut.
 pub const TEXT_MAX: usize = SIZE - 8;
 
-/// A text in the making.
+/// A text that is being composed.
 pub struct Text<'a> {
     bytes: &'a mut [u8],
     length: usize,
@@ -40,17 +40,17 @@ impl fmt::Debug for Text<'_> {
 }
 
 impl<'a> Text<'a> {
-    /// Makes an empty text in this memory.
+    /// Creates an empty text in this memory.
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, length: 0 }
     }
 
-    /// What was added.
+    /// Returns the text so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    /// Adds a line `key value`. What is no printable character of the value becomes `?`.
+    /// Adds a line `key value`. Control characters in the value become `?`.
     pub fn line(&mut self, key: &str, value: impl fmt::Display) {
         use fmt::Write as _;
         self.push(key.as_bytes());
@@ -78,22 +78,22 @@ impl fmt::Write for Value<'_, '_> {
     }
 }
 
-/// Reads the environment, so that [`publish`] need not.
+/// Reads the environment, so that [`publish`] does not have to.
 pub fn prepare() {
     #[cfg(all(target_os = "linux", not(miri)))]
     page::is_wanted();
 }
 
-/// Publishes the text that `compose` makes as the state of the calling process.
+/// Publishes the text that `compose` writes as the state of the calling process.
 ///
-/// When two threads come at once, one leaves it to the other, which composes once more.
+/// If two threads come at once, only one of them publishes; it then calls its `compose` once more.
 pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     #[cfg(all(target_os = "linux", not(miri)))]
     page::publish(compose);
     let _ = compose;
 }
 
-/// Takes the text out of what was read of a file; `None` where it was just being written, or is none of ours.
+/// Returns the text in the content of such a file; `None` if it was read during a write, or is another file.
 pub fn text_of(file: &[u8]) -> Option<&[u8]> {
     let (sequence, text) = file.split_first_chunk::<8>()?;
     let sequence = u64::from_ne_bytes(*sequence);

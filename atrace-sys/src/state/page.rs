@@ -21,8 +21,8 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
         return; // What this thread opens, nobody could see; nor may others leave their turn to it.
     }
     TURN.run(|| {
-        // SAFETY: who has the turn is alone with it: a signal handler in between does not get the turn, and what a
-        // parent's thread was writing at a fork, the child has a copy of.
+        // SAFETY: only the thread that has the turn uses it; a signal handler in between does not get the turn. A
+        // forked child has a copy of what its parent's thread was writing.
         let scratch = unsafe { &mut *SCRATCH.0.get() };
         if let Some(page) = page_of(this, scratch) {
             scratch.fill(0);
@@ -32,19 +32,19 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     });
 }
 
-/// The process, by its generation, whose page this is, if it could have one.
+/// The generation of the process that `PAGE` belongs to, or that could not have a page.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceRef<Page> = OnceRef::new();
 
-/// Where a text is composed: the stack may be a small one.
+/// The buffer for composing a text. It is not on the stack, which may be small.
 struct Scratch(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: used by who has the turn only.
+// SAFETY: only the thread that has the turn uses it.
 unsafe impl Sync for Scratch {}
 
 static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
 
-/// The page of this process, made if need be. Called by who has the turn.
+/// Returns the page of this process, making it if necessary. Only for the thread that has the turn.
 fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     if OWNER.load(Ordering::Acquire) != this {
         let made = if is_wanted() { Page::make(scratch).map(Some) } else { Ok(None) };
@@ -56,7 +56,7 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
                 Ok::<(), Infallible>(())
             });
         }
-        // Also where it can't be had, unless that may pass: it is not tried for ever.
+        // Also set if there is no page, unless the error is temporary, so that this is not tried forever.
         if !code.is_some_and(process::may_pass) {
             OWNER.store(this, Ordering::Release);
         }
@@ -64,7 +64,7 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     PAGE.get()
 }
 
-/// Asks the environment once: a forked child must not wait for its lock, which another thread may have held.
+/// Reads the environment once, because its lock may be held by a thread that a forked child does not have.
 pub(super) fn is_wanted() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -80,26 +80,27 @@ pub(super) fn is_wanted() -> bool {
 /// The mapped file.
 type Page = super::words::Words<{ TEXT_MAX / 8 }>;
 
-// SAFETY: atomics.
+// SAFETY: it consists of atomics.
 unsafe impl Shared for Page {}
 
 impl Page {
     /// Makes the file and maps it.
     fn make(scratch: &mut [u8; SIZE]) -> io::Result<Mapped<Self>> {
-        // To write to it would signal.
+        // Otherwise writing to it would raise SIGXFSZ.
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < SIZE as u64) {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
         let file = file::memory_file(c"atrace-state")?;
         let fd = file.as_raw_fd();
         scratch.fill(0);
-        // Written, so that there is memory for it now and not when a store would end the process.
+        // The zeroes are written, so that a lack of memory is an error here. Later it would kill the process at a
+        // store.
         if file::write(fd, scratch)? != SIZE {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         file::seal(&file)?;
         let page = Mapped::of_file(&file, true)?;
-        // To a number that programs don't reuse.
+        // A high number, which programs do not reuse.
         if duplicate_high(fd, None).is_err() {
             std::mem::forget(file); // Stays open where it is.
         }
