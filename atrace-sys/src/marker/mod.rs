@@ -1,16 +1,21 @@
-//! The kernel's `trace_marker`: find it, open it, write to it; and the stand-ins a test or bench names
-//! instead.
+//! The kernel's `trace_marker`: finding, opening and writing it, and the files that tests and benches name instead.
 //!
-//! One `write(2)` is one event. The call is made without libc where that is simple (x86_64, aarch64), for two
-//! reasons that matter to a library that lives in other people's programs: `write()` of a libc is a
-//! cancellation point, at which `pthread_cancel` would unwind through the caller, and it sets errno.
+//! # Writing
 //!
-//! What may be written to: a file of tracefs (or debugfs, on old kernels), a regular file, a character device
-//! that is no terminal. A pipe or socket could block its host or raise a signal, so it is refused.
+//! One `write(2)` is one event. On x86_64 and aarch64 the system call is made without libc, for two reasons that
+//! matter to a library inside other people's programs: a libc's `write()` is a cancellation point, where
+//! `pthread_cancel` would unwind through the caller, and it sets errno.
 //!
-//! A host may close our descriptor and have its number again for a file of its own. So the number is one that
-//! programs reach last, and whether it still is our file is looked at now and then (`marker/write.rs`), and whenever
-//! a write is answered as no marker answers.
+//! # Which files are accepted
+//!
+//! A file of tracefs (or debugfs, on old kernels), a regular file, or a character device that is not a terminal. A
+//! pipe or a socket could block the program or raise a signal, so it is refused.
+//!
+//! # A descriptor in a foreign program
+//!
+//! The program may close our descriptor and reuse its number for a file of its own. So the marker gets a high number,
+//! which programs reuse last. Whether the number is still our file is checked at every 256th event of a thread, and
+//! when a write fails (`marker/write.rs`).
 
 #[cfg(not(no_tracing))]
 pub(crate) mod open;
@@ -37,36 +42,36 @@ use crate::system::marker::{self as open, returns_are_costly};
 use crate::word::AtomicRef;
 use crate::{process, system};
 
-/// Where the marker is looked for, in this order: tracefs as mounted today, then within debugfs (Linux before
-/// 4.1, Android before 12).
+/// The paths of the marker, in the order in which they are tried: tracefs where it is mounted today, then within
+/// debugfs (Linux before 4.1, Android before 12).
 pub const MARKER_PATHS: [&CStr; 2] =
     [c"/sys/kernel/tracing/trace_marker", c"/sys/kernel/debug/tracing/trace_marker"];
 
-/// The command by which root mounts tracefs where it is looked for first.
+/// The command with which root mounts tracefs at the first of these paths.
 pub const MOUNT_COMMAND: &str = "mount -t tracefs nodev /sys/kernel/tracing";
 
-/// What kind of file a [`Marker`] writes to.
+/// The kind of file that a [`Marker`] writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MarkerKind {
     /// The kernel's ring buffer, through tracefs or debugfs.
     Tracefs,
-    /// A regular file: messages follow each other without a separator.
+    /// A regular file. Messages follow each other without a separator.
     File,
     /// A character device, such as `/dev/null`.
     Device,
 }
 
-/// Why no marker could be opened.
+/// The reason why no marker could be opened.
 #[derive(Debug)]
 pub struct MarkerError {
     text: String,
-    /// What the system said, or 0.
+    /// The errno of the system, or 0.
     code: i32,
 }
 
 impl MarkerError {
-    /// Tells whether it may be otherwise soon: there was no descriptor or memory to be had.
+    /// Returns whether the reason is temporary: there was no free descriptor or memory.
     pub fn may_pass(&self) -> bool {
         process::may_pass(self.code)
     }
@@ -91,12 +96,12 @@ impl MarkerError {
     }
 }
 
-/// Who is told of failures.
+/// The callback for failed writes.
 static TOLD: AtomicRef<fn()> = AtomicRef::new(&NOBODY);
 static NOBODY: fn() = || {};
 
-/// Has `told` called when messages could not be written: by any marker, after 1, 2, 4, 8 … of them, on the
-/// thread whose message it was.
+/// Sets the callback for failed writes. It is called after 1, 2, 4, 8 … failures of a marker, on the thread whose
+/// message failed.
 pub fn on_failure(told: &'static fn()) {
     TOLD.set(told);
 }
@@ -110,22 +115,22 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 enum Source {
     Path(CString),
-    /// A descriptor that the starting program left open for us.
+    /// A descriptor that the starting program has left open for this one.
     Inherited(i32),
 }
 
 /// An open marker.
 ///
-/// All methods may be called from any thread, and in a forked child. Dropping it closes it; one that events
-/// go to is kept until the process ends.
+/// Any thread may call all methods, also in a forked child. Dropping the marker closes it; a marker that events are
+/// written to is kept until the process ends.
 #[derive(Debug)]
 pub struct Marker {
-    /// The number that is written to; or one that must not be before it was looked at, every bit inverted.
+    /// The descriptor. If all its bits are inverted, it must be checked before it is written to.
     fd: AtomicI32,
     kind: MarkerKind,
     source: Source,
     identity: Identity,
-    /// Whether the first return after a system call is worth a guard: see `marker/returns.rs`.
+    /// Whether the first return after a system call should be guarded: see `marker/returns.rs`.
     guards_returns: bool,
     dropped: AtomicU64,
     last_error: AtomicI32,
@@ -136,7 +141,7 @@ impl Marker {
     ///
     /// # Errors
     ///
-    /// Says for each place why not, and what would give access.
+    /// Returns the reason for each path, and what would give access.
     pub fn open() -> Result<Self, MarkerError> {
         let mut reasons = String::new();
         for path in MARKER_PATHS {
@@ -157,13 +162,13 @@ impl Marker {
         error(reasons)
     }
 
-    /// Opens what `ATRACE_MARKER` names: a path, or `fd:N:DEV:INO`, an inherited descriptor and the device
-    /// and inode (`st_dev`, `st_ino`, decimal) it must have.
+    /// Opens the file that `ATRACE_MARKER` names: a path; or `fd:N:DEV:INO`, an inherited descriptor and the device
+    /// and inode (`st_dev`, `st_ino`, decimal) that it must have.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the value: not there, not writable, another file than the one named, or a kind
-    /// of file that could block or signal.
+    /// Returns what is wrong: the file does not exist, can't be written, is another file than the one named, or is of
+    /// a kind that could block or raise a signal.
     pub fn open_named(value: &OsStr) -> Result<Self, MarkerError> {
         if let Some(rest) = value.as_encoded_bytes().strip_prefix(b"fd:") {
             return Self::inherit(&String::from_utf8_lossy(rest));
@@ -212,17 +217,17 @@ impl Marker {
         }
     }
 
-    /// The kind of file it writes to.
+    /// Returns the kind of file.
     pub fn kind(&self) -> MarkerKind {
         self.kind
     }
 
-    /// The path it was opened at, or `fd:N` for an inherited descriptor.
+    /// Returns the path of the marker, or `fd:N` for an inherited descriptor.
     pub fn describe(&self) -> String {
         self.place().to_string()
     }
 
-    /// The descriptor that it writes to now, and the device and inode of its file, as `N:DEV:INO`.
+    /// Returns the present descriptor and its device and inode, as `N:DEV:INO`.
     pub fn identity(&self) -> impl fmt::Display + use<> {
         struct Shown(i32, Identity);
         impl fmt::Display for Shown {
@@ -233,14 +238,15 @@ impl Marker {
         Shown(number_of(self.fd.load(Ordering::Relaxed)), self.identity)
     }
 
-    /// The path it was opened at, or `fd:N` for an inherited descriptor; allocates nothing.
+    /// Returns the path of the marker, or `fd:N` for an inherited descriptor. Allocates nothing.
     pub fn place(&self) -> impl fmt::Display + '_ {
         struct Shown<'a>(&'a Source);
         impl fmt::Display for Shown<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 use fmt::Write as _;
                 match self.0 {
-                    // Not lossily in one piece: that may allocate, and a thread that has no allocator shows it, too.
+                    // In parts, because a lossy conversion of the whole text may allocate, and threads without an
+                    // allocator use this.
                     Source::Path(path) => path.to_bytes().utf8_chunks().try_for_each(|chunk| {
                         f.write_str(chunk.valid())?;
                         if chunk.invalid().is_empty() { Ok(()) } else { f.write_char('\u{fffd}') }
@@ -252,7 +258,7 @@ impl Marker {
         Shown(&self.source)
     }
 
-    /// How many messages could not be written, and the errno of the last failure (0: none).
+    /// Returns how many messages could not be written, and the errno of the last failure (0: none).
     pub fn failures(&self) -> (u64, i32) {
         (self.dropped.load(Ordering::Relaxed), self.last_error.load(Ordering::Relaxed))
     }
@@ -261,14 +267,14 @@ impl Marker {
 impl Drop for Marker {
     fn drop(&mut self) {
         let fd = number_of(*self.fd.get_mut());
-        // The host may have closed it, and have another file at its number.
+        // The program may have closed it and have another file at its number.
         if identity_of(fd).is_some_and(|(identity, _)| identity == self.identity) {
             close(fd);
         }
     }
 }
 
-/// The number, whether it must be looked at first or not.
+/// Returns the descriptor, whether it must be checked or not.
 fn number_of(fd: i32) -> i32 {
     if fd < 0 { !fd } else { fd }
 }
@@ -292,11 +298,11 @@ mod tests {
         drop(marker);
         assert_eq!(identity_of(own), None);
 
-        // The host closes it, and has the number again.
+        // The program closes the descriptor and reuses its number.
         let marker = open();
         let own = number(&marker);
         let other = tempfile::tempfile().unwrap();
-        // SAFETY: nobody but this marker knows the number.
+        // SAFETY: only this marker knows the number.
         assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), own) }, own);
         drop(marker);
         assert_eq!(identity_of(own), identity_of(other.as_raw_fd()));

@@ -1,4 +1,4 @@
-//! Opening a marker, and telling what stands at a descriptor's number.
+//! Opening a marker, and finding out which file a descriptor refers to.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
@@ -8,31 +8,31 @@ use super::{Identity, MARKER_PATHS, MarkerKind};
 pub(super) use crate::system::file::close;
 use crate::system::{file, soft_limit};
 
-/// `f_type` of tracefs and debugfs, from `linux/magic.h`.
+/// The `f_type` of tracefs and debugfs, from `linux/magic.h`.
 const TRACEFS: u64 = 0x7472_6163;
 const DEBUGFS: u64 = 0x6462_6720;
 
-/// The highest number that is taken: the kernel keeps a table as long as the highest, 32 KiB for this one.
+/// The highest descriptor that is used. The kernel's table is as long as the highest descriptor: 32 KiB for this one.
 const HIGHEST: u64 = 4095;
 
-/// What [`open_checked`] and [`inherit_checked`] found, with a descriptor of our own.
+/// The result of [`open_checked`] and [`inherit_checked`], with a descriptor of our own.
 pub(super) struct Opened {
     pub(super) fd: i32,
     pub(super) kind: MarkerKind,
     pub(super) identity: Identity,
 }
 
-/// Of a file of tracefs that may not be looked at.
+/// The identity of a file of tracefs whose attributes this process may not read.
 const UNSEEN: Identity = Identity { device: 0, inode: 0 };
 
-/// The device, inode and mode of an open descriptor; of a file of tracefs that may not be looked at, zeros.
+/// Returns the device, inode and mode of an open descriptor; zeroes for a file of tracefs whose attributes may not be
+/// read.
 pub(super) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
     match file::stat(fd) {
-        // The types differ between systems: 32-bit Android has a 64-bit st_dev and inode, others what u64 holds.
+        // The types differ: on 32-bit Android st_dev and the inode have 64 bits; elsewhere they fit into u64.
         #[allow(clippy::unnecessary_cast)]
         Ok(stat) => Some((Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }, stat.st_mode)),
-        // Android lets every process write to the marker, but few look at its attributes (SELinux:
-        // `w_file_perms`).
+        // Android lets every process write to the marker, but only few read its attributes (SELinux: `w_file_perms`).
         Err(error) => {
             let is_unseen = error.raw_os_error() == Some(libc::EACCES) && on_tracefs(fd);
             is_unseen.then_some((UNSEEN, REGULAR))
@@ -40,9 +40,10 @@ pub(super) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
     }
 }
 
-/// Whether a descriptor is this file; if so, and it is a regular one, whether writing to it may signal.
+/// Returns whether a descriptor refers to this file and, for a regular file, whether writing to it may raise a
+/// signal.
 pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
-    // What may not be looked at is not asked for its attributes each time: the system keeps a record of that.
+    // If the attributes may not be read, they are not asked for again: the system logs each denial.
     let is_ours = if identity == UNSEEN {
         on_tracefs(fd)
     } else {
@@ -55,25 +56,27 @@ pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
     }
 }
 
-/// What stands at a number.
+/// The file behind a descriptor.
 pub(super) enum Found {
     Ours,
-    /// A file that must not be written while there is a size limit.
+    /// Our regular file, which must not be written while there is a size limit.
     Limited,
-    /// Something of the host's, or nothing.
+    /// A file of the program, or none.
     Another,
 }
 
-/// Opens `path` for writing if it is a kind of file that can neither block nor signal; not at the number `not`.
-/// Allocates nothing: an event may have to open its marker again.
+/// Opens `path` for writing, if it is of a kind that can neither block nor raise a signal. Does not return the
+/// descriptor `not`.
+///
+/// Allocates nothing, because an event may have to open its marker again.
 pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Fault> {
-    // Before opening: even to open a pipe changes what its reader sees.
+    // Checked before opening, because even opening a pipe changes what its reader sees.
     match file::stat_path(path) {
         // The type differs between systems.
         #[allow(clippy::unnecessary_cast)]
         Ok(stat) => check_type(stat.st_mode as u32)?,
-        // Where only looking is denied, as by Android to most processes, the kernel's own place may be opened
-        // all the same.
+        // If only reading the attributes is denied, as Android does to most processes, the kernel's own paths may
+        // still be opened.
         Err(reason) if reason.raw_os_error() == Some(libc::EACCES) && MARKER_PATHS.contains(&path) => {}
         Err(reason) => return Err(Fault::system(&reason)),
     }
@@ -84,8 +87,8 @@ pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Faul
     Ok(Opened { fd, kind, identity })
 }
 
-/// Takes a duplicate of an inherited descriptor if it is the file it is said to be; not at the number `not`. Allocates
-/// nothing.
+/// Duplicates an inherited descriptor, if it refers to the expected file. Does not return the descriptor `not`.
+/// Allocates nothing.
 pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> Result<Opened, Fault> {
     match identity_of(fd) {
         None => return Err(Fault::NotOpen),
@@ -100,24 +103,24 @@ pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> 
     Ok(Opened { fd, kind, identity })
 }
 
-/// Why a file is no marker.
+/// The reason why a file can't be the marker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// What the system said.
+    /// An errno of the system.
     System(i32),
-    /// It is of this kind, which could block or signal the program.
+    /// The file is of this kind, which could block or raise a signal.
     Kind(&'static str),
     /// It is a regular file, and there is a limit to the size of files.
     Limited,
     /// There is no such descriptor.
     NotOpen,
-    /// The descriptor is of another file.
+    /// The descriptor refers to another file.
     Reused,
     ReadOnly,
 }
 
 impl Fault {
-    /// What the system said, or 0.
+    /// Returns the errno of the system, or 0.
     pub(super) fn code(self) -> i32 {
         if let Self::System(code) = self { code } else { 0 }
     }
@@ -128,7 +131,7 @@ impl Fault {
 }
 
 impl fmt::Display for Fault {
-    /// What follows the name of the file.
+    /// Writes the text that follows the file's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(code) => write!(f, ": {}", io::Error::from_raw_os_error(*code)),
@@ -145,8 +148,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Duplicates a descriptor to the highest free number that the soft limit allows, [`HIGHEST`] at most: programs
-/// that close everything and open files of their own get the lowest. Fails where none but `not` is free.
+/// Duplicates a descriptor to the highest free number that the soft limit allows, at most [`HIGHEST`]. A program that
+/// closes all descriptors and opens files of its own gets the lowest numbers.
+///
+/// Fails if only `not` is free.
 pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> io::Result<i32> {
     let limit = soft_limit(libc::RLIMIT_NOFILE).map_or(HIGHEST, |limit| limit.saturating_sub(1).min(HIGHEST));
     let mut answer = Err(io::Error::from_raw_os_error(libc::EMFILE));
@@ -154,7 +159,7 @@ pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> io::Result<i32> {
         if Some(number) == not || file::control(number, libc::F_GETFD, 0).is_ok() {
             continue;
         }
-        // To that number, or to a higher one if another thread was faster.
+        // The kernel takes this number or, if another thread was faster, a higher one.
         answer = file::control(fd, libc::F_DUPFD_CLOEXEC, number);
         match answer {
             Ok(own) if Some(own) == not => close(own),
@@ -193,7 +198,7 @@ fn check_type(mode: u32) -> Result<(), Fault> {
     }))
 }
 
-/// What an open descriptor is, if it may be written to.
+/// Returns the kind and identity of an open descriptor, if it may be written to.
 fn check_open(fd: i32) -> Result<(MarkerKind, Identity), Fault> {
     let Some((identity, mode)) = identity_of(fd) else {
         return Err(Fault::system(&file::stat(fd).err().unwrap_or_else(io::Error::last_os_error)));
@@ -214,12 +219,12 @@ fn check_open(fd: i32) -> Result<(MarkerKind, Identity), Fault> {
     Ok((MarkerKind::File, identity))
 }
 
-/// Whether a regular file that grows would raise a signal at some size.
+/// Returns whether writing to a regular file would raise a signal at some size.
 fn has_size_limit() -> bool {
     soft_limit(libc::RLIMIT_FSIZE).is_some()
 }
 
-/// Tells whether an open descriptor is a file of tracefs, or of debugfs.
+/// Returns whether an open descriptor is a file of tracefs or debugfs.
 pub(crate) fn on_tracefs(fd: i32) -> bool {
     matches!(file::file_system(fd), Some(TRACEFS | DEBUGFS))
 }

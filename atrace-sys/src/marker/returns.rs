@@ -1,23 +1,22 @@
-//! Making the first return after a system call cheap, on processors where the kernel makes it dear: an option that is
-//! off, the feature `guard-returns`.
+//! A workaround for slow returns after a system call on some AMD processors. It is behind the feature
+//! `guard-returns`, which is off by default.
 //!
-//! A processor predicts where a `ret` goes by a small stack of its own, which each `call` pushes to. On AMD
-//! processors with the weakness SRSO (Zen 1 to 4), Linux returns from each of its functions through a "safe
-//! return", which leaves an entry behind. After a system call that stack therefore holds nothing but
-//! addresses in the kernel, and the first `ret` of the program, usually that of `write()` itself, is
-//! predicted to go there.
+//! A processor predicts the target of a `ret` with a small stack, to which each `call` pushes. On AMD processors with
+//! the vulnerability SRSO (Zen 1 to 4), Linux returns from each of its functions through a "safe return", which
+//! leaves an entry on that stack. So after a system call the stack contains only kernel addresses, and the first
+//! `ret` of the program, usually that of `write()` itself, is predicted to go there.
 //!
-//! [`guard`] pushes entries that point at a trap, where the processor stops guessing at once. The returns
-//! that follow are mispredicted still, but for a few nanoseconds. (One entry would do for one return; with a
-//! single one, the processor sometimes guessed on past it.)
+//! [`guard`] pushes entries that point to a trap, where speculation stops at once. The following returns are still
+//! mispredicted, but each costs only a few nanoseconds. (One entry would suffice for one return, but with a single
+//! entry the processor sometimes speculated past it.)
 //!
-//! It is off because in about one process in ten it does nothing, and nobody knows why. No promise rests on it.
+//! The feature is off because it has no effect in about one process in ten, for a reason that is not known. No
+//! promise rests on it.
 //!
-//! Elsewhere entries too many would have the returns of all the callers mispredicted, so [`are_costly`] must
-//! be asked first.
+//! On other processors the additional entries would make the returns of all callers mispredicted. So [`are_costly`]
+//! must be checked first.
 
-/// Tells whether this kernel uses safe returns, and nothing keeps the processor from being given an entry too
-/// many.
+/// Returns whether this kernel uses safe returns and the processor may be given additional entries.
 pub(super) fn are_costly() -> bool {
     const STATE: &std::ffi::CStr = c"/sys/devices/system/cpu/vulnerabilities/spec_rstack_overflow";
     let mut text = [0; 128];
@@ -26,23 +25,22 @@ pub(super) fn are_costly() -> bool {
     text.windows(8).any(|part| part.eq_ignore_ascii_case(b"safe ret")) && !has_shadow_stack()
 }
 
-/// Tells whether this thread has a shadow stack, which a call without its return would put out of step.
+/// Returns whether this thread has a shadow stack, which a call without a return would bring out of step.
 fn has_shadow_stack() -> bool {
     let mut shadow: u64 = 0;
-    // SAFETY: `rdsspq rax`, spelt out for assemblers that don't know it: reads the shadow stack's pointer,
-    // and does nothing where there is none (it is a no-op on older processors).
+    // SAFETY: `rdsspq rax`, encoded by hand for assemblers that do not know it, reads the shadow stack pointer. On
+    // processors without shadow stacks it is a no-op.
     unsafe {
         std::arch::asm!(".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8", inout("rax") shadow, options(nomem, nostack, preserves_flags));
     }
     shadow != 0
 }
 
-/// Has the next four `ret`s predicted to go to a trap.
+/// Makes the processor predict that the next four `ret`s go to a trap.
 #[inline(always)]
 pub(super) fn guard() {
-    // SAFETY: four calls, each to the place behind the next instruction, then their return addresses are
-    // dropped; nothing else is touched. (Without `nostack`, so that the compiler keeps nothing below the
-    // stack pointer.)
+    // SAFETY: makes four calls, each to code within this block, and then drops their return addresses. It changes
+    // nothing else. (It is without `nostack`, so that the compiler keeps nothing below the stack pointer.)
     unsafe {
         std::arch::asm!(
             "call 3f",
@@ -81,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_question_is_answered() {
-        // Either is right, by machine; asking must not fail.
+        // The answer depends on the machine, but must be the same each time.
         let costly = super::are_costly();
         assert_eq!(costly, super::are_costly());
     }

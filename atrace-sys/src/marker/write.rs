@@ -1,15 +1,17 @@
-//! Writing a message to a marker, and to nothing else.
+//! Writing messages to the marker, and never to another file.
 //!
-//! Whether the number still is our file can't be asked at each event: it would be a second system call. It is
-//! asked (`fstat`)
+//! Checking at each event whether the descriptor still is our file would be a second system call. It is checked by
+//! `fstat`
 //!
-//! - before the first event of a thread and every 256th after it;
-//! - by who calls [`Marker::check`], as is done when tracing is switched;
-//! - when a message was not taken whole: a pipe without a reader, a full or unconnected socket, a closed number.
+//! - before the first event of a thread, and every 256th event after that;
+//! - by [`Marker::check`], which is called when tracing is switched;
+//! - when a message was not written completely: a pipe without a reader, a full or unconnected socket, a closed
+//!   descriptor.
 //!
-//! A number that is another's is never written to again; the marker is opened at another one, and the message
-//! written there. Where it can't be opened, messages are dropped, and each tries again. A regular file must also
-//! not grow past a size limit (`RLIMIT_FSIZE`), which would signal: while there is one, messages are dropped.
+//! A number that belongs to another file is never written to again. The marker is opened at another number and the
+//! message is written there. If it can't be opened, messages are dropped, and each one tries again. A regular file
+//! must not grow past a size limit (`RLIMIT_FSIZE`), which would raise a signal: while there is a limit, messages are
+//! dropped.
 
 use std::sync::atomic::Ordering;
 
@@ -21,11 +23,11 @@ use crate::process::Undisturbed;
 use crate::thread;
 
 impl Marker {
-    /// Writes one message as one event, and tells whether the kernel took it whole.
+    /// Writes one message as one event. Returns whether the kernel took all of it.
     ///
-    /// Never touches errno; blocks or signals only where the host put a pipe or socket of its own at our number
-    /// since that was looked at. A failed write drops this message only; when the descriptor turns out to have
-    /// been closed by the host, the marker is opened again and the message written.
+    /// Never changes errno. It can only block or raise a signal if the program put a pipe or socket of its own at our
+    /// number since the last check. If the write fails, this message is dropped; if the program has closed the
+    /// descriptor, the marker is opened again and the message is written.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write(&self, message: &[u8]) -> bool {
@@ -40,12 +42,12 @@ impl Marker {
         written == message.len() as isize || self.write_again(fd, message, written)
     }
 
-    /// Looks whether the descriptor still is the file that was opened, and opens it again if it is not.
+    /// Checks whether the descriptor still is the file that was opened, and opens it again if not.
     pub fn check(&self) {
         self.look_at(self.fd.load(Ordering::Relaxed));
     }
 
-    /// The descriptor to go on with.
+    /// Returns the descriptor to continue with.
     #[cold]
     #[inline(never)]
     fn look_at(&self, fd: i32) -> i32 {
@@ -61,15 +63,15 @@ impl Marker {
         let Err(code) = persist(message.len(), fd, written, |fd| self.find(fd), write) else { return true };
         self.last_error.store(code, Ordering::Relaxed);
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-        // The first, and ever fewer.
+        // At the first failure, and then more and more rarely.
         if dropped.is_power_of_two() {
             TOLD.get()();
         }
         false
     }
 
-    /// The number that is our file's, looked at now unless it is not `seen` any more; none where there is none to be
-    /// had.
+    /// Returns a descriptor of our file. It is checked now, unless another thread has replaced `seen`. Returns `None`
+    /// if there is none.
     fn find(&self, seen: i32) -> Option<i32> {
         if thread::has_left_descriptors() {
             return None; // What this thread sees and opens is nothing to the others.
@@ -96,8 +98,8 @@ impl Marker {
         }
     }
 
-    /// Opens the same file once more, at another number: a thread that still knows the stale one would take the
-    /// new one for it.
+    /// Opens the same file again, at another number. At the same number, a thread that still has the stale number
+    /// would take it for valid.
     fn reopen(&self, stale: i32) -> Option<i32> {
         let opened = match &self.source {
             Source::Path(path) => open_checked(path, Some(stale)),
@@ -112,8 +114,8 @@ impl Marker {
     }
 }
 
-/// After a message was not taken whole: has `find` look at the descriptor, and writes again to one that was not
-/// tried, or was interrupted. Else returns the errno.
+/// Handles a message that was not written completely. `find` checks the descriptor; then this writes again if the
+/// descriptor is another one or the write was interrupted. Otherwise returns the errno.
 fn persist(
     length: usize,
     mut fd: i32,
@@ -122,7 +124,8 @@ fn persist(
     write: impl Fn(i32) -> isize,
 ) -> Result<(), i32> {
     let (mut code, mut was_closed) = (0, false);
-    // Interrupted, closed by the host, closed again while we reopened: more than a few times is no accident.
+    // Interrupted, closed by the program, closed again while it was reopened: more than four times is not a
+    // coincidence.
     for _ in 0..4 {
         if written == length as isize {
             return Ok(());
@@ -130,8 +133,8 @@ fn persist(
         code = if written < 0 { -written as i32 } else { libc::ENOSPC };
         match find(fd) {
             Some(present) if present != fd => fd = present,
-            // The file that was opened, and so its own answer. EBADF is what tracefs says while `tracing_on` is 0; but
-            // another thread may have opened it at this number since.
+            // It is our file, so the error is the file's own. Tracefs answers EBADF while `tracing_on` is 0; but
+            // perhaps another thread has opened the file at this number since, so EBADF is tried once more.
             Some(_) if code == libc::EINTR => {}
             Some(_) if code == libc::EBADF && !was_closed => was_closed = true,
             _ => break,
@@ -141,7 +144,7 @@ fn persist(
     if written == length as isize { Ok(()) } else { Err(code) }
 }
 
-/// Tells whether it is time to look, for the calling thread: at its first message, and each 256th from then on.
+/// Returns whether the calling thread should check the descriptor: at its first message and at every 256th after it.
 #[cfg(not(target_os = "android"))]
 #[inline(always)]
 fn is_due() -> bool {
@@ -155,8 +158,9 @@ fn is_due() -> bool {
     })
 }
 
-/// The same for the calling thread's stack: a thread-local would call and allocate, as Android has none of its
-/// own before 10. Stacks are at least 1 MiB apart there; those that share a count look more often.
+/// The same, counted for the calling thread's stack. A thread-local would make a call and allocate, because Android
+/// has no native ones before 10. Stacks are at least 1 MiB apart there. Threads that share a counter check more
+/// often.
 #[cfg(target_os = "android")]
 #[inline(always)]
 fn is_due() -> bool {
@@ -169,12 +173,12 @@ fn is_due() -> bool {
     LEFT[stack % LEFT.len()].0.fetch_sub(1, Ordering::Relaxed) == 1
 }
 
-/// Whether the first return after a system call is worth a guard.
+/// Returns whether the first return after a system call should be guarded.
 pub(super) fn returns_are_costly() -> bool {
     returns::are_costly()
 }
 
-/// On other processors, or not asked for: a return costs what it costs.
+/// Other processors, or without the feature: nothing is guarded.
 #[cfg(not(all(feature = "guard-returns", target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
 mod returns {
     pub(super) const fn are_costly() -> bool {
@@ -183,13 +187,13 @@ mod returns {
     pub(super) const fn guard() {}
 }
 
-/// One `write(2)`: the number of bytes taken, or the negated errno. Leaves errno alone.
+/// Makes one `write(2)`. Returns the number of bytes written, or a negated errno. Leaves errno unchanged.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
     let result: isize;
-    // SAFETY: the kernel reads `message.len()` readable bytes; the call changes no memory of ours, and no
-    // register but rax, rcx and r11.
+    // SAFETY: the kernel reads `message.len()` readable bytes. The call changes no memory of the program and only the
+    // registers rax, rcx and r11.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -205,13 +209,13 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
     result
 }
 
-/// One `write(2)`: the number of bytes taken, or the negated errno. Leaves errno alone.
+/// Makes one `write(2)`. Returns the number of bytes written, or a negated errno. Leaves errno unchanged.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
     let result: isize;
-    // SAFETY: the kernel reads `message.len()` readable bytes; the call changes no memory of ours, and no
-    // register but x0.
+    // SAFETY: the kernel reads `message.len()` readable bytes. The call changes no memory of the program and only the
+    // register x0.
     unsafe {
         std::arch::asm!(
             "svc #0",
@@ -225,7 +229,7 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
     result
 }
 
-/// One `write(2)`: the number of bytes taken, or the negated errno. Leaves errno alone.
+/// Makes one `write(2)`. Returns the number of bytes written, or a negated errno. Leaves errno unchanged.
 #[cfg(any(
     miri,
     not(any(all(target_arch = "x86_64", target_pointer_width = "64"), target_arch = "aarch64"))
@@ -243,8 +247,8 @@ mod tests {
     use super::persist;
     use std::cell::RefCell;
 
-    /// Plays a descriptor that answers with `answers` in turn, and whose number is found to be `found` in turn;
-    /// returns what came of it, and the numbers written to.
+    /// Simulates a descriptor that returns `answers` one after the other, and that is found to be `found` one after
+    /// the other. Returns the result, and the descriptors that were written to.
     fn play(first: isize, found: &[Option<i32>], answers: &[isize]) -> (Result<(), i32>, Vec<i32>) {
         let (mut found, answers) = (found.iter(), RefCell::new(answers.iter()));
         let tried = RefCell::new(Vec::new());
@@ -275,10 +279,10 @@ mod tests {
     #[test]
     fn what_our_own_file_answers_stands() {
         assert_eq!(play(CLOSED, &[Some(7); 2], &[CLOSED]), (Err(libc::EBADF), vec![7]));
-        // Just opened again by another thread.
+        // Another thread has just opened it again.
         assert_eq!(play(CLOSED, &[Some(7)], &[10]), (Ok(()), vec![7]));
         assert_eq!(play(-(libc::EINVAL as isize), &[Some(7)], &[]), (Err(libc::EINVAL), vec![]));
-        // A part of it: the disk is full.
+        // Only a part was written: the disk is full.
         assert_eq!(play(3, &[Some(7)], &[]), (Err(libc::ENOSPC), vec![]));
         assert_eq!(play(INTERRUPTED, &[Some(7); 2], &[4]), (Err(libc::ENOSPC), vec![7]));
     }
