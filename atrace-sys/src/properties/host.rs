@@ -1,4 +1,5 @@
-//! The properties of a host: a mapped file per user, see the [parent module](super) for its place and promises.
+//! The properties of a host: a mapped file for each user. The [parent module](super) describes its place and
+//! guarantees.
 
 mod area;
 mod attempt;
@@ -24,11 +25,11 @@ use super::text::{Key, Value};
 use super::{PATIENCE, ReadError};
 use crate::system::{Mapped, Shared, effective_ids, futex};
 
-/// How long a waiting thread sleeps at most before it looks by itself: a writer can be killed between
-/// changing a value and waking who waits for it.
+/// The longest time that a waiting thread sleeps before it looks by itself. A writer may be killed between changing a
+/// value and waking the threads that wait for it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-// SAFETY: atomics.
+// SAFETY: it consists of atomics.
 unsafe impl Shared for Area {}
 
 /// An open store.
@@ -112,8 +113,8 @@ impl Store {
     /// Locks the store for writing.
     pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
         let start = Instant::now();
-        // Opened anew each time: a descriptor that is kept can be closed or reused by the host program, is
-        // shared with forked children, and would not tell that the file was replaced.
+        // Opened anew each time. A descriptor that is kept could be closed or reused by the program, is shared with
+        // forked children, and would not show that the file was replaced.
         let file = self.location.reopen(self.identity, patience)?;
         let map = Mapped::<Area>::of_file(&file, true).map_err(|error| {
             self.location.error(ErrorKind::Io, "can't map the property store for writing").because(error)
@@ -150,7 +151,7 @@ impl Store {
         stop: &AtomicBool,
     ) -> Result<Option<u32>, Error> {
         let word = self.word_of(property);
-        // Too far away for the clock is without limit.
+        // A time that the clock can't represent is no limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let serial = acquire(word);
@@ -171,14 +172,14 @@ impl Store {
     }
 }
 
-/// The right to write to a store, while no other has it.
+/// The right to write to a store, which only one writer has at a time.
 pub(super) struct Turn {
     lock: Lock,
     map: Mapped<Area>,
 }
 
 impl Turn {
-    /// No other writer comes between.
+    /// No other writer can set a property in between.
     pub(super) const IS_ALONE: bool = true;
 
     pub(super) fn set(&self, store: &Store, key: &Key, value: &Value) -> Result<(), Error> {

@@ -1,24 +1,28 @@
-//! The content of a store: how it is read while others write it, and how it is written.
+//! The content of a store: reading it while other processes write it, and writing it.
 //!
-//! Everything here works on atomics, because other processes write the memory, and trusts nothing that it
-//! loads: each count and length is checked before use. A model runs this file with a [layout](super::layout) of a
-//! few bytes.
+//! Other processes write the memory, so everything here works on atomics and trusts nothing that it loads: each count
+//! and length is checked before it is used. A model runs this file with a [layout](super::layout) of a few bytes.
 //!
-//! The lowest bit of an entry's serial tells which of its two values is in force; the rest is the area serial
-//! that its last writer gave, 31 bits wide and never 0. A writer, holding the lock of the file, fills the
-//! value that is not in force and then stores the serial: there is no moment at which no value is in force.
-//! An entry is complete before the count says that it is there, and neither moves nor goes away after that.
-//! The area's serial is stored last: who sees it sees what it announces.
+//! # Algorithm
+//!
+//! Each entry is a double-buffered seqlock. It has two values and a serial. The lowest bit of the serial selects the
+//! current value; the other 31 bits are the area serial that the last writer took, which is never 0. A writer holds
+//! the lock of the file. It fills the value that is not current, and then stores the serial. So there is a current
+//! value at every moment, even if the writer is killed. A reader loads the serial, the value, and the serial again;
+//! if it has changed, it tries again.
+//!
+//! An entry is complete before the count includes it. After that it is neither moved nor removed. The area serial is
+//! stored last: a reader that sees it also sees the changes that it announces.
 
 use super::layout::{CAPACITY, KEY_ROOM, MAGIC, VALUE_ROOM};
 use super::{Key, ReadError, Value};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-/// How often a reader tries when the value changes under it. A writer makes several system calls for each
-/// change, so even the second attempt is rare.
+/// How often a reader tries if the value changes while it reads. A writer makes several system calls for each change,
+/// so even a second attempt is rare.
 const ATTEMPTS: usize = 64;
 
-/// The whole of a store.
+/// The content of a store.
 #[repr(C)]
 pub(super) struct Area {
     pub(super) magic: [AtomicU8; MAGIC.len()],
@@ -29,7 +33,7 @@ pub(super) struct Area {
     pub(super) entries: [Entry; CAPACITY],
 }
 
-/// One property.
+/// A property.
 #[repr(C)]
 pub(super) struct Entry {
     pub(super) serial: AtomicU32,
@@ -38,14 +42,14 @@ pub(super) struct Entry {
     pub(super) values: [[AtomicU8; VALUE_ROOM]; 2],
 }
 
-/// Loads with acquire ordering from memory that may be mapped read-only, where Rust allows relaxed loads only.
+/// Loads with acquire ordering from memory that may be mapped read-only, for which Rust allows only relaxed loads.
 pub(super) fn acquire(word: &AtomicU32) -> u32 {
     let loaded = word.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
     loaded
 }
 
-/// Returns the area serial that follows: 31 bits, never 0.
+/// Returns the next area serial: 31 bits, never 0.
 pub(super) fn next(serial: u32) -> u32 {
     match serial.wrapping_add(1) & (u32::MAX >> 1) {
         0 => 1,
@@ -54,7 +58,7 @@ pub(super) fn next(serial: u32) -> u32 {
 }
 
 impl Area {
-    /// Checks the header; tells what is wrong with it.
+    /// Checks the header; returns what is wrong with it.
     pub(super) fn validate(&self) -> Result<(), &'static str> {
         if !self.magic.iter().zip(MAGIC).all(|(found, wanted)| found.load(Ordering::Relaxed) == wanted) {
             return Err("it does not begin like a property store of this version");
@@ -75,12 +79,12 @@ impl Area {
         &self.serial
     }
 
-    /// Returns the published entries; with a count that makes no sense, all that there is room for.
+    /// Returns the published entries. If the count is not valid, these are all entries.
     fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().take(acquire(&self.count) as usize)
     }
 
-    /// Finds a property; an error means that it was not found, but something is wrong with the store.
+    /// Finds a property. An error means that it was not found and that the store is damaged.
     pub(super) fn find(&self, key: &Key) -> Result<Option<&Entry>, &'static str> {
         let mut fault = self.count().err();
         for entry in self.entries() {
@@ -93,7 +97,7 @@ impl Area {
         fault.map_or(Ok(None), Err)
     }
 
-    /// Passes on each property, then reports the last fault met on the way.
+    /// Calls `then` with each property; then returns the last fault that was found.
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), ReadError> {
         let mut fault = self.count().err().map(ReadError::Damaged);
         for entry in self.entries() {
@@ -133,13 +137,13 @@ impl Entry {
         Key::from_bytes(&bytes[..self.key_len()?]).map_err(|_| "a key has characters that none may have")
     }
 
-    /// Reads the serial and the value that was in force with it.
+    /// Reads the serial and its value.
     pub(super) fn read(&self) -> Result<(u32, Value), ReadError> {
         for _ in 0..ATTEMPTS {
             let serial = acquire(&self.serial);
             let bytes = &self.values[(serial & 1) as usize];
             let (value, terminated) = Value::until_nul(bytes.iter().map(|byte| byte.load(Ordering::Relaxed)));
-            // Pairs with the fence in `Writable::fill`: whoever saw a byte of a later value sees a later
+            // Pairs with the fence in `Writable::fill`: a reader that saw a byte of a later value sees a later
             // serial.
             fence(Ordering::Acquire);
             if self.serial.load(Ordering::Relaxed) == serial {
@@ -155,38 +159,39 @@ impl Entry {
     }
 }
 
-/// Why a property could not be set.
+/// The reason why a property could not be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetError {
-    /// The store makes no sense; says why.
+    /// The store is damaged; the text says how.
     Damaged(&'static str),
     /// There is no room for another property.
     Full,
 }
 
-/// An area in writable memory, whose lock the caller holds: only one exists at a time for one store.
+/// An area in writable memory whose lock the caller holds, so there is only one for a store at any time.
 pub(super) struct Writable<'a>(&'a Area);
 
 impl<'a> Writable<'a> {
-    /// Wraps an area that the caller has mapped for writing and locked against other writers.
+    /// Wraps an area that the caller has mapped for writing and has locked against other writers.
     pub(super) fn new(area: &'a Area) -> Self {
         Self(area)
     }
 
-    /// Sets a property, creating it when absent; returns the words whose sleepers must be woken.
+    /// Sets a property, and creates it if it does not exist. Returns the words whose sleepers must be woken.
     ///
-    /// May be cut off between any two stores: what is in force then is the old or the new value.
+    /// The process may be killed between any two stores: then either the old or the new value is current.
     pub(super) fn set(&self, key: &Key, value: &Value) -> Result<[&'a AtomicU32; 2], SetError> {
         let area = self.0;
         area.validate().map_err(SetError::Damaged)?;
-        // Where another property is damaged, this one can still be added.
+        // If another property is damaged, this one can still be added.
         let found = area.find(key).unwrap_or_default();
         let mut serial = next(area.serial.load(Ordering::Relaxed));
         let entry = match found {
             Some(entry) => {
                 let old = entry.serial.load(Ordering::Relaxed);
                 if old >> 1 == serial {
-                    // A writer died after this entry's serial and before the area's: never give a serial twice.
+                    // A writer was killed after it stored this entry's serial and before it stored the area's. No
+                    // serial may be used twice.
                     serial = next(serial);
                 }
                 let unused = !old & 1;
@@ -212,10 +217,10 @@ impl<'a> Writable<'a> {
         Ok([&entry.serial, &area.serial])
     }
 
-    /// Writes a value that is not in force.
+    /// Writes the value that is not current.
     fn fill(bytes: &[AtomicU8; VALUE_ROOM], value: &Value) {
-        // A reader that sees one of these bytes must see the serial that put the other value in force, which
-        // may have been stored by another process; the lock orders it before this fence.
+        // A reader that sees one of these bytes must also see the serial that made the other value current. Another
+        // process may have stored that serial; the lock orders its store before this fence.
         fence(Ordering::Release);
         let padding = std::iter::repeat_n(0, VALUE_ROOM - value.as_bytes().len());
         for (to, from) in bytes.iter().zip(value.as_bytes().iter().copied().chain(padding)) {

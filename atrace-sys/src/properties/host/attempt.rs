@@ -1,14 +1,15 @@
-//! Attempts that other processes can disturb for a moment.
+//! Retrying operations that other processes can disturb for a moment.
 
 use std::time::{Duration, Instant};
 
 use super::super::error::Error;
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 pub(super) enum Failure {
-    /// For good.
+    /// The failure is final.
     Now(Error),
-    /// Another process may be about to change that: to be tried again, and reported when it lasts.
+    /// Another process may be about to change the cause. The operation is tried again, and the error reported if it
+    /// persists.
     Lasting(Error),
 }
 
@@ -18,7 +19,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Attempts something until it works, fails for good or takes longer than `patience`; without any, once.
+/// Tries an operation until it succeeds, fails finally, or has taken longer than `patience`. Without patience it is
+/// tried once.
 pub(super) fn persist<T>(
     patience: Duration,
     mut attempt: impl FnMut() -> Result<T, Failure>,
@@ -29,7 +31,7 @@ pub(super) fn persist<T>(
         match attempt() {
             Ok(done) => return Ok(done),
             Err(Failure::Now(error)) => return Err(error),
-            // Whether it lasts is not known.
+            // It is not known whether the failure persists.
             Err(Failure::Lasting(error)) if patience.is_zero() => return Err(error.into_busy()),
             Err(Failure::Lasting(error)) if start.elapsed() >= patience => return Err(error),
             Err(Failure::Lasting(_)) => {}

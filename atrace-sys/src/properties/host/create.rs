@@ -1,4 +1,4 @@
-//! Creating a store, and the directory of a user's.
+//! Creating a store, and the directory of a user's store.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, Permissions};
@@ -36,14 +36,14 @@ impl Location {
         }
     }
 
-    /// Gives a directory that root made to the user it is for.
+    /// Gives a directory that root has created to its user.
     pub(super) fn give(&self, directory: &Path, uid: u32) -> Result<(), Error> {
         lchown(directory, Some(uid), None)
             .map_err(|error| self.io("can't give the directory to its user", error))
     }
 
-    /// Makes the file, unless somebody is faster: whole before it has its name, so that nobody waits for whoever
-    /// makes it, and one who dies leaves nothing.
+    /// Creates the file, unless another process is faster. The file gets its name when it is complete, so that no
+    /// process waits for the creator, and a creator that is killed leaves nothing behind.
     pub(super) fn create(&self, directory: &File) -> Result<(), Failure> {
         let size = size_of::<Area>() as u64;
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < size) {
@@ -58,9 +58,9 @@ impl Location {
         let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
         match made.or_else(|error| if is_there(&error) { Err(error) } else { self.create_named(directory) }) {
             Ok(()) => Ok(()),
-            // The other one is as good.
+            // The other process's file is as good.
             Err(error) if is_there(&error) => Ok(()),
-            // The directory was deleted after it was opened: make it again.
+            // The directory was deleted after it was opened: try again, which creates it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(Failure::Lasting(self.io("can't create the property store", error)))
             }
@@ -68,14 +68,14 @@ impl Location {
         }
     }
 
-    /// Makes the file where a file system has none without a name, or there is no `/proc` to give it one: under
-    /// a name that nobody else takes, and moves it into place.
+    /// Creates the file under a unique name and moves it into place. For file systems that can't create a file
+    /// without a name, and systems without `/proc`, which is needed to name it.
     fn create_named(&self, directory: &File) -> io::Result<()> {
         static TAKEN: AtomicU32 = AtomicU32::new(0);
         let number = TAKEN.fetch_add(1, Ordering::Relaxed);
         let suffix = format!(".{}-{number}", std::process::id());
         let name = CString::new([self.name.as_bytes(), suffix.as_bytes()].concat())?;
-        // Should one who died have left such a name, it is tried again with the next number.
+        // If a killed process has left such a name, the next attempt takes the next number.
         let file = at::open_at(directory, &name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
         let made = self.fill(&file).and_then(|()| at::rename_at(directory, &name, &self.name));
         if made.is_err() {
@@ -92,7 +92,7 @@ impl Location {
         {
             fchown(file, Some(uid), None)?;
         }
-        // Written, not just sized: a hole in a full tmpfs would kill whoever reads it through a mapping.
+        // Written, not only sized: in a full tmpfs, reading a hole through a mapping would kill the process.
         file.write_all_at(&image(), 0)
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Where a file can't be without a name, it is made under one; and nothing is left of it.
+    /// If a file can't be created without a name, it is created under one, which does not remain.
     #[test]
     #[cfg_attr(miri, ignore = "no files")]
     fn a_named_file_is_moved_into_place() {

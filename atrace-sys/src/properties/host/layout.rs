@@ -1,7 +1,6 @@
-//! How a store lies in its file.
+//! The layout of a store's file.
 //!
-//! Numbers are in the byte order of the machine. A header of 64 bytes is followed by 256 entries of 384
-//! bytes:
+//! Numbers are in the byte order of the machine. A header of 64 bytes is followed by 256 entries of 384 bytes:
 //!
 //! | header | | entry | |
 //! |---|---|---|---|
@@ -9,18 +8,19 @@
 //! | 8 | u32 capacity, 256 | 4 | u32 length of the key |
 //! | 12 | u32 count of published entries | 8 | key, closed by a NUL, 184 bytes |
 //! | 16 | u32 area serial, a futex word | 192 | value 0, closed by a NUL, 96 bytes |
-//! | 20 | zeros | 288 | value 1, closed by a NUL, 96 bytes |
+//! | 20 | zeroes | 288 | value 1, closed by a NUL, 96 bytes |
 
 use super::super::text::KEY_MAX;
 
-/// The first bytes of a store: a name and the version of the layout.
+/// The first bytes of a store: a name, and the version of the layout.
 pub(super) const MAGIC: [u8; 8] = *b"ATRPROP\x01";
 
-/// How many properties a store holds. Miri, which makes no file, looks at each byte of a store at each call.
+/// The number of properties that a store can hold. It is smaller for Miri, which looks at each byte of a store at
+/// each call.
 pub(super) const CAPACITY: usize = if cfg!(miri) { 4 } else { 256 };
 
-/// How many bytes an entry has for its key and the NUL after it.
+/// The room in an entry for the key and a NUL, in bytes.
 pub(super) const KEY_ROOM: usize = KEY_MAX + 1;
 
-/// How many bytes an entry has for each of its values and the NUL after it.
+/// The room in an entry for each of its values and a NUL, in bytes.
 pub(super) const VALUE_ROOM: usize = 96;

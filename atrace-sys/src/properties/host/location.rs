@@ -1,4 +1,4 @@
-//! Where a store is, whose it must be, and what is said when something is wrong with it.
+//! The place of a store, its required owner, and the errors about it.
 
 use std::ffi::CString;
 use std::io;
@@ -8,42 +8,43 @@ use std::path::{Path, PathBuf};
 use super::super::error::{Error, ErrorKind};
 use super::attempt::Failure;
 
-/// The directory of the stores of all users, in memory; see the [properties module](super::super) for why.
+/// The directory of all users' stores, which is in memory.
 pub(super) const SHARED: &str = "/dev/shm";
 
-/// Where a store is, and whose it must be.
+/// The place of a store and its required owner.
 #[derive(Debug)]
 pub(super) struct Location {
     pub(super) path: PathBuf,
-    /// The directory and the name in it, as the system wants them.
+    /// The directory, and the name in it, as C strings.
     pub(super) directory: CString,
     pub(super) name: CString,
     pub(super) owner: Owner,
 }
 
-/// Whose store it must be.
+/// The required owner of a store.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner {
-    /// This user's, directory and all; both are made for them.
+    /// This user owns the directory and the file; both are created for this user.
     User(u32),
-    /// A file of the caller; or, for root, of whoever the directory belongs to. The directory must exist.
+    /// The caller owns the file; if the caller is root, the owner of the directory may own it instead. The directory
+    /// must exist.
     Caller,
 }
 
 impl Location {
-    /// The store of a user.
+    /// Returns the place of a user's store.
     pub(super) fn of_user(uid: u32) -> Result<Self, Error> {
         Self::new(Self::path_of_user(uid), Owner::User(uid))
     }
 
-    /// The path of the store of a user.
+    /// Returns the path of a user's store.
     pub(super) fn path_of_user(uid: u32) -> PathBuf {
         Path::new(SHARED).join(format!("atrace-{uid}")).join("properties")
     }
 
-    /// A store that the caller chose.
+    /// Returns the place of a store that the caller has chosen.
     pub(super) fn of_path(path: &Path) -> Result<Self, Error> {
-        // The current directory may be another one when the store is set.
+        // Made absolute now, because the current directory may change before the store is written.
         let path = std::path::absolute(path).map_err(|error| {
             Error::new(ErrorKind::Io, "this is no path of a store").at(path).because(error)
         })?;
@@ -70,7 +71,7 @@ impl Location {
         &self.path
     }
 
-    /// Makes an error about this store.
+    /// Creates an error about this store.
     pub(super) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
         Error::new(kind, message).at(&self.path)
     }
@@ -100,7 +101,7 @@ impl Location {
         self.foreign(&self.path, &format!("this file {what}"), "remove it, or name another path").into()
     }
 
-    /// Says that the content makes no sense.
+    /// Creates the error of a damaged store.
     pub(super) fn damaged(&self, what: &str) -> Error {
         self.error(
             ErrorKind::Damaged,

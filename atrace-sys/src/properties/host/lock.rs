@@ -1,4 +1,4 @@
-//! The lock of a store's file, by which writers take turns.
+//! The lock of a store's file, which serializes writers.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use crate::fork::{Generation, generation};
 use crate::system::directory as at;
 
 impl Location {
-    /// Waits a while for the lock of the file, which must be open for writing.
+    /// Waits for the lock of the file, which must be open for writing, at most for `patience`.
     pub(super) fn lock(&self, file: File, patience: Duration) -> Result<Lock, Error> {
         persist(patience, || match at::try_lock(&file) {
             Ok(true) => Ok(()),
@@ -33,9 +33,9 @@ impl Location {
     }
 }
 
-/// The right to write to a store, until dropped by the process that took it.
+/// The right to write to a store, which ends when the process that took it drops this.
 ///
-/// It is that of an open file, which a forked child shares: the child can neither use it nor give it away.
+/// The lock belongs to the open file, which a forked child shares. The child can neither use the lock nor release it.
 pub(super) struct Lock {
     file: File,
     by: Generation,
@@ -55,7 +55,7 @@ impl Drop for Lock {
     }
 }
 
-/// Tells which process has locked the file, as far as the kernel shows.
+/// Returns which process has locked the file, if the kernel shows it.
 fn holder(file: &File) -> Option<u32> {
     let inode = file.metadata().ok()?.ino();
     holder_in(&std::fs::read_to_string("/proc/locks").ok()?, inode)

@@ -1,4 +1,5 @@
-//! Opening a store: its directory first, then the file in it; each is trusted only after a look at what was opened.
+//! Opening a store: first its directory, then the file in it. Each is checked after it was opened, before it is
+//! trusted.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -12,7 +13,7 @@ use super::attempt::{Failure, persist};
 use super::location::{Location, Owner};
 use crate::system::{directory as at, effective_ids, is_known_by_number};
 
-/// Which file a name stands for.
+/// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -26,7 +27,7 @@ impl Identity {
 }
 
 impl Location {
-    /// Opens the file for reading; creates it, and a user's directory, when absent.
+    /// Opens the file for reading. If they do not exist, creates the file and a user's directory.
     pub(super) fn open(&self, patience: Duration) -> Result<(File, Identity), Error> {
         persist(patience, || {
             let directory = self.open_directory(true)?;
@@ -38,7 +39,7 @@ impl Location {
         })
     }
 
-    /// Opens the file for reading; creates nothing.
+    /// Opens the file for reading. Creates nothing.
     pub(super) fn open_existing(&self, patience: Duration) -> Result<(File, Identity), Error> {
         persist(patience, || {
             let directory = self.open_directory(false)?;
@@ -47,7 +48,7 @@ impl Location {
         })
     }
 
-    /// Opens the file for writing, provided that it still is the one that was opened before.
+    /// Opens the file for writing, if it is still the file that was opened before.
     pub(super) fn reopen(&self, identity: Identity, patience: Duration) -> Result<File, Error> {
         persist(patience, || {
             let directory = match self.open_directory(false) {
@@ -127,20 +128,20 @@ impl Location {
         Ok(directory)
     }
 
-    /// Deals with a user's directory that belongs to someone else.
+    /// Handles a user's directory that belongs to another user.
     fn adopt(&self, path: &Path, data: &Metadata, uid: u32, asker: u32) -> Result<(), Failure> {
         let what = format!("this directory is for user {uid} and belongs to user {}", data.uid());
         let error = self.foreign(path, &what, "remove it, or name another store with ATRACE_PROPERTIES");
         match (data.uid(), asker) {
-            // Root was killed, or is, between making it and giving it away. Nobody else can have put
-            // something of root's there, as the directory above is sticky.
+            // Root was killed, or is at work, between creating the directory and giving it away. The parent directory
+            // is sticky, so nobody else can have put a directory of root there.
             (0, 0) => Ok(self.give(path, uid)?),
             (0, _) => Err(Failure::Lasting(error)),
             _ => Err(error.into()),
         }
     }
 
-    /// Opens the file and checks it; `None` when there is none.
+    /// Opens the file and checks it; `None` if it does not exist.
     fn open_file(&self, directory: &File, flags: libc::c_int) -> Result<Option<(File, Identity)>, Failure> {
         let file = match at::open_at(directory, &self.name, flags) {
             Ok(file) => file,
@@ -172,7 +173,7 @@ impl Location {
             1 => {}
             // It was deleted after it was opened: look again.
             0 => return Err(Failure::Lasting(self.replaced())),
-            // Maybe one that is being moved into place by linking.
+            // Perhaps another process is just moving it into place by linking.
             _ => {
                 let advice = "remove the others or all of them";
                 return Err(Failure::Lasting(self.foreign(
