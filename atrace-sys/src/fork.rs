@@ -131,7 +131,7 @@ fn clear_at_fork() -> bool {
     REGISTERED.load(Ordering::Acquire)
 }
 
-/// Registers `body` to be called in each child of `fork()`, before anything else runs there. Returns false if that
+/// Registers `body` to be called in each child of `fork()`, before `fork()` returns there. Returns false if that
 /// fails.
 ///
 /// `body` must be async-signal-safe. It is not called in a child of a bare `clone`.

@@ -1,9 +1,9 @@
 //! Android's own properties, through bionic.
 //!
-//! What every bionic since Android 5 exports is linked. The rest is looked up at run time and replaced where
-//! it is missing: before Android 6 (`__system_property_area_serial`) or 8 (`__system_property_read_callback`,
-//! `__system_property_wait`). In a statically linked executable nothing can be looked up, but its bionic is
-//! the NDK's and has them all.
+//! Functions that every bionic since Android 5 exports are linked. The others are looked up at run time, and replaced
+//! if they are missing: before Android 6 (`__system_property_area_serial`) or Android 8
+//! (`__system_property_read_callback`, `__system_property_wait`). In a statically linked executable nothing can be
+//! looked up, but its bionic is the NDK's and has all of them.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
@@ -21,24 +21,24 @@ use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 use crate::system::{Mapped, Shared, file, futex};
 use crate::word::OnceRef;
 
-/// Where the system keeps its properties.
+/// The path of the system's properties.
 const PATH: &str = "/dev/__properties__";
 
-/// How often a sleeping thread looks whether it is to stop.
+/// How often a sleeping thread checks whether it has to stop.
 const STOP_POLL: Duration = Duration::from_secs(30);
 
-/// How often to look where bionic can't wait.
+/// How often a thread looks for a change if bionic can't wait.
 const POLL: Duration = Duration::from_millis(50);
 
-/// How often to look whether it is this thread's turn to write.
+/// How often a thread tries to get the turn to write.
 const TURN_POLL: Duration = Duration::from_millis(1);
 
-/// How often to attempt what a writer can disturb.
+/// How often to try what a writer can disturb.
 const ATTEMPTS: usize = 64;
 
 unsafe extern "C" {
     // SAFETY: the signatures, and those of the types below, are those of bionic's sys/_system_properties.h and
-    // sys/system_properties.h. Each may be called with any property of bionic's, and texts. The buffers have more room than
+    // sys/system_properties.h. Each function accepts any property of bionic and any text. The buffers are larger than
     // PROP_NAME_MAX and PROP_VALUE_MAX.
     safe fn __system_property_find(name: CText<'_>) -> Option<Property<'static>>;
     safe fn __system_property_read(
@@ -56,20 +56,20 @@ type Collect = unsafe extern "C" fn(Property<'static>, cookie: *mut c_void);
 type AreaSerial = extern "C" fn() -> u32;
 /// The name, the serial and the value.
 type Received = (&'static CStr, u32, Value);
-/// Takes the name, the value and the serial. The name lives as long as the property.
+/// Receives the name, the value and the serial. The name lives as long as the property.
 type Receive = extern "C" fn(&mut Received, CText<'static>, CText<'_>, u32);
 type ReadCallback = extern "C" fn(Property<'_>, Receive, &mut Received);
-/// Takes the old serial and a place for the new one. No property: any.
+/// Takes the old serial and a pointer for the new one. Without a property it waits for any.
 type WaitFor = extern "C" fn(Option<Property<'_>>, u32, &mut u32, &libc::timespec) -> bool;
 
 static AREA_SERIAL: Symbol<AreaSerial> = Symbol::new(c"__system_property_area_serial");
 static READ_CALLBACK: Symbol<ReadCallback> = Symbol::new(c"__system_property_read_callback");
 static WAIT: Symbol<WaitFor> = Symbol::new(c"__system_property_wait");
 
-/// A function of bionic that may be missing, looked up once: one of the three above, which have these types.
+/// A function of bionic that may be missing, looked up once. It is one of the three above, with its type.
 struct Symbol<F> {
     name: &'static CStr,
-    /// Null until looked up; [`Symbol::missing`] when it is not there.
+    /// Null until it was looked up; [`Symbol::missing`] if it does not exist.
     address: AtomicPtr<c_void>,
     _type: PhantomData<F>,
 }
@@ -79,7 +79,7 @@ impl<F: Copy> Symbol<F> {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()), _type: PhantomData }
     }
 
-    /// An address at which no function is.
+    /// Returns an address that is not that of a function.
     fn missing(&self) -> *mut c_void {
         (&raw const self.address).cast_mut().cast()
     }
@@ -91,7 +91,8 @@ impl<F: Copy> Symbol<F> {
             address = look_up(self.name).map_or(self.missing(), NonNull::as_ptr);
             self.address.store(address, Ordering::Relaxed);
         }
-        // SAFETY: bionic's function of this name has this type; a data pointer and a function pointer are alike here.
+        // SAFETY: bionic's function of this name has this type. Data and function pointers have the same
+        // representation here.
         (address != self.missing()).then(|| unsafe { std::mem::transmute_copy(&address) })
     }
 }
@@ -104,7 +105,7 @@ fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
 #[cfg(target_feature = "crt-static")]
 fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
     unsafe extern "C" {
-        // SAFETY: their addresses are taken, and each is called as what bionic's header says only.
+        // SAFETY: only their addresses are taken. Each is called with the signature of bionic's header.
         fn __system_property_area_serial();
         fn __system_property_read_callback();
         fn __system_property_wait();
@@ -118,7 +119,7 @@ fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(function as *mut c_void)
 }
 
-/// The system's store: bionic maps it before `main`, so there is nothing to keep.
+/// The system's store. Bionic maps it before `main`, so this has no content.
 pub(super) struct Store;
 
 impl Store {
@@ -163,7 +164,7 @@ impl Store {
         })
     }
 
-    /// Has the threads of this process take turns. Android has nothing that processes could do that with.
+    /// Makes the threads of this process take turns. Android has no lock between processes.
     pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
         static TURN: PerProcess<Mutex<()>> = PerProcess::new();
         let turn = TURN.get_or_make(Mutex::default);
@@ -185,9 +186,10 @@ impl Store {
 
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
         /// # Safety
-        /// Called by bionic, as its header says, with the cookie that is given below.
+        ///
+        /// To be called by bionic, as its header says, with the cookie that is passed below.
         unsafe extern "C" fn collect(property: Property<'static>, cookie: *mut c_void) {
-            // SAFETY: the cookie is the vector below, which is borrowed by nothing else during the call.
+            // SAFETY: the cookie is the vector below, to which there is no other reference during the call.
             let found = unsafe { &mut *cookie.cast::<Vec<Property<'static>>>() };
             found.push(property);
         }
@@ -221,7 +223,7 @@ impl Store {
         agreed(&area.serial, || self.area_serial())
     }
 
-    /// Wakes those who sleep here, and for nothing those who sleep in bionic.
+    /// Wakes threads that sleep here. Threads that sleep in bionic wake up without effect.
     pub(super) fn wake(&self, property: Option<Property<'_>>) {
         if let Some(word) = self.word_of(property) {
             futex::wake(word);
@@ -256,8 +258,7 @@ impl Store {
             if left.is_zero() || stop.load(Ordering::Acquire) {
                 return Ok(None);
             }
-            // The word is what bionic sleeps on, in every version; but a thread that sleeps in bionic can't
-            // be woken to stop.
+            // In every version bionic sleeps on this word, too. But a thread that sleeps in bionic can't be stopped.
             if let Some(word) = self.word_of(property)
                 && futex::wait(word, old_serial, left.min(STOP_POLL)).is_ok()
             {
@@ -275,9 +276,9 @@ impl Store {
     }
 }
 
-/// Returns the word if it is what bionic's function tells.
+/// Returns the word if its value is the one that bionic's function returns.
 fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static AtomicU32> {
-    // More than one attempt, as it may just be changing.
+    // More than one attempt, because it may be changing right now.
     for _ in 0..ATTEMPTS {
         let before = word.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
@@ -291,7 +292,7 @@ fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static A
     None
 }
 
-/// What of an area is looked at: its start.
+/// The start of an area, as far as it is used here.
 #[repr(C)]
 struct Area {
     bytes_used: AtomicU32,
@@ -300,17 +301,17 @@ struct Area {
     version: AtomicU32,
 }
 
-// SAFETY: atomics.
+// SAFETY: it consists of atomics.
 unsafe impl Shared for Area {}
 
 impl Area {
     const MAGIC: u32 = 0x504f_5250;
-    /// Of the layout that bionic has used since Android 5.
+    /// The version of the layout that bionic has used since Android 5.
     const VERSION: u32 = 0xfc6e_d0ab;
 
-    /// Maps the area whose serial is that of the whole store: bionic has it mapped, too, but tells nobody where.
+    /// Maps the area whose serial is that of the whole store. Bionic has mapped it, too, but does not say where.
     fn map() -> Option<Mapped<Self>> {
-        // The second: Android 5 and 6, where all is in one file.
+        // The second path is for Android 5 and 6, which have a single file.
         [c"/dev/__properties__/properties_serial", c"/dev/__properties__"].into_iter().find_map(|path| {
             let file = file::open(path, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK).ok()?;
             if file.metadata().ok()?.len() < size_of::<Self>() as u64 {
@@ -324,11 +325,11 @@ impl Area {
     }
 }
 
-/// The right to write among the threads of this process.
+/// The turn to write, among the threads of this process.
 pub(super) struct Turn(#[expect(dead_code, reason = "held, and dropped")] MutexGuard<'static, ()>);
 
 impl Turn {
-    /// Other processes may come between.
+    /// Other processes can set a property in between.
     pub(super) const IS_ALONE: bool = false;
 
     pub(super) fn set(&self, _: &Store, key: &Key, value: &Value) -> Result<(), Error> {
@@ -347,12 +348,12 @@ impl Turn {
     }
 }
 
-/// A property of bionic's, which it never removes while its memory is mapped: until the process ends.
+/// A property of bionic. Bionic never removes it while its memory is mapped, which is until the process ends.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(super) struct Property<'a>(NonNull<c_void>, PhantomData<&'a AtomicU32>);
 
-// SAFETY: bionic's functions on a prop_info may be called from any thread, and it is never freed.
+// SAFETY: any thread may call bionic's functions with a prop_info, which is never freed.
 unsafe impl Send for Property<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Property<'_> {}
@@ -367,8 +368,8 @@ impl<'a> Property<'a> {
         if !word.is_aligned() {
             return None;
         }
-        // SAFETY: a prop_info has begun with its serial, a 32-bit atomic, since Android 5; it is at least a
-        // word long in any case, mapped until the process ends, and written only by another process.
+        // SAFETY: since Android 5 a prop_info begins with its serial, a 32-bit atomic. In any case it is at least a
+        // word long, mapped until the process ends, and written only by another process.
         let word = unsafe { AtomicU32::from_ptr(word) };
         agreed(word, || self.serial())
     }
@@ -377,7 +378,7 @@ impl<'a> Property<'a> {
         self.read_named(|_, serial, value| (serial, value)).ok_or(ReadError::Busy)
     }
 
-    /// Reads name, serial and value and passes them on; `None` if they changed at each attempt.
+    /// Reads name, serial and value and passes them to `then`; `None` if they changed during each attempt.
     fn read_named<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
         match READ_CALLBACK.get() {
             Some(read) => Some(self.read_new(read, then)),
@@ -385,7 +386,7 @@ impl<'a> Property<'a> {
         }
     }
 
-    /// Reads as Android 8 and later do: values of any length, cut to what a [`Value`] holds.
+    /// Reads as Android 8 and later do: values of any length, cut to the size of a [`Value`].
     fn read_new<R>(self, read: ReadCallback, then: impl FnOnce(&CStr, u32, Value) -> R) -> R {
         extern "C" fn receive(received: &mut Received, name: CText<'static>, value: CText<'_>, serial: u32) {
             let (value, _) = Value::until_nul(value.to_c_str().to_bytes_with_nul().iter().copied());
@@ -397,7 +398,7 @@ impl<'a> Property<'a> {
         then(name, serial, value)
     }
 
-    /// Reads as Android 5 to 7 do, where names have up to 31 bytes.
+    /// Reads as Android 5 to 7 do: names of up to 31 bytes.
     fn read_old<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
         let (mut name, mut value) = ([0u8; 256], [0u8; 256]);
         for _ in 0..ATTEMPTS {

@@ -1,9 +1,9 @@
-//! What can go wrong with properties, told so that the reader knows what to do about it.
+//! Errors of properties, with texts that tell people what to do.
 
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// Says what could not be done with a property or a store, why, and what to do about it.
+/// An error of a property or a store. Its text says what could not be done, why, and what to do about it.
 ///
 /// The text includes that of the [`source`](std::error::Error::source), if there is one.
 pub struct Error(Box<Inner>);
@@ -15,31 +15,31 @@ struct Inner {
     source: Option<io::Error>,
 }
 
-/// The kinds of [`Error`], for programs that treat them differently.
+/// The kinds of [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No property can have this key.
+    /// The key is not valid.
     BadKey,
-    /// No property can have this value: too long, or with a NUL.
+    /// The value is not valid: too long, or with a NUL.
     BadValue,
     /// The store has no room for another property.
     Full,
-    /// The file or directory is not one to trust: wrong owner or mode, a symbolic link, not a regular file.
+    /// The file or directory can't be trusted: wrong owner or mode, a symbolic link, or not a regular file.
     Foreign,
-    /// The content of the store makes no sense.
+    /// The content of the store is not valid.
     Damaged,
-    /// The directory that should hold the store is not there.
+    /// The directory of the store does not exist.
     Missing,
     /// The file was deleted or replaced since the store was opened.
     Replaced,
-    /// Another process is in the middle of something, and did not finish in the time it was given.
+    /// Another process is in the middle of a change and did not finish in time.
     Busy,
     /// The system's property service refused the change.
     Refused,
-    /// This system can't do that.
+    /// This system does not support the operation.
     Unsupported,
-    /// The system reported another error, which is the [`source`](std::error::Error::source).
+    /// Another error of the system, which is the [`source`](std::error::Error::source).
     Io,
 }
 
@@ -48,21 +48,21 @@ impl Error {
         Self(Box::new(Inner { kind, path: None, message: message.into(), source: None }))
     }
 
-    /// Names the file it is about.
+    /// Adds the path of the file.
     #[cfg(target_os = "linux")]
     pub(crate) fn at(mut self, path: &std::path::Path) -> Self {
         self.0.path = Some(path.to_owned());
         self
     }
 
-    /// Adds what the system said.
+    /// Adds the error of the system.
     #[cfg(target_os = "linux")]
     pub(crate) fn because(mut self, source: io::Error) -> Self {
         self.0.source = Some(source);
         self
     }
 
-    /// Says that another process may be in the middle of it.
+    /// Changes the kind to "busy", because another process may be in the middle of a change.
     #[cfg(target_os = "linux")]
     pub(crate) fn into_busy(mut self) -> Self {
         self.0.kind = ErrorKind::Busy;

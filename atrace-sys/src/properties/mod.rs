@@ -1,23 +1,24 @@
-//! System properties: short texts under dotted names, read by every process and changed by few.
+//! System properties: short texts under dotted names, which every process reads and few change.
 //!
-//! ATrace is switched with them: `debug.atrace.tags.enableflags` holds the tag mask, `debug.atrace.app_0` and
-//! so on the programs that may trace for themselves. On Android they are the system's own, through bionic. A
-//! Linux host has none: there each user has a small file, `/dev/shm/atrace-<uid>/properties`, made by whoever asks
-//! first (`ATRACE_PROPERTIES` names another). `docs/design.md` says why it is there and what protects it.
+//! They switch ATrace: `debug.atrace.tags.enableflags` holds the tag mask; `debug.atrace.app_0` and so on hold the
+//! programs that may trace. On Android they are the system's own, through bionic. A Linux host has none. There each
+//! user has a small file, `/dev/shm/atrace-<uid>/properties`, which the first process that needs it creates
+//! (`ATRACE_PROPERTIES` names another file). `docs/design.md` explains its place and its protection.
 //!
-//! - Each property has a *serial*, which changes whenever the property is set, also to the value that it has. Who keeps
-//!   a value keeps its serial, and one load tells whether it still holds ([`Property::serial_word`]). Serials are for
-//!   comparing only.
-//! - The *area serial* changes when any property is set or appears: it tells when to look again for one that was not
-//!   there.
-//! - Readers take no lock, make no system call and never wait. Writers take turns by `flock`; one that is killed
-//!   leaves the old value or the new one.
-//! - When the file of a host is deleted or replaced, who has it open keeps reading the old one, and setting fails
-//!   ([`ErrorKind::Replaced`]) until the process is started anew; [`Properties::check`] tells it beforehand.
-//! - What a file holds is checked at each access: random bytes are [`ErrorKind::Damaged`], never a crash. But if
-//!   its owner cuts it short while it is mapped, the processes that read it are killed (SIGBUS).
-//! - Everything may be called from any thread and in a forked child. Reading does not allocate unless it fails. errno
-//!   is *not* preserved: see [`ErrnoGuard`](crate::process::ErrnoGuard).
+//! - Each property has a *serial*, which changes whenever the property is set, even to the same value. A reader that
+//!   caches a value with its serial can check by one load whether it is still valid ([`Property::serial_word`]).
+//!   Serials can only be compared.
+//! - The *area serial* changes when any property is set or created. It tells when to look again for a property that
+//!   did not exist.
+//! - Readers take no lock, make no system call and never wait. Writers lock the file by `flock`. If a writer is
+//!   killed, either the old or the new value remains.
+//! - If the file of a host is deleted or replaced, processes that have it open continue to read the old one, and
+//!   setting a property fails ([`ErrorKind::Replaced`]) until the process is restarted. [`Properties::check`] detects
+//!   this in advance.
+//! - The content of the file is checked at each access: random bytes give [`ErrorKind::Damaged`], never a crash. But
+//!   if its owner truncates the file while it is mapped, the processes that read it are killed (SIGBUS).
+//! - Any thread may call everything, also in a forked child. Reading allocates only if it fails. errno is *not*
+//!   preserved: see [`ErrnoGuard`](crate::process::ErrnoGuard).
 
 #[cfg(target_os = "android")]
 mod bionic;
@@ -49,16 +50,16 @@ pub use self::text::{KEY_MAX, VALUE_MAX, Value};
 pub use self::transaction::Transaction;
 use crate::word::OnceRef;
 
-/// How long to wait for another process that is in the middle of something, unless told otherwise.
+/// The default time to wait for another process that is in the middle of a change.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The store that [`Properties::open`] opened.
+/// The store that [`Properties::open`] has opened.
 static OWN: OnceRef<Properties> = OnceRef::new();
 
 /// An open store of system properties.
 ///
-/// On a host it keeps no file descriptor, only a read-only mapping of 98368 bytes, taken back when this is
-/// dropped. The one of [`open`](Self::open) stays.
+/// On a host it has no file descriptor, only a read-only mapping of 98368 bytes, which is unmapped when this is
+/// dropped. The store of [`open`](Self::open) is never dropped.
 ///
 /// # Examples
 ///
@@ -83,26 +84,26 @@ static OWN: OnceRef<Properties> = OnceRef::new();
 pub struct Properties(backend::Store);
 
 impl Properties {
-    /// Opens the store of this process; opened once, the same is returned ever after.
+    /// Opens the store of this process. Every later call returns the same store.
     ///
-    /// On a host it is the file that `ATRACE_PROPERTIES` names, else the store of the effective user id, and
-    /// it is created when absent. A child of this process keeps it, whatever its user id becomes.
+    /// On a host it is the file that `ATRACE_PROPERTIES` names, otherwise the store of the effective user id. It is
+    /// created if it does not exist. A child of this process keeps the store, even if its user id changes.
     ///
     /// # Errors
     ///
-    /// Fails when the store can't be opened or created, or is not to be trusted ([`ErrorKind::Foreign`],
-    /// [`ErrorKind::Damaged`], …). A failure is not kept: the next call tries again. May sleep up to [`PATIENCE`]
-    /// where another process is in the middle of something (root of giving a directory to its user, somebody of
-    /// deleting the store): see [`try_open`](Self::try_open).
+    /// Returns an error if the store can't be opened or created, or can't be trusted ([`ErrorKind::Foreign`],
+    /// [`ErrorKind::Damaged`], …). The next call tries again. May sleep up to [`PATIENCE`] if another process is in
+    /// the middle of a change (root giving a directory to its user; someone deleting the store): see
+    /// [`try_open`](Self::try_open).
     pub fn open() -> Result<&'static Self, Error> {
         Self::open_within(PATIENCE)
     }
 
-    /// [`open`](Self::open), without ever waiting.
+    /// [`open`](Self::open), but never waits.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open); [`ErrorKind::Busy`] where that would wait.
+    /// Those of [`open`](Self::open); [`ErrorKind::Busy`] if it would have to wait.
     pub fn try_open() -> Result<&'static Self, Error> {
         Self::open_within(Duration::ZERO)
     }
@@ -114,71 +115,70 @@ impl Properties {
         }
     }
 
-    /// Opens the store at `path` on a host, and creates it when absent; its directory must exist.
+    /// Opens the store at `path` on a host, and creates it if it does not exist. Its directory must exist.
     ///
-    /// The file must belong to the effective user; for root, to root or the owner of its directory.
-    /// A relative path counts from the current directory of this moment.
+    /// The file must belong to the effective user; for root, to root or to the owner of its directory. A relative
+    /// path is relative to the present current directory.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open); [`ErrorKind::Missing`] without the directory; on Android always
+    /// Those of [`open`](Self::open); [`ErrorKind::Missing`] if the directory does not exist; on Android always
     /// [`ErrorKind::Unsupported`].
     pub fn open_path(path: &Path) -> Result<Self, Error> {
         backend::Store::open_path(path).map(Self)
     }
 
-    /// Opens the store at `path` on a host if it is there: [`open_path`](Self::open_path), which creates nothing.
+    /// [`open_path`](Self::open_path), but creates nothing.
     ///
     /// # Errors
     ///
-    /// As [`open_path`](Self::open_path); [`ErrorKind::Missing`] without the file.
+    /// Those of [`open_path`](Self::open_path); [`ErrorKind::Missing`] if the file does not exist.
     pub fn open_existing(path: &Path) -> Result<Self, Error> {
         backend::Store::open_existing(path).map(Self)
     }
 
-    /// Opens the store of a user on a host, and creates it when absent; on Android all users share the
-    /// system's.
+    /// Opens the store of a user on a host, and creates it if it does not exist. On Android all users share the
+    /// system's store.
     ///
-    /// Root may open anyone's: what it creates then belongs to that user.
+    /// Root may open the store of any user; if root creates it, it belongs to that user.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open); [`ErrorKind::Foreign`] when neither root nor that user asks.
+    /// Those of [`open`](Self::open); [`ErrorKind::Foreign`] if this process runs neither as root nor as that user.
     pub fn open_uid(uid: u32) -> Result<Self, Error> {
         backend::Store::open_uid(uid).map(Self)
     }
 
-    /// Returns where the store of a user is on a host; on Android, where the system keeps its properties.
+    /// Returns the path of a user's store on a host; on Android, the path of the system's properties.
     pub fn path_for_uid(uid: u32) -> PathBuf {
         backend::Store::path_for_uid(uid)
     }
 
-    /// Returns where this store is, as an absolute path.
+    /// Returns the absolute path of this store.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Checks that the store still is the one that other processes find at its path, and fit to be written.
+    /// Checks that other processes find the same store at its path, and that it can be written.
     ///
     /// Costs a few system calls. On Android there is nothing to check.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Replaced`] when the file was deleted or replaced since it was opened, else as
+    /// [`ErrorKind::Replaced`] if the file was deleted or replaced since it was opened; otherwise those of
     /// [`open`](Self::open).
     pub fn check(&self) -> Result<(), Error> {
         self.0.check()
     }
 
-    /// Reads a property; `None` when there is none of that name.
+    /// Reads a property; `None` if it does not exist.
     ///
-    /// An empty value is what Android's tools treat as "not set"; it is returned as it is. Never blocks on a
-    /// host.
+    /// An empty value, which Android's tools treat as "not set", is returned as it is. Never blocks on a host.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadKey`] for a key that no property can have, [`ErrorKind::Damaged`] where the store
-    /// makes no sense, [`ErrorKind::Busy`] when the value changed again at each of many attempts to read it.
+    /// [`ErrorKind::BadKey`] for an invalid key, [`ErrorKind::Damaged`] if the store is damaged, [`ErrorKind::Busy`]
+    /// if the value changed during each of many attempts to read it.
     #[doc(alias = "__system_property_get")]
     pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
         match self.0.find(&Key::new(key)?)? {
@@ -187,34 +187,35 @@ impl Properties {
         }
     }
 
-    /// Sets a property, and creates it when absent; wakes who waits for it.
+    /// Sets a property, creates it if it does not exist, and wakes the threads that wait for it.
     ///
-    /// The serial changes even if the value is the one it had. A value is at most [`VALUE_MAX`] bytes,
-    /// without NUL. Android's property service also demands UTF-8, and the right to set this property.
+    /// The serial changes even if the value does not. A value has at most [`VALUE_MAX`] bytes, without NUL. Android's
+    /// property service also requires UTF-8 and the permission to set the property.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for what no property can be; [`ErrorKind::Full`]
-    /// when a host's store has its 256 properties; [`ErrorKind::Busy`] when another writer did not finish
-    /// within [`PATIENCE`]; [`ErrorKind::Replaced`] when the file is no longer at its path;
-    /// [`ErrorKind::Refused`] when Android's property service says no.
+    /// [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for an invalid key or value; [`ErrorKind::Full`] if a host's
+    /// store already has 256 properties; [`ErrorKind::Busy`] if another writer did not finish within [`PATIENCE`];
+    /// [`ErrorKind::Replaced`] if the file is no longer at its path; [`ErrorKind::Refused`] if Android's property
+    /// service refuses.
     #[doc(alias = "__system_property_set")]
     pub fn set(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let (key, value) = (Key::new(key)?, Value::new(value.as_ref())?);
         self.0.begin(PATIENCE)?.set(&self.0, &key, &value)
     }
 
-    /// Begins to read and set properties as one step: until it is dropped, no other writer comes between.
+    /// Begins a transaction: until it is dropped, no other writer can set a property.
     ///
-    /// On a host that holds for all processes and threads, and waits at most `patience` for its turn. A thread
-    /// must not begin two in the same store. Each property is in force, and wakes who waits for it, once it is set: who
-    /// is killed in the middle leaves what was set until then. On Android, where processes have nothing to take turns by,
-    /// it holds only for the threads of this process: see [`Transaction::is_alone`].
+    /// On a host this applies to all processes and threads, and the call waits at most `patience` for the lock. A
+    /// thread must not begin two transactions in the same store. Each property takes effect, and wakes waiting
+    /// threads, as soon as it is set. So if the process is killed, what it has set so far remains. Android has no
+    /// such lock between processes; there it applies only to the threads of this process: see
+    /// [`Transaction::is_alone`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Busy`] when another writer did not finish in time; [`ErrorKind::Replaced`] when the file
-    /// is no longer at its path.
+    /// [`ErrorKind::Busy`] if another writer did not finish in time; [`ErrorKind::Replaced`] if the file is no longer
+    /// at its path.
     ///
     /// # Examples
     ///
@@ -237,17 +238,16 @@ impl Properties {
         Ok(Transaction { properties: self, turn: self.0.begin(patience)?, _thread: PhantomData })
     }
 
-    /// Finds a property, to read it many times; `None` when there is none of that name, or the store is
-    /// damaged.
+    /// Finds a property in order to read it many times; `None` if it does not exist or the store is damaged.
     #[doc(alias = "__system_property_find")]
     pub fn find(&self, key: &str) -> Option<Property<'_>> {
-        // Looked at where it is: moved about, it would be there five times where nothing is optimised, on a stack that
-        // may be a signal handler's.
+        // By reference: without optimization, moves would make five copies of it, on a stack that may be a signal
+        // handler's.
         let Ok(key) = &Key::new(key) else { return None };
         self.0.find(key).ok()?.map(Property)
     }
 
-    /// Returns Android's API level, `ro.build.version.sdk`; `None` where it is not set, as on a host.
+    /// Returns Android's API level, `ro.build.version.sdk`; `None` if it is not set, as on a host.
     #[doc(alias = "android_get_device_api_level")]
     pub fn api_level(&self) -> Option<u32> {
         std::str::from_utf8(self.get("ro.build.version.sdk").ok()??.as_bytes().trim_ascii())
@@ -260,47 +260,45 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// Reports a damaged or ever-changing property after having passed on all others.
+    /// After all other properties, returns an error if a property is damaged or could not be read because it kept
+    /// changing.
     #[doc(alias = "__system_property_foreach")]
     pub fn for_each(&self, mut then: impl FnMut(&str, &Value, u32)) -> Result<(), Error> {
         self.0.for_each(&mut then)
     }
 
-    /// Returns a number that changes when any property is set or appears.
+    /// Returns a number that changes when any property is set or created.
     ///
-    /// It is always 0 on Android 5, whose bionic does not tell.
+    /// It is always 0 on Android 5, whose bionic has no such number.
     #[doc(alias = "__system_property_area_serial")]
     pub fn area_serial(&self) -> u32 {
         self.0.area_serial()
     }
 
-    /// Returns the word that holds the area serial, where it can be loaded directly.
+    /// Returns the word that holds the area serial, if it can be loaded directly.
     ///
-    /// Always `Some` on a host. On Android it is read from where init keeps it, and returned only if it was
-    /// seen to agree with `__system_property_area_serial`.
+    /// Always `Some` on a host. On Android it is init's word, and only returned if it was found to be equal to
+    /// `__system_property_area_serial`.
     ///
-    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that.
-    /// Where what is read afterwards depends on it, use [`area_serial`](Self::area_serial), which adds the
-    /// fence.
+    /// Only relaxed loads are allowed: the memory is mapped read-only, for which Rust guarantees no more. If later
+    /// reads depend on the serial, use [`area_serial`](Self::area_serial), which adds the fence.
     pub fn area_serial_word(&self) -> Option<&AtomicU32> {
         self.0.area_serial_word()
     }
 
-    /// Blocks until the serial of `what` is another than `old_serial`, and returns it; `None` after
-    /// `timeout`.
+    /// Blocks until the serial of `what` differs from `old_serial`, and returns it; `None` after `timeout`.
     ///
-    /// Read the serial first, then what depends on it, then wait with that serial: nothing is missed then,
-    /// though several changes may be seen as one. `None` as `timeout` waits without limit. The clock is the
-    /// monotonic one.
+    /// Read the serial first, then what depends on it, then wait with that serial: then no change is missed, though
+    /// several may appear as one. Without a `timeout` this waits forever. The clock is the monotonic one.
     ///
-    /// It sleeps in a shared futex (on a host, a writer killed just before waking others delays them up to
-    /// ten seconds); on an Android whose serials can't be loaded directly in bionic, or, before Android 8, by
-    /// looking every 50 ms.
+    /// The thread sleeps on a shared futex. (On a host, a writer that is killed just before it wakes others delays
+    /// them up to ten seconds.) On an Android whose serials can't be loaded directly it sleeps in bionic; before
+    /// Android 8 it looks every 50 ms.
     ///
     /// # Errors
     ///
-    /// Fails where the system denies the wait, as a seccomp filter may ([`ErrorKind::Io`]);
-    /// [`ErrorKind::Unsupported`] for [`Wait::Any`] on Android 5.
+    /// [`ErrorKind::Io`] if the system denies the wait, as a seccomp filter may; [`ErrorKind::Unsupported`] for
+    /// [`Wait::Any`] on Android 5.
     ///
     /// # Examples
     ///
@@ -329,15 +327,15 @@ impl Properties {
         self.0.wait(what.property(), old_serial, timeout, &AtomicBool::new(false))
     }
 
-    /// [`wait`](Self::wait), which also ends, with `None`, once `stop` is set.
+    /// [`wait`](Self::wait), which also returns `None` once `stop` is set.
     ///
-    /// Set it, then call [`wake`](Self::wake). The waiting thread then ends at once; only if it was just
-    /// about to sleep does it miss the call, and ends at the next one or within ten seconds, on Android half
+    /// Set `stop`, then call [`wake`](Self::wake). The waiting thread then returns at once. Only if it was just about
+    /// to sleep does it miss the wake; then it returns at the next one or within ten seconds, on Android within half
     /// a minute.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// Those of [`wait`](Self::wait).
     pub fn wait_unless(
         &self,
         what: Wait<'_>,
@@ -348,7 +346,7 @@ impl Properties {
         self.0.wait(what.property(), old_serial, timeout, stop)
     }
 
-    /// Has the threads that wait for `what`, in any process, look whether they are to stop.
+    /// Makes threads that wait for `what`, in any process, check whether they have to stop.
     pub fn wake(&self, what: Wait<'_>) {
         self.0.wake(what.property());
     }

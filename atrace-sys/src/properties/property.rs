@@ -1,14 +1,13 @@
-//! A single property, and what can be waited for.
+//! A single property, and what a thread can wait for.
 
 use std::fmt;
 use std::sync::atomic::AtomicU32;
 
 use super::{Value, backend};
 
-/// A property that was found: a handle that is valid as long as its store is open, as properties are never
-/// removed.
+/// A property that was found. It is valid as long as its store is open, because properties are never removed.
 ///
-/// It stays with the store it was found in, also if the file is deleted.
+/// It belongs to the store in which it was found, even if the file is deleted.
 ///
 /// ```compile_fail,E0505
 /// # use atrace_sys::properties::Properties;
@@ -25,29 +24,27 @@ pub struct Property<'a>(pub(super) backend::Property<'a>);
 impl<'a> Property<'a> {
     /// Returns the serial, which changes each time the property is set.
     ///
-    /// What is read after it is at least as new as the serial.
+    /// What is read after this call is at least as new as the serial.
     #[doc(alias = "__system_property_serial")]
     #[inline]
     pub fn serial(&self) -> u32 {
         self.0.serial()
     }
 
-    /// Returns the word that holds the serial, where it can be loaded directly.
+    /// Returns the word that holds the serial, if it can be loaded directly.
     ///
-    /// Always `Some` on a host. On Android the word is bionic's, and returned only if it was seen to agree
-    /// with `__system_property_serial`.
+    /// Always `Some` on a host. On Android the word is bionic's, and only returned if it was found to be equal to
+    /// `__system_property_serial`.
     ///
-    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust promises no more for that.
-    /// Compare the word with the serial that [`read`](Self::read) gave; when it differs, `read` again: it has
-    /// the fence.
+    /// Only relaxed loads are allowed: the memory is mapped read-only, for which Rust guarantees no more. Compare the
+    /// word with the serial that [`read`](Self::read) returned; if it differs, `read` again, which has the fence.
     pub fn serial_word(&self) -> Option<&'a AtomicU32> {
         self.0.serial_word()
     }
 
-    /// Reads the value and the serial that belongs to it; `None` where they make no sense, or changed again
-    /// at each of many attempts.
+    /// Reads the value and its serial; `None` if the content is not valid, or changed during each of many attempts.
     ///
-    /// Android's read-only properties (`ro.*`) may be longer than a [`Value`]: then it holds the first
+    /// Android's read-only properties (`ro.*`) may be longer than a [`Value`], which then holds the first
     /// [`VALUE_MAX`](super::VALUE_MAX) bytes.
     #[doc(alias = "__system_property_read_callback")]
     pub fn read(&self) -> Option<(u32, Value)> {
@@ -65,9 +62,9 @@ impl fmt::Debug for Property<'_> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Wait<'a> {
-    /// Any property of the store being set or created; its serial is the area serial.
+    /// Any property of the store is set or created. Its serial is the area serial.
     Any,
-    /// This property being set.
+    /// This property is set.
     Property(Property<'a>),
 }
 
@@ -80,12 +77,12 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// Why a property could not be read although it was found.
+/// The reason why a property could not be read although it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is not for us to doubt"))]
 pub(crate) enum ReadError {
-    /// What is stored can't be a value, key or count; says which.
+    /// What is stored is not a valid value, key or count; the text says which.
     Damaged(&'static str),
-    /// It changed at each attempt.
+    /// It changed during each attempt.
     Busy,
 }

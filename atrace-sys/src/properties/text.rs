@@ -1,4 +1,4 @@
-//! Keys and values: what is legal, held in place.
+//! Keys and values: checked, and stored in place.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -6,35 +6,35 @@ use std::fmt;
 
 use super::error::{Error, ErrorKind};
 
-/// The most bytes that a key may have.
+/// The maximum size of a key in bytes.
 ///
-/// It is what an entry of the host's store has room for. Android 8 and later allow more, but no key of ATrace
-/// comes near; Android 7 and earlier refuse keys of more than 31 bytes.
+/// An entry of the host's store has room for this. Android 8 and later allow longer keys, but ATrace has none;
+/// Android 7 and earlier refuse keys of more than 31 bytes.
 pub const KEY_MAX: usize = 183;
 
-/// The most bytes that a value may have, as on Android (`PROP_VALUE_MAX` less the closing NUL).
+/// The maximum size of a value in bytes, as on Android (`PROP_VALUE_MAX` without the NUL).
 #[doc(alias = "PROP_VALUE_MAX")]
 pub const VALUE_MAX: usize = 91;
 
-/// A key that is known to be legal, as a C string.
+/// A valid key, as a C string.
 #[derive(Clone)]
 pub(crate) struct Key {
-    /// The key, then zeros.
+    /// The key, padded with zeroes.
     bytes: [u8; KEY_MAX + 1],
     len: usize,
 }
 
 impl Key {
-    /// Checks the key by the rules of Android's init.
+    /// Checks a key by the rules of Android's init.
     pub(crate) fn new(key: &str) -> Result<Self, Error> {
         Self::from_bytes(key.as_bytes()).map_err(|fault| {
-            // A key of a megabyte would make a message of a megabyte.
+            // Cut, so that a key of a megabyte does not make a message of a megabyte.
             let shown = format!("{key:.KEY_MAX$}");
             Error::new(ErrorKind::BadKey, format!("{shown:?} can't be a property's key: {fault}"))
         })
     }
 
-    /// Checks the key; tells which rule it breaks.
+    /// Checks a key; returns the rule that it breaks.
     pub(crate) fn from_bytes(key: &[u8]) -> Result<Self, &'static str> {
         let len = key.len();
         if len == 0 {
@@ -59,26 +59,26 @@ impl Key {
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        // Always ASCII.
+        // A key is ASCII.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
     #[cfg(target_os = "android")]
     pub(crate) fn as_c_str(&self) -> &CStr {
-        // Always terminated.
+        // The padding always contains a NUL.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 
-    /// The key and the zeros after it: what an entry of the store holds.
+    /// Returns the key with its padding, as an entry of the store holds it.
     #[cfg(target_os = "linux")]
     pub(crate) fn padded(&self) -> &[u8; KEY_MAX + 1] {
         &self.bytes
     }
 }
 
-/// The value of a property: at most [`VALUE_MAX`] bytes without a NUL, held in place.
+/// The value of a property: at most [`VALUE_MAX`] bytes without a NUL, stored in place.
 ///
-/// It is UTF-8 by custom only. An empty one is what Android treats as "not set".
+/// It is UTF-8 by convention only. Android treats an empty value as "not set".
 ///
 /// # Examples
 ///
@@ -91,12 +91,12 @@ impl Key {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Value {
-    /// The value, then zeros, at least one.
+    /// The value, padded with at least one zero.
     bytes: [u8; VALUE_MAX + 1],
 }
 
 impl Value {
-    /// Makes a value of these bytes.
+    /// Creates a value from bytes.
     ///
     /// # Errors
     ///
@@ -118,8 +118,8 @@ impl Value {
         Ok(Self { bytes })
     }
 
-    /// Makes a value of the bytes before the first NUL, at most [`VALUE_MAX`]; tells whether there was a NUL
-    /// in time.
+    /// Creates a value from the bytes before the first NUL, at most [`VALUE_MAX`]. Also returns whether a NUL came in
+    /// time.
     pub(crate) fn until_nul(source: impl Iterator<Item = u8>) -> (Self, bool) {
         let mut bytes = [0; VALUE_MAX + 1];
         for (index, byte) in source.take(VALUE_MAX + 1).enumerate() {
@@ -139,23 +139,23 @@ impl Value {
 
     /// Returns the value as a C string.
     pub fn as_c_str(&self) -> &CStr {
-        // The last byte is always zero.
+        // The last byte is always 0.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 
-    /// Returns the value as text; what is not UTF-8 becomes U+FFFD.
+    /// Returns the value as text. Bytes that are not UTF-8 become U+FFFD.
     pub fn to_string_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.as_bytes())
     }
 
-    /// Tells whether the value is empty: on Android, "not set".
+    /// Returns whether the value is empty, which Android treats as "not set".
     pub fn is_empty(&self) -> bool {
         self.bytes[0] == 0
     }
 }
 
 impl Default for Value {
-    /// Makes an empty value.
+    /// Creates an empty value.
     fn default() -> Self {
         Self { bytes: [0; VALUE_MAX + 1] }
     }

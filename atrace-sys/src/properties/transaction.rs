@@ -1,4 +1,4 @@
-//! Several properties read and set as one step.
+//! Transactions: reading and setting several properties as one step.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use super::text::Key;
 use super::{Error, Properties, Value, backend};
 
-/// Some properties being read and set as one step; ends when dropped.
+/// A transaction, which ends when it is dropped.
 ///
-/// It is its thread's. A child that is forked meanwhile can set nothing by it
-/// ([`ErrorKind::Busy`](super::ErrorKind::Busy) on a host), and its copy ends nothing.
+/// It belongs to its thread. A child that is forked during the transaction can't set anything with it
+/// ([`ErrorKind::Busy`](super::ErrorKind::Busy) on a host), and dropping its copy does not end the transaction.
 pub struct Transaction<'a> {
     pub(super) properties: &'a Properties,
     pub(super) turn: backend::Turn,
@@ -17,26 +17,26 @@ pub struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// As [`Properties::get`].
+    /// Reads a property, like [`Properties::get`].
     ///
     /// # Errors
     ///
-    /// As [`Properties::get`].
+    /// Those of [`Properties::get`].
     pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
         self.properties.get(key)
     }
 
-    /// As [`Properties::set`], without waiting.
+    /// Sets a property, like [`Properties::set`], but never waits.
     ///
     /// # Errors
     ///
-    /// As [`Properties::set`].
+    /// Those of [`Properties::set`].
     pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         self.turn.set(&self.properties.0, &Key::new(key)?, &Value::new(value.as_ref())?)
     }
 
-    /// Tells whether no other process can come between: always on a host, never on Android. There, look again
-    /// whether what was set is still so.
+    /// Returns whether no other process can set a property in between: always on a host, never on Android. There the
+    /// caller has to check whether what it has set is still so.
     pub fn is_alone(&self) -> bool {
         backend::Turn::IS_ALONE
     }
