@@ -87,7 +87,7 @@ fn keep(make: fn() -> NonZeroU64) -> NonZeroU64 {
     let (own, is_cleared) = place();
     if is_cleared {
         own.kept.store(made.get(), Ordering::Relaxed);
-    } // Else nothing would clear it in a child: it is made each time.
+    } // Otherwise a child would find its parent's number, so it is not stored.
     made
 }
 

@@ -28,7 +28,7 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     let run = move || {
         OWN.with(|own| own.has_left_descriptors.set(has_left));
         if let Err(thrown) = catch_unwind(AssertUnwindSafe(body)) {
-            std::mem::forget(thrown); // It may panic as it is dropped.
+            std::mem::forget(thrown); // Dropping it may panic.
         }
     };
     system::spawn(name, Box::new(run))

@@ -24,7 +24,7 @@ const AGAIN: u64 = 1;
 /// TURN.run(|| {
 ///     times.set(times.get() + 1);
 ///     if times.get() == 1 {
-///         TURN.run(|| unreachable!("left to who has the turn"));
+///         TURN.run(|| unreachable!("left to the thread that has the turn"));
 ///     }
 /// });
 /// assert_eq!(times.get(), 2);

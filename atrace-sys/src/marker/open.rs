@@ -172,10 +172,7 @@ pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> io::Result<i32> {
 
 use mode::{BLOCK, CHARACTER, DIRECTORY, FORMAT, PIPE, REGULAR, SOCKET};
 
-#[allow(
-    clippy::unnecessary_cast,
-    reason = "these have 16 bits on 32-bit Android, where a stat's mode has 32"
-)]
+#[allow(clippy::unnecessary_cast, reason = "on 32-bit Android these have 16 bits, but a mode has 32")]
 mod mode {
     pub(super) const FORMAT: u32 = libc::S_IFMT as u32;
     pub(super) const REGULAR: u32 = libc::S_IFREG as u32;

@@ -74,11 +74,11 @@ impl Marker {
     /// if there is none.
     fn find(&self, seen: i32) -> Option<i32> {
         if thread::has_left_descriptors() {
-            return None; // What this thread sees and opens is nothing to the others.
+            return None; // This thread's descriptors are not those of the others.
         }
         let present = self.fd.load(Ordering::Relaxed);
         if present != seen && present >= 0 {
-            return Some(present); // Another thread has done it.
+            return Some(present); // Another thread has replaced it.
         }
         let number = number_of(present);
         let new = match look(number, self.kind, self.identity) {
@@ -109,7 +109,7 @@ impl Marker {
         if opened.kind == self.kind && opened.identity == self.identity {
             return Some(opened.fd);
         }
-        close(opened.fd); // Another file stands there now: not what the user named.
+        close(opened.fd); // There is another file at the path now, not the one that the user named.
         None
     }
 }
@@ -198,7 +198,7 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
         std::arch::asm!(
             "syscall",
             inlateout("rax") libc::SYS_write => result,
-            in("rdi") fd, // The kernel takes the low half.
+            in("rdi") fd, // The kernel uses the low half.
             in("rsi") message.as_ptr(),
             in("rdx") message.len(),
             lateout("rcx") _,

@@ -326,7 +326,7 @@ impl Area {
 }
 
 /// The turn to write, among the threads of this process.
-pub(super) struct Turn(#[expect(dead_code, reason = "held, and dropped")] MutexGuard<'static, ()>);
+pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'static, ()>);
 
 impl Turn {
     /// Other processes can set a property in between.

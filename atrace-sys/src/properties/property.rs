@@ -79,7 +79,7 @@ impl<'a> Wait<'a> {
 
 /// The reason why a property could not be read although it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is not for us to doubt"))]
+#[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is never damaged"))]
 pub(crate) enum ReadError {
     /// What is stored is not a valid value, key or count; the text says which.
     Damaged(&'static str),

@@ -18,7 +18,8 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     let _errno = process::ErrnoGuard::new();
     let this = generation().number();
     if OWNER.load(Ordering::Acquire) != this && thread::has_left_descriptors() {
-        return; // What this thread opens, nobody could see; nor may others leave their turn to it.
+        // No other process can see what this thread opens. So it must not take a turn, which would do the work of others.
+        return;
     }
     TURN.run(|| {
         // SAFETY: only the thread that has the turn uses it; a signal handler in between does not get the turn. A
@@ -102,7 +103,7 @@ impl Page {
         let page = Mapped::of_file(&file, true)?;
         // A high number, which programs do not reuse.
         if duplicate_high(fd, None).is_err() {
-            std::mem::forget(file); // Stays open where it is.
+            std::mem::forget(file); // Stays open at its present number.
         }
         Ok(page)
     }

@@ -14,7 +14,7 @@ pub(crate) fn complain(line: &str) {
     if !file::poll(std::slice::from_mut(&mut place), Some(Duration::ZERO)).is_ok_and(|ready| ready == 1)
         || place.revents != libc::POLLOUT
     {
-        return; // Closed, a pipe or socket nobody reads, or full.
+        return; // Closed, full, or a pipe or socket without a reader.
     }
     // The reader may go away at any moment, and a program in the background is stopped when it writes to its
     // terminal. Both signals are directed at this thread, so they can be blocked here.

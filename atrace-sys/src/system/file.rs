@@ -287,7 +287,7 @@ pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
     let mut found: libc::statfs = zeros();
     // SAFETY: `found` is writable and of the right type. The call is valid for any descriptor.
     let is_found = unsafe { libc::fstatfs(fd, &mut found) } == 0;
-    #[allow(clippy::unnecessary_cast, reason = "it has another width in each system; the kinds fit in all")]
+    #[allow(clippy::unnecessary_cast, reason = "its width differs between systems; all types fit")]
     is_found.then_some(found.f_type as u64 & 0xffff_ffff)
 }
 

@@ -27,7 +27,7 @@ extern "C" fn run(place: *mut c_void) {
 ///
 /// Returns an error if there are no more keys.
 pub fn prepare(at_end: &'static fn(usize)) -> io::Result<()> {
-    let _ = AT_END.set(at_end); // Once.
+    let _ = AT_END.set(at_end); // Only the first call has an effect.
     if KEY.load(Ordering::Acquire) != 0 {
         return Ok(());
     }

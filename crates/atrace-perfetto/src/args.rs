@@ -1,11 +1,11 @@
 //! Encoding of typed arguments, on the stack.
 //!
 //! Arguments are encoded before the thread is pinned and before shared memory is touched, because formatting a value
-//! runs code of the program, which may trace, panic or fork. The buffer has a fixed size ([`ARGS_MAX`]). A text that
+//! runs code of the program, which may trace, panic or fork. The buffer has a fixed size (`ARGS_MAX`). A text that
 //! does not fit is cut and ends in `…`; arguments that do not fit are left out, and an argument `left_out` says how
 //! many.
 
-#![expect(unsafe_code, reason = "a buffer on the stack is not zeroed before use")]
+#![expect(unsafe_code, reason = "the buffer on the stack is not initialised before use")]
 
 use std::fmt::{self, Write as _};
 use std::mem::MaybeUninit;

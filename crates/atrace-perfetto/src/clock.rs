@@ -234,7 +234,7 @@ fn counter() -> u64 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn is_usable() -> bool {
     // CPUID 8000_0007h, EDX bit 8: the counter has the same speed in all power states.
-    #[allow(unused_unsafe, reason = "asking the processor is safe in newer compilers only")]
+    #[allow(unused_unsafe, reason = "`__cpuid` is a safe function only in newer compilers")]
     // SAFETY: every x86-64 processor has the instruction.
     let is_invariant = unsafe {
         let most = std::arch::x86_64::__cpuid(0x8000_0000).eax;

@@ -15,7 +15,7 @@ static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
 /// Returns the shared memory of the connection.
 pub(crate) fn arena() -> Option<&'static Arena> {
     // SAFETY: null, or a reference to an arena, which lives forever.
-    #[expect(unsafe_code, reason = "events find the arena by a pointer")]
+    #[expect(unsafe_code, reason = "events find the arena through an atomic pointer")]
     unsafe {
         ARENA.load(Ordering::SeqCst).as_ref()
     }

@@ -26,7 +26,7 @@
 //! `presence`, `handed`, `abi` and `callsite::number` are model-checked with loom (`crates/models`). On systems
 //! without tracing the crate is empty.
 #![cfg(not(no_tracing))]
-#![allow(unsafe_code, reason = "the memory is written by threads that agree by atomics alone")]
+#![allow(unsafe_code, reason = "threads and processes share memory that is synchronized by atomics alone")]
 
 pub mod abi;
 pub mod args;

@@ -1,6 +1,6 @@
 //! The memory shared with the service: an [`Arena`] of pages, and the [`Chunk`]s in it that threads write.
 //!
-//! # Who can harm whom
+//! # Trust
 //!
 //! The memory is a memory file, sealed so that nobody can shrink it. Otherwise a store behind the file's end would
 //! kill the process that makes it. A file that the service provides is mapped only if it has that seal. All words
@@ -386,7 +386,7 @@ impl Arena {
 
 /// A list of completed chunks, as an iterator.
 ///
-/// Cloning it before it is used allows to go through the list again, but only while the service has not been told of
+/// A clone made before the first use goes through the list again, but only while the service has not been told of
 /// these chunks: when it frees one, the chunk's link may change.
 #[derive(Clone, Debug)]
 #[must_use = "what is not named to the service is lost"]

@@ -23,7 +23,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "packets are written into shared memory, whose room was asked for once and not for each byte"
+    reason = "packets are written into shared memory; the room is checked once, not for each byte"
 )]
 
 mod put;

@@ -15,7 +15,7 @@
 //! 1. `write_quick`: one session is open, and nothing special has to be written before the event. It is inlined into
 //!    each public function, so the compiler drops the code for fields that are absent. Builds for size (`cfg(small)`)
 //!    omit it.
-//! 2. [`write`]: any number of sessions, any event. It runs whenever the first path gives up.
+//! 2. [`write()`]: any number of sessions, any event. It runs whenever the first path gives up.
 //! 3. `write_early`: the service has not answered yet, so it is unknown which sessions exist. The event waits for the
 //!    answer, or is lost and counted (`startup.rs`).
 //!

@@ -118,6 +118,6 @@ extern "C" fn at_exit() {
 /// The loader calls the functions in this section, of this type, when the process exits or the library is unloaded.
 #[used]
 #[cfg(not(miri))]
-#[expect(unsafe_code, reason = "to register the function at run time could allocate, in an event")]
+#[expect(unsafe_code, reason = "registering the function at run time could allocate in an event")]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;

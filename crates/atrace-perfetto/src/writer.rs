@@ -102,7 +102,7 @@ pub(crate) struct Writer {
 const ALL_LEVELS: u32 = 1 << 31;
 
 // SAFETY: all zeroes are numbers that are 0, `false`, null pointers and `None`: a writer without a chunk.
-#[expect(unsafe_code, reason = "its memory is a mapping's")]
+#[expect(unsafe_code, reason = "writers are in zeroed mapped memory")]
 unsafe impl Zeroes for Writer {}
 
 /// Identifies a writer: its session and its thread slot.
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn times_of_a_thread_never_go_back() {
-        #[expect(unsafe_code, reason = "both are made of a mapping's zeroes elsewhere")]
+        #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
         // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Zeroes` says so of the
         // other.
         let (shared, mut writer): (Box<Shared>, Box<Writer>) =
