@@ -50,8 +50,8 @@ impl Generation {
 
 /// The words that are 0 in a new child.
 struct Own {
-    /// A word for another module: see [`kept`].
-    kept: AtomicU64,
+    /// A word for another module: see [`cached`].
+    cached: AtomicU64,
     generation: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ struct Own {
 unsafe impl Plain for Own {}
 
 /// Used before [`place`] has made a page, and if it can't make one.
-static UNWIPED: Own = Own { kept: AtomicU64::new(0), generation: AtomicU64::new(0) };
+static UNWIPED: Own = Own { cached: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicRef<Own> = AtomicRef::new(&UNWIPED);
 /// The last generation that this process or an ancestor has taken.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -70,23 +70,23 @@ pub fn generation() -> Generation {
     NonZeroU64::new(OWN.get().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
-/// Returns the number that `make` returns, which is called once in each process. `make` must always be the same
-/// function. Costs two loads.
+/// Returns the number that `make` returns in this process, usually from a cache. `make` must always be the same function,
+/// and may be called more than once. With a cached number this costs two loads.
 ///
 /// There is one such word, which [`process::id`](crate::process::id) uses.
 #[inline(always)]
-pub(crate) fn kept(make: fn() -> NonZeroU64) -> NonZeroU64 {
-    NonZeroU64::new(OWN.get().kept.load(Ordering::Relaxed)).unwrap_or_else(|| keep(make))
+pub(crate) fn cached(make: fn() -> NonZeroU64) -> NonZeroU64 {
+    NonZeroU64::new(OWN.get().cached.load(Ordering::Relaxed)).unwrap_or_else(|| cache(make))
 }
 
 #[cold]
 #[inline(never)]
-fn keep(make: fn() -> NonZeroU64) -> NonZeroU64 {
+fn cache(make: fn() -> NonZeroU64) -> NonZeroU64 {
     let _errno = ErrnoGuard::new();
     let made = make();
     let (own, is_cleared) = place();
     if is_cleared {
-        own.kept.store(made.get(), Ordering::Relaxed);
+        own.cached.store(made.get(), Ordering::Relaxed);
     } // Otherwise a child would find its parent's number, so it is not stored.
     made
 }
@@ -122,7 +122,7 @@ fn place() -> (&'static Own, bool) {
 fn clear_at_fork() -> bool {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     extern "C" fn clear() {
-        UNWIPED.kept.store(0, Ordering::Relaxed);
+        UNWIPED.cached.store(0, Ordering::Relaxed);
         UNWIPED.generation.store(0, Ordering::Relaxed);
     }
     if !REGISTERED.load(Ordering::Acquire) {

@@ -53,7 +53,7 @@ pub mod properties;
 #[cfg(not(no_tracing))]
 pub mod socket;
 pub mod state;
-#[cfg_attr(no_tracing, path = "elsewhere.rs")]
+#[cfg_attr(no_tracing, path = "unsupported.rs")]
 mod system;
 pub mod text;
 pub mod thread;

@@ -81,7 +81,7 @@ impl ProcessId {
 /// it executes a program.
 #[inline(always)]
 pub fn id() -> ProcessId {
-    ProcessId::from_word(fork::kept(|| ProcessId::new(system::process_id()).word()))
+    ProcessId::from_word(fork::cached(|| ProcessId::new(system::process_id()).word()))
 }
 
 /// Returns the id of the calling process as a number, from the kernel.

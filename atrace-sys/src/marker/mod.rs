@@ -97,13 +97,13 @@ impl MarkerError {
 }
 
 /// The callback for failed writes.
-static TOLD: AtomicRef<fn()> = AtomicRef::new(&NOBODY);
-static NOBODY: fn() = || {};
+static ON_FAILURE: AtomicRef<fn()> = AtomicRef::new(&IGNORE);
+static IGNORE: fn() = || {};
 
 /// Sets the callback for failed writes. It is called after 1, 2, 4, 8 … failures of a marker, on the thread whose
 /// message failed.
-pub fn on_failure(told: &'static fn()) {
-    TOLD.set(told);
+pub fn on_failure(callback: &'static fn()) {
+    ON_FAILURE.set(callback);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

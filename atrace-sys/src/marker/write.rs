@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use super::open::{Found, close, inherit_checked, look, open_checked};
 #[cfg(all(feature = "guard-returns", target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 use super::returns;
-use super::{Marker, Source, TOLD, number_of};
+use super::{Marker, ON_FAILURE, Source, number_of};
 use crate::process::Undisturbed;
 use crate::thread;
 
@@ -65,7 +65,7 @@ impl Marker {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         // At the first failure, and then more and more rarely.
         if dropped.is_power_of_two() {
-            TOLD.get()();
+            ON_FAILURE.get()();
         }
         false
     }

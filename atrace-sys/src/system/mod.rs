@@ -3,7 +3,7 @@
 //! - A failed call returns errno as an error. It may also change errno; a caller that must not change it holds an
 //!   [`ErrnoGuard`].
 //! - Only functions that say so allocate, because signal handlers and forked children call these functions.
-//! - On systems without tracing, `elsewhere.rs` replaces this module.
+//! - On systems without tracing, `unsupported.rs` replaces this module.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
