@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The modules of `atrace-perfetto`, the lowest first.
 const PERFETTO: [&str; 28] = [
-    "words",
+    "names",
     "proto",
     "wire",
     "abi",
@@ -27,8 +27,8 @@ const PERFETTO: [&str; 28] = [
     "standing",
     "changes",
     "packet",
-    "debts",
-    "told",
+    "unmatched",
+    "interned",
     "early",
     "writer",
     "startup",

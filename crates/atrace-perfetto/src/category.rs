@@ -4,10 +4,10 @@
 
 use crate::proto::Reader;
 
-use crate::words::Words;
+use crate::names::Names;
 
 /// The names, in the order of the tags' bits.
-const NAMES: Words = Words::new(
+const NAMES: Names = Names::new(
     "always graphics input view webview wm am syncmanager audio video camera hal app res dalvik rs bionic power \
     packagemanager ss database network adb vibrator aidl nnapi rro thermal",
 );

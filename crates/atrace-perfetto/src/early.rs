@@ -56,7 +56,7 @@ pub(crate) fn lose_end(shared: &Shared) {
 fn count(shared: &Shared) {
     shared.early.fetch_add(1, Ordering::Relaxed);
     shared.untold.fetch_add(1, Ordering::SeqCst);
-    tell(shared);
+    publish(shared);
 }
 
 /// Moves the count to shared memory, if there is any.
@@ -64,7 +64,7 @@ fn count(shared: &Shared) {
 /// Both this thread, after it has counted, and the socket thread, after it has set the memory, call this. The orders
 /// are sequentially consistent, so at least one of the two sees what the other did.
 #[inline(never)]
-pub(crate) fn tell(shared: &Shared) {
+pub(crate) fn publish(shared: &Shared) {
     if let Some(arena) = arena() {
         let events = shared.untold.swap(0, Ordering::SeqCst);
         arena.count_lost(Loss::Early, i32::try_from(events).unwrap_or(i32::MAX));

@@ -7,13 +7,13 @@ const WORDS: usize = BEYOND as usize / 64;
 /// A bitmap of callsite numbers. All zeroes is the empty set.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Told {
+pub(crate) struct Interned {
     /// All words from this index on are zero. Untouched pages of them take no memory.
     used: u32,
     words: [u64; WORDS],
 }
 
-impl Told {
+impl Interned {
     /// Returns whether the callsite was interned.
     #[inline(always)]
     pub(crate) fn has(&self, number: u32) -> bool {
@@ -43,20 +43,20 @@ mod tests {
 
     #[test]
     fn what_was_told_is_known_until_it_is_cleared() {
-        let mut told = Told { used: 0, words: [0; WORDS] };
+        let mut interned = Interned { used: 0, words: [0; WORDS] };
         for round in 0..3 {
             let numbers = [0, 1, 63, 64, 65, 1000, BEYOND - 1].map(|number| (number + round) % BEYOND);
             for (at, number) in numbers.iter().enumerate() {
-                assert!(!told.has(*number));
-                told.add(*number);
-                assert!(numbers[..=at].iter().all(|number| told.has(*number)));
-                assert!(!numbers[at + 1..].iter().any(|number| told.has(*number)));
+                assert!(!interned.has(*number));
+                interned.add(*number);
+                assert!(numbers[..=at].iter().all(|number| interned.has(*number)));
+                assert!(!numbers[at + 1..].iter().any(|number| interned.has(*number)));
             }
-            told.clear();
-            assert!((0..BEYOND).all(|number| !told.has(number)));
+            interned.clear();
+            assert!((0..BEYOND).all(|number| !interned.has(number)));
         }
         // Numbers outside of the bitmap are never in the set.
-        told.add(BEYOND);
-        assert!(!told.has(BEYOND) && !told.has(u32::MAX));
+        interned.add(BEYOND);
+        assert!(!interned.has(BEYOND) && !interned.has(u32::MAX));
     }
 }

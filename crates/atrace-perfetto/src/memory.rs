@@ -41,7 +41,7 @@ use super::wire::Moved;
 pub struct Arena {
     memory: Region,
     pages: u32,
-    handed: Handed,
+    completed: Handed,
     /// The page behind that of the last whole chunk taken, and the page of the last small chunk taken. A search
     /// starts there.
     hints: [AtomicU32; 2],
@@ -53,7 +53,7 @@ pub struct Arena {
 /// The private data of a chunk: it is not shared with the service.
 #[derive(Debug)]
 #[repr(C)]
-struct Beside {
+struct Private {
     /// The link of the list of completed chunks.
     next: AtomicU32,
     /// The service's number of the buffer that the chunk's packets go to.
@@ -94,7 +94,7 @@ impl Loss {
 }
 
 // SAFETY: it consists of atomics.
-unsafe impl Shared for Beside {}
+unsafe impl Shared for Private {}
 // SAFETY: as above.
 unsafe impl Shared for Head {}
 
@@ -191,7 +191,7 @@ impl Arena {
             let new = Mapped::of(Self {
                 memory: Region::own(Self::size(pages))?,
                 pages,
-                handed: Handed::default(),
+                completed: Handed::default(),
                 hints: [const { AtomicU32::new(0) }; 2],
                 is_retired: AtomicBool::new(true),
                 before,
@@ -218,7 +218,7 @@ impl Arena {
 
     /// Returns the size of the whole mapping: the pages and the private data.
     const fn size(pages: u32) -> usize {
-        pages as usize * (PAGE + CHUNKS_MAX as usize * size_of::<Beside>())
+        pages as usize * (PAGE + CHUNKS_MAX as usize * size_of::<Private>())
     }
 
     /// Maps anonymous memory over the arena. From now on nobody else sees what is written there.
@@ -257,8 +257,8 @@ impl Arena {
     }
 
     /// Returns the private data of a chunk, which lies behind the pages.
-    fn beside(&self, index: u32) -> Option<&Beside> {
-        self.memory.get(self.pages as usize * PAGE + index as usize * size_of::<Beside>())
+    fn private(&self, index: u32) -> Option<&Private> {
+        self.memory.get(self.pages as usize * PAGE + index as usize * size_of::<Private>())
     }
 
     /// Takes a free chunk of this layout; returns its page and its index there.
@@ -291,7 +291,7 @@ impl Arena {
             [layout, other].into_iter().find_map(|layout| Some((layout, self.take(layout)?)))?;
         let size = layout.chunk_size();
         let index = page * CHUNKS_MAX + chunk;
-        self.beside(index)?.buffer.store(buffer, Ordering::Relaxed);
+        self.private(index)?.buffer.store(buffer, Ordering::Relaxed);
         let start = Self::start(page, chunk, layout.chunks());
         let head: &Head = self.memory.get(start)?;
         head.number.store(number, Ordering::Relaxed);
@@ -308,7 +308,7 @@ impl Arena {
     #[inline(never)]
     pub fn take_handed(&'static self) -> Completed {
         let chunks = self.pages * CHUNKS_MAX;
-        let first = self.handed.take(chunks, |index| Some(&self.beside(index)?.next));
+        let first = self.completed.take(chunks, |index| Some(&self.private(index)?.next));
         Completed { arena: self, first, left: chunks }
     }
 
@@ -409,7 +409,7 @@ impl Iterator for Completed {
 
     fn next(&mut self) -> Option<Moved> {
         let index = self.first.checked_sub(1).filter(|_| self.left > 0)?;
-        let Beside { next, buffer } = self.arena.beside(index)?;
+        let Private { next, buffer } = self.arena.private(index)?;
         self.first = next.load(Ordering::Relaxed);
         self.left -= 1;
         let buffer = buffer.load(Ordering::Relaxed);
@@ -515,9 +515,9 @@ impl Chunk {
         let Some(arena) = arena else { return };
         // SAFETY: the reserved byte, or one before it. The packet that was counted in advance becomes an empty one.
         unsafe { at.write(0) };
-        if let (Some(header), Some(beside)) = (arena.header(index / CHUNKS_MAX), arena.beside(index)) {
+        if let (Some(header), Some(private)) = (arena.header(index / CHUNKS_MAX), arena.private(index)) {
             abi::complete(header, index % CHUNKS_MAX);
-            arena.handed.push(index, &beside.next);
+            arena.completed.push(index, &private.next);
         }
     }
 }
@@ -539,7 +539,7 @@ mod tests {
         let arena = Arena::reserve(1).unwrap();
         let mut none = arena.take_handed();
         assert_eq!((none.is_empty(), none.next()), (true, None));
-        let push = |index: u32| arena.handed.push(index, &arena.beside(index).unwrap().next);
+        let push = |index: u32| arena.completed.push(index, &arena.private(index).unwrap().next);
         [3, 1, 2].into_iter().for_each(push);
         let all = arena.take_handed();
         assert_eq!(all.clone().map(|place| place.chunk).collect::<Vec<_>>(), [3, 1, 2]);

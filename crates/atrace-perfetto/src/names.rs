@@ -5,19 +5,19 @@
 
 /// Names with a separator between them.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct Names {
     row: &'static str,
     between: u8,
 }
 
-impl Words {
+impl Names {
     /// Creates a list from names separated by spaces.
     pub(crate) const fn new(row: &'static str) -> Self {
-        Self::apart(row, b' ')
+        Self::separated_by(row, b' ')
     }
 
     /// Creates a list from names separated by this byte.
-    pub(crate) const fn apart(row: &'static str, between: u8) -> Self {
+    pub(crate) const fn separated_by(row: &'static str, between: u8) -> Self {
         Self { row, between }
     }
 

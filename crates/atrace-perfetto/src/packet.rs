@@ -8,7 +8,7 @@
 //! otherwise two bytes. Protobuf does not demand the shortest form of a varint, so two bytes may also hold a small
 //! length.
 //!
-//! What never changes at a callsite is interned: [`tell`] writes it in a packet of its own, and events then have the
+//! What never changes at a callsite is interned: [`intern`] writes it in a packet of its own, and events then have the
 //! callsite's number in place of its texts. All these numbers have encodings of fixed size.
 //!
 //! # Rules
@@ -26,15 +26,15 @@
     reason = "packets are written into shared memory; the room is checked once, not for each byte"
 )]
 
-mod put;
+mod cursor;
 pub(crate) mod state;
 
 use atrace_sys::text::cut;
 
 use crate::memory::Chunk;
 
-pub(crate) use self::put::SHORT;
-use self::put::{Put, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
+pub(crate) use self::cursor::SHORT;
+use self::cursor::{Cursor, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
 
 use crate::args::{FLOW_ROOM, NAME_MAX as ARG_NAME_MAX, flow, key_number};
 use crate::callsite::Site;
@@ -95,68 +95,68 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
     // sequence_flags (2), the keys of the event (1), the type (2) and one category (2), and one byte that is written
     // behind a name's length.
     unsafe {
-        let mut put = Put(chunk.at());
-        let whole = put.later::<IS_SHORT>();
-        put.since(since);
+        let mut cursor = Cursor(chunk.at());
+        let whole = cursor.later::<IS_SHORT>();
+        cursor.since(since);
         let inner;
         // sequence_flags: 2; track_event: its length, type, category_iids
         if HAS_ONE && event.kind != Type::End {
             let category = event.tags.trailing_zeros() as u8 + 1;
-            inner = put.0.add(3);
+            inner = cursor.0.add(3);
             if IS_SHORT {
-                put.bytes([0x68, 2, 0x5a, 0, 0x48, event.kind as u8, 0x18, category]);
+                cursor.bytes([0x68, 2, 0x5a, 0, 0x48, event.kind as u8, 0x18, category]);
             } else {
-                put.bytes([0x68, 2, 0x5a, 0, 0, 0x48, event.kind as u8, 0x18]);
-                put.bytes([category]);
+                cursor.bytes([0x68, 2, 0x5a, 0, 0, 0x48, event.kind as u8, 0x18]);
+                cursor.bytes([category]);
             }
         } else {
-            put.bytes([0x68, 2, 0x5a]);
-            inner = put.later::<IS_SHORT>();
-            put.bytes([0x48, event.kind as u8]);
+            cursor.bytes([0x68, 2, 0x5a]);
+            inner = cursor.later::<IS_SHORT>();
+            cursor.bytes([0x48, event.kind as u8]);
             let mut categories = event.categories();
             while categories != 0 {
-                put.bytes([0x18, categories.trailing_zeros() as u8 + 1]);
+                cursor.bytes([0x18, categories.trailing_zeros() as u8 + 1]);
                 categories &= categories - 1;
             }
         }
         if let Some(track) = &event.track {
-            put.bytes([0x58]);
-            put.bytes(spread(track.uuid));
+            cursor.bytes([0x58]);
+            cursor.bytes(spread(track.uuid));
         }
         if let Some(name) = event.name {
             let name = name.as_bytes();
             if IS_SHORT {
-                put.0.cast::<[u8; 4]>().write_unaligned([0xba, 1, name.len() as u8, 0]);
-                put.0 = put.0.add(3);
-                put.short_text(name);
+                cursor.0.cast::<[u8; 4]>().write_unaligned([0xba, 1, name.len() as u8, 0]);
+                cursor.0 = cursor.0.add(3);
+                cursor.short_text(name);
             } else {
-                put.bytes((0x01ba | u32::from(wide(name.len())) << 16).to_le_bytes());
-                put.any_text(name);
+                cursor.bytes((0x01ba | u32::from(wide(name.len())) << 16).to_le_bytes());
+                cursor.any_text(name);
             }
         }
         if let Some(site) = event.site.as_ref().filter(|_| event.kind != Type::End) {
-            put.site(site, event.name.is_none());
+            cursor.site(site, event.name.is_none());
         }
         if event.flow != 0 {
-            put.bytes(flow(event.flow));
+            cursor.bytes(flow(event.flow));
         }
         if !event.args.is_empty() {
-            put.text(event.args);
+            cursor.text(event.args);
         }
         match event.value {
             None => {}
             Some(Amount::Whole(value)) => {
-                put.bytes([0xf0, 1]);
-                put.varint(value as u64);
+                cursor.bytes([0xf0, 1]);
+                cursor.varint(value as u64);
             }
             Some(Amount::Real(value)) => {
-                put.bytes([0xe1, 2]);
-                put.bytes(value.to_le_bytes());
+                cursor.bytes([0xe1, 2]);
+                cursor.bytes(value.to_le_bytes());
             }
         }
-        put.close::<IS_SHORT>(inner);
-        put.close::<IS_SHORT>(whole);
-        chunk.publish(put.0);
+        cursor.close::<IS_SHORT>(inner);
+        cursor.close::<IS_SHORT>(whole);
+        chunk.publish(cursor.0);
     }
     true
 }
@@ -183,7 +183,7 @@ pub(crate) fn site_room(site: Site<'_>) -> usize {
 /// Interns a callsite with a number: writes its name and, if it has metadata, its target, source location and the
 /// names of its arguments. Returns false if there is no room.
 #[inline(never)]
-pub(crate) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
+pub(crate) fn intern(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     if chunk.room() < site_room(*site) {
         return false;
     }
@@ -191,27 +191,27 @@ pub(crate) fn tell(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     // SAFETY: writes at most what `site_room` counts: for each entry at most 11 bytes beside its text, and 12 bytes
     // in all.
     unsafe {
-        let mut put = Put(chunk.at());
-        let whole = put.later::<false>();
-        put.bytes([0x68, 2, 0x62]);
-        let all = put.later::<false>();
-        put.entry(0x12, &number, cut(site.name, SITE_NAME_MAX), None);
+        let mut cursor = Cursor(chunk.at());
+        let whole = cursor.later::<false>();
+        cursor.bytes([0x68, 2, 0x62]);
+        let all = cursor.later::<false>();
+        cursor.entry(0x12, &number, cut(site.name, SITE_NAME_MAX), None);
         if let Some(about) = site.about {
-            put.entry(0x0a, &number, cut(about.target(), SITE_TEXT_MAX), None);
+            cursor.entry(0x0a, &number, cut(about.target(), SITE_TEXT_MAX), None);
             if let Some((file, line)) = about.place() {
-                put.entry(0x22, &number, cut(file, SITE_TEXT_MAX), Some(line));
+                cursor.entry(0x22, &number, cut(file, SITE_TEXT_MAX), Some(line));
             }
             let mut at = 0;
             about.arguments(&mut |name| {
                 let key = key_number(site.number, at);
                 let number = [key as u8 | 0x80, (key >> 7) as u8 | 0x80, (key >> 14) as u8];
-                put.entry(0x1a, &number, cut(name, ARG_NAME_MAX), None);
+                cursor.entry(0x1a, &number, cut(name, ARG_NAME_MAX), None);
                 at += 1;
             });
         }
-        put.close::<false>(all);
-        put.close::<false>(whole);
-        chunk.publish(put.0);
+        cursor.close::<false>(all);
+        cursor.close::<false>(whole);
+        chunk.publish(cursor.0);
     }
     true
 }
@@ -249,24 +249,24 @@ pub(crate) fn describe<const IS_SHORT: bool>(chunk: &mut Chunk, track: &Track<'_
     // SAFETY: writes at most what `room` counts: 6 bytes for a key and two lengths, 9 for each of two numbers, 3 and
     // the name, and 2 for a counter.
     unsafe {
-        let mut put = Put(chunk.at());
-        let whole = put.later::<IS_SHORT>();
-        put.bytes([0xe2, 3]);
-        let inner = put.later::<IS_SHORT>();
-        put.bytes([0x08]);
-        put.bytes(spread(track.uuid));
-        put.bytes([0x28]);
-        put.bytes(spread(track.parent));
-        put.bytes([0x12]);
-        let text = put.later::<IS_SHORT>();
-        put = put.called_text(track.name.as_bytes());
-        put.close::<IS_SHORT>(text);
+        let mut cursor = Cursor(chunk.at());
+        let whole = cursor.later::<IS_SHORT>();
+        cursor.bytes([0xe2, 3]);
+        let inner = cursor.later::<IS_SHORT>();
+        cursor.bytes([0x08]);
+        cursor.bytes(spread(track.uuid));
+        cursor.bytes([0x28]);
+        cursor.bytes(spread(track.parent));
+        cursor.bytes([0x12]);
+        let text = cursor.later::<IS_SHORT>();
+        cursor = cursor.called_text(track.name.as_bytes());
+        cursor.close::<IS_SHORT>(text);
         if track.is_counter {
-            put.bytes([0x42, 0]);
+            cursor.bytes([0x42, 0]);
         }
-        put.close::<IS_SHORT>(inner);
-        put.close::<IS_SHORT>(whole);
-        chunk.publish(put.0);
+        cursor.close::<IS_SHORT>(inner);
+        cursor.close::<IS_SHORT>(whole);
+        chunk.publish(cursor.0);
     }
     true
 }
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn levels_have_names_by_their_numbers() {
-        use super::put::{LEVEL_NUMBER, level_name};
+        use super::cursor::{LEVEL_NUMBER, level_name};
 
         let (len, packet) = LEVELS.split_first().unwrap();
         assert_eq!(usize::from(*len), packet.len());
@@ -517,7 +517,7 @@ mod tests {
             let (arena, _) = Arena::make(1).unwrap();
             let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
             let (start, room) = (chunk.at(), chunk.room());
-            assert!(tell(&mut chunk, &site));
+            assert!(intern(&mut chunk, &site));
             assert!(room - chunk.room() <= site_room(site));
             let mut write = |form: Form, event: Event<'_>| {
                 let before = chunk.room();

@@ -217,11 +217,11 @@ struct Thread {
 pub unsafe trait Zeroes: Sized {}
 
 /// The cell of a writer.
-struct Place<W>(UnsafeCell<W>);
+struct WriterCell<W>(UnsafeCell<W>);
 
 // SAFETY: only the writer's thread uses the cell while it is pinned. The socket thread uses it only when the session
 // is closed and the thread is not pinned; see `presence`.
-unsafe impl<W> Sync for Place<W> {}
+unsafe impl<W> Sync for WriterCell<W> {}
 
 /// The size of the part at the start of the mapping that is wiped in a child. A multiple of every page size.
 const WIPED: usize = 64 << 10;
@@ -236,7 +236,7 @@ struct Layout<W> {
     owner: AtomicU64,
     ever: AtomicU32,
     threads: [Thread; THREADS],
-    writers: [[Place<W>; THREADS]; SESSIONS],
+    writers: [[WriterCell<W>; THREADS]; SESSIONS],
 }
 
 // SAFETY: the layout consists of atomics, for which zeroes are valid, and of `W`, for which `Zeroes` says so.
@@ -248,7 +248,7 @@ pub struct Pool<W: Zeroes + 'static>(OnceRef<Layout<W>>);
 
 /// Returns the calling thread's slot, or `usize::MAX` if it has none.
 #[inline(always)]
-fn own_place() -> usize {
+fn own_slot() -> usize {
     with_slot(|slot| slot.load(Ordering::Relaxed) as usize).wrapping_sub(1)
 }
 
@@ -309,10 +309,10 @@ impl<W: Zeroes + 'static> Pool<W> {
         if layout.owner.swap(this, Ordering::AcqRel) == this {
             return;
         }
-        let (own, ever) = (own_place(), layout.ever.load(Ordering::Acquire) as usize);
-        for (place, thread) in layout.threads.iter().enumerate().take(ever) {
-            if place == own && thread.presence.is_inside() {
-                layout.shared.threads.fetch_max(place as u32 + 1, Ordering::AcqRel);
+        let (own, ever) = (own_slot(), layout.ever.load(Ordering::Acquire) as usize);
+        for (slot, thread) in layout.threads.iter().enumerate().take(ever) {
+            if slot == own && thread.presence.is_inside() {
+                layout.shared.threads.fetch_max(slot as u32 + 1, Ordering::AcqRel);
             } else {
                 thread.unnoticed.store(0, Ordering::Relaxed);
                 thread.presence.give_back();
@@ -325,32 +325,32 @@ impl<W: Zeroes + 'static> Pool<W> {
     #[inline(always)]
     pub fn enter(&self) -> Option<Inside<W>> {
         let layout = self.layout()?;
-        let place = own_place();
-        let (place, presence) = match layout.threads.get(place) {
-            Some(Thread { presence, .. }) if presence.enter() == Found::Entered => (place, presence),
+        let slot = own_slot();
+        let (slot, presence) = match layout.threads.get(slot) {
+            Some(Thread { presence, .. }) if presence.enter() == Found::Entered => (slot, presence),
             _ => enter_first(&layout.shared, &layout.ever, &layout.threads)?,
         };
-        Some(Inside { layout, place, presence, _not_send: PhantomData })
+        Some(Inside { layout, slot, presence, _not_send: PhantomData })
     }
 
     /// Ends the calling thread's use of its slot: calls `each` with each open session and the thread's writer for it,
     /// then gives the slot back.
-    pub fn end_thread(&self, place: usize, each: fn(&'static Session, &mut W)) {
+    pub fn end_thread(&self, slot: usize, each: fn(&'static Session, &mut W)) {
         let Some(layout) = self.layout() else { return };
         // The thread-local word may already be gone, so the slot is passed in. From now on the thread has none.
         with_slot(|slot| slot.store(0, Ordering::Relaxed));
-        let Some(thread) = layout.threads.get(place) else { return };
+        let Some(thread) = layout.threads.get(slot) else { return };
         if thread.presence.enter() != Found::Entered {
             return; // A parent's slot, or an event that was interrupted and can't continue.
         }
-        Self::end(layout, place, each);
+        Self::end(layout, slot, each);
     }
 
     /// Gives back a slot whose thread is pinned, or was pinned when it ended.
     #[inline(never)]
-    fn end(layout: &'static Layout<W>, place: usize, each: fn(&'static Session, &mut W)) {
-        let presence = &layout.threads[place].presence;
-        let mut inside = Inside { layout, place, presence, _not_send: PhantomData };
+    fn end(layout: &'static Layout<W>, slot: usize, each: fn(&'static Session, &mut W)) {
+        let presence = &layout.threads[slot].presence;
+        let mut inside = Inside { layout, slot, presence, _not_send: PhantomData };
         for (number, session) in layout.shared.sessions.iter().enumerate() {
             if Epoch::is_open(session.epoch.now()) {
                 each(session, inside.writer(number));
@@ -369,12 +369,12 @@ impl<W: Zeroes + 'static> Pool<W> {
         let Some(layout) = self.layout() else { return };
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
         TURN.run(|| {
-            for (place, thread) in layout.threads.iter().enumerate().take(threads) {
+            for (slot, thread) in layout.threads.iter().enumerate().take(threads) {
                 let number = thread.unnoticed.load(Ordering::Acquire);
                 let has_ended = number != 0 && !thread::is_there(number);
                 if has_ended && thread.presence.enter() == Found::Entered {
                     thread.unnoticed.store(0, Ordering::Relaxed);
-                    Self::end(layout, place, each);
+                    Self::end(layout, slot, each);
                 }
             }
         });
@@ -415,30 +415,30 @@ fn enter_first<'a>(
 ) -> Option<(usize, &'a Presence)> {
     let _errno = ErrnoGuard::new();
     let before = with_slot(|slot| slot.load(Ordering::Relaxed));
-    let is_inside = threads.get(own_place()).is_some_and(|thread| thread.presence.is_inside());
+    let is_inside = threads.get(own_slot()).is_some_and(|thread| thread.presence.is_inside());
     let taken = if is_inside { None } else { threads.iter().position(|thread| thread.presence.claim()) };
-    let Some(place) = taken else {
+    let Some(slot) = taken else {
         shared.lose();
         return None;
     };
     // The bounds are raised before the slot is used.
-    let number = place as u32 + 1;
+    let number = slot as u32 + 1;
     ever.fetch_max(number, Ordering::AcqRel);
     shared.threads.fetch_max(number, Ordering::AcqRel);
     let store = |slot: &AtomicU32| {
         slot.compare_exchange(before, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     };
     if with_slot(store) {
-        if !thread::ending::note(place) {
+        if !thread::ending::note(slot) {
             let number = thread::number().unwrap_or_default();
-            threads[place].unnoticed.store(number, Ordering::Release);
+            threads[slot].unnoticed.store(number, Ordering::Release);
         }
     } else {
-        threads[place].presence.give_back();
+        threads[slot].presence.give_back();
     }
-    let place = own_place();
-    let presence = &threads.get(place)?.presence;
-    (presence.enter() == Found::Entered).then_some((place, presence))
+    let slot = own_slot();
+    let presence = &threads.get(slot)?.presence;
+    (presence.enter() == Found::Entered).then_some((slot, presence))
 }
 
 impl<W: Zeroes + 'static> Default for Pool<W> {
@@ -451,7 +451,7 @@ impl<W: Zeroes + 'static> Default for Pool<W> {
 #[derive(Debug)]
 pub struct Inside<W: Zeroes + 'static> {
     layout: &'static Layout<W>,
-    place: usize,
+    slot: usize,
     presence: &'static Presence,
     _not_send: PhantomData<*const ()>,
 }
@@ -466,7 +466,7 @@ impl<W: Zeroes + 'static> Inside<W> {
     /// Returns the thread's slot.
     #[inline(always)]
     pub const fn thread(&self) -> usize {
-        self.place
+        self.slot
     }
 
     /// Returns the thread's writer for a session. Whether the session is open has to be checked after the thread was
@@ -476,7 +476,7 @@ impl<W: Zeroes + 'static> Inside<W> {
         // SAFETY: the slot is the calling thread's, which is pinned once, and `&mut self` excludes a second
         // reference. The socket thread uses writers of closed sessions only, and only while their thread is not
         // pinned.
-        unsafe { &mut *self.layout.writers[session % SESSIONS][self.place].0.get() }
+        unsafe { &mut *self.layout.writers[session % SESSIONS][self.slot].0.get() }
     }
 }
 
@@ -505,8 +505,8 @@ mod tests {
 
     static POOL: Pool<Counter> = Pool::new();
 
-    fn at_end(place: usize) {
-        POOL.end_thread(place, |_, counter| counter.0 += 1000);
+    fn at_end(slot: usize) {
+        POOL.end_thread(slot, |_, counter| counter.0 += 1000);
     }
 
     /// One test, as the pool is one.

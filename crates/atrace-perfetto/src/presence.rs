@@ -30,9 +30,9 @@
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{heavy_fence, light_fence};
 
-const NOBODY: u32 = 0;
-const AWAY: u32 = 1;
-const INSIDE: u32 = 2;
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const PINNED: u32 = 2;
 
 /// The pin of a thread slot: free, taken, or taken and pinned. 0 is a free slot.
 #[derive(Debug, Default)]
@@ -53,20 +53,20 @@ pub enum Found {
 impl Presence {
     /// Takes the slot. Returns false if it is not free.
     pub fn claim(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == NOBODY
-            && self.0.compare_exchange(NOBODY, AWAY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.0.load(Ordering::Relaxed) == FREE
+            && self.0.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Pins the thread.
     #[inline(always)]
     pub fn enter(&self) -> Found {
         match self.0.load(Ordering::Relaxed) {
-            AWAY => {
-                self.0.store(INSIDE, Ordering::Relaxed);
+            TAKEN => {
+                self.0.store(PINNED, Ordering::Relaxed);
                 light_fence();
                 Found::Entered
             }
-            INSIDE => Found::Nested,
+            PINNED => Found::Nested,
             _ => Found::Lost,
         }
     }
@@ -74,19 +74,19 @@ impl Presence {
     /// Unpins the thread.
     #[inline(always)]
     pub fn leave(&self) {
-        self.0.store(AWAY, Ordering::Release);
+        self.0.store(TAKEN, Ordering::Release);
     }
 
     /// Frees the slot. Its thread is pinned, or does not exist any more.
     #[inline]
     pub fn give_back(&self) {
-        self.0.store(NOBODY, Ordering::Release);
+        self.0.store(FREE, Ordering::Release);
     }
 
     /// Returns whether the thread is pinned. If it is not, all that it wrote is visible to the caller.
     #[inline]
     pub fn is_inside(&self) -> bool {
-        self.0.load(Ordering::Acquire) == INSIDE
+        self.0.load(Ordering::Acquire) == PINNED
     }
 }
 

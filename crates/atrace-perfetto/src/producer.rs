@@ -12,7 +12,7 @@
 //! Each event is written once for each open session that wants one of its tags, by the calling thread's writer for
 //! that session (`writer.rs`). There are three paths:
 //!
-//! 1. `write_quick`: one session is open, and nothing special has to be written before the event. It is inlined into
+//! 1. `write_fast`: one session is open, and nothing special has to be written before the event. It is inlined into
 //!    each public function, so the compiler drops the code for fields that are absent. Builds for size (`cfg(small)`)
 //!    omit it.
 //! 2. [`write()`]: any number of sessions, any event. It runs whenever the first path gives up.
@@ -47,7 +47,7 @@ use crate::link::{self, Environment};
 use crate::packet;
 use crate::standing::Standing;
 use crate::startup::{self, ASK, LINKED, is_linked};
-use crate::writer::{self, POOL, PROCESS_TRACK, Place, Writer, process_track};
+use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
 
 /// Whether the first event is to connect. Set in this process or inherited from its parent.
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
@@ -148,13 +148,13 @@ fn link(start: impl FnOnce() -> bool) -> bool {
     {
         return true;
     }
-    stand(Standing::CONNECTING);
+    set_standing(Standing::CONNECTING);
     let started = prepare().is_some_and(|shared| {
         startup::begin(shared);
         start()
     });
     if !started {
-        stand(Standing::THREADLESS);
+        set_standing(Standing::THREADLESS);
         POOL.shared().into_iter().for_each(startup::end);
         LINKED.store(0, Ordering::Release);
     }
@@ -164,10 +164,10 @@ fn link(start: impl FnOnce() -> bool) -> bool {
 /// The body of the socket thread.
 fn run() {
     if let (Some(shared), Some(environment)) = (POOL.shared(), ENVIRONMENT.get()) {
-        link::run(shared, environment, say, changed);
+        link::run(shared, environment, report_standing, changed);
         // The thread has capabilities that the process has given up, so it ends. The next event starts another
         // thread.
-        stand(Standing::CONNECTING);
+        set_standing(Standing::CONNECTING);
         LINKED.store(0, Ordering::Release);
         startup::expect(shared);
     }
@@ -206,8 +206,8 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
 }
 
 /// Runs at the end of a thread that had a slot.
-fn end_thread(place: usize) {
-    POOL.end_thread(place, writer::finish);
+fn end_thread(slot: usize) {
+    POOL.end_thread(slot, writer::finish);
 }
 
 /// Registers a fork handler that detaches a child from its parent's connection.
@@ -230,13 +230,13 @@ fn at_fork() {
     }
 }
 
-fn stand(standing: Standing) {
+fn set_standing(standing: Standing) {
     STANDING.store(standing.packed(), Ordering::Release);
 }
 
 /// Sets the state of the connection and, if it has changed, calls the registered callbacks. Runs on the socket
 /// thread.
-fn say(standing: Standing) {
+fn report_standing(standing: Standing) {
     let standing = standing.packed();
     if STANDING.swap(standing, Ordering::AcqRel) != standing {
         changed();
@@ -246,7 +246,7 @@ fn say(standing: Standing) {
 /// The session that wants an event, if it is the only open one, and the calling thread's writer for it.
 struct Sole<'a> {
     writer: &'a mut Writer,
-    place: Place,
+    slot: WriterSlot,
     now: u64,
 }
 
@@ -264,7 +264,7 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<Sole<'a
     let session = shared.sessions.get(number)?;
     let epoch = wanted(session, event)?;
     let now = clock::now();
-    Some(Sole { writer: inside.writer(number), place: Place { session, epoch, number, thread }, now })
+    Some(Sole { writer: inside.writer(number), slot: WriterSlot { session, epoch, number, thread }, now })
 }
 
 /// Writes an event for each session that wants it. Returns `None` if no session got it.
@@ -284,8 +284,8 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
         open &= open - 1;
         let Some(session) = shared.sessions.get(number) else { break };
         if let Some(epoch) = wanted(session, event) {
-            let place = Place { session, epoch, number, thread };
-            is_written |= inside.writer(number).event(&place, event, now);
+            let slot = WriterSlot { session, epoch, number, thread };
+            is_written |= inside.writer(number).event(&slot, event, now);
         }
     }
     is_written.then_some(Written::ByPerfetto)
@@ -300,14 +300,14 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
 /// reference would make the compiler forget which of its fields are constant.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn write_quick<'a, const IS_SHORT: bool>(
+fn write_fast<'a, const IS_SHORT: bool>(
     event: Event<'_>,
     again: impl FnOnce() -> Event<'a>,
 ) -> Option<Written> {
     if !cfg!(small) {
         let mut inside = POOL.enter()?;
-        if let Some(Sole { writer, place, now }) = sole(&mut inside, &event)
-            && writer.quick::<IS_SHORT>(place.epoch, &event, now)
+        if let Some(Sole { writer, slot, now }) = sole(&mut inside, &event)
+            && writer.event_fast::<IS_SHORT>(slot.epoch, &event, now)
         {
             return Some(Written::ByPerfetto);
         }
@@ -321,11 +321,12 @@ fn write_quick<'a, const IS_SHORT: bool>(
 fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Written> {
     if !cfg!(small) && event.kind != Type::End {
         let mut inside = POOL.enter()?;
-        if let Some(Sole { writer, place, now }) = sole(&mut inside, &event) {
-            let is_written = writer.quick::<false>(place.epoch, &event, now);
+        if let Some(Sole { writer, slot, now }) = sole(&mut inside, &event) {
+            let is_written = writer.event_fast::<false>(slot.epoch, &event, now);
             // This does not fall through to `write`: long events often need a new chunk, and entering twice would
             // cost more.
-            return (is_written || writer.any(&{ place }, &again(), now)).then_some(Written::ByPerfetto);
+            return (is_written || writer.event_slow(&{ slot }, &again(), now))
+                .then_some(Written::ByPerfetto);
         }
     }
     write(&again())
@@ -365,7 +366,7 @@ pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     if kind == Type::End {
         return None; // Never called so; with this the compiler drops the code for ends.
     }
-    write_quick::<true>(make(), make)
+    write_fast::<true>(make(), make)
 }
 
 #[inline(never)]
@@ -387,7 +388,7 @@ pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Writt
         return None; // See `text`.
     }
     // The fast path writes only the number.
-    write_quick::<true>(make(""), || make(name))
+    write_fast::<true>(make(""), || make(name))
 }
 
 /// [`text`] for a tracer's callsite, with encoded arguments. Without `name` the event has the callsite's name.
@@ -407,14 +408,14 @@ pub fn traced(
     }
     // The fast path writes only the number.
     let Site { number, level, about, .. } = *site;
-    write_quick::<false>(make(Site { number, name: "", level, about }), || make(*site))
+    write_fast::<false>(make(Site { number, name: "", level, about }), || make(*site))
 }
 
 /// Writes the end of the calling thread's innermost slice.
 #[inline(never)]
 pub fn end(tags: u64) {
     let make = || Event::new(Type::End, tags);
-    _ = write_quick::<true>(make(), make);
+    _ = write_fast::<true>(make(), make);
 }
 
 /// Writes an event on the track that has this key and name.
@@ -427,7 +428,7 @@ pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Op
         return write(&make(Track::of(key, track), name.map(|name| cut(name, packet::TEXT_MAX))));
     }
     let track = Track::new(key, track, hash::of_name(track));
-    write_quick::<true>(make(track, name), || make(track, name))
+    write_fast::<true>(make(track, name), || make(track, name))
 }
 
 /// Sets the counter with this name to an integer. `hash` is the name's [`hash::of_name`].
@@ -436,7 +437,7 @@ pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Op
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
     let (track, value) = (Some(Track::counter(name, hash)), Some(Amount::Whole(value)));
     let make = || Event { track, value, ..Event::new(Type::Counter, tags) };
-    write_quick::<true>(make(), make)
+    write_fast::<true>(make(), make)
 }
 
 impl<'a> Track<'a> {

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::socket::Refused;
 use crate::wire::Malformed;
 
-use crate::words::Words;
+use crate::names::Names;
 
 /// Whether there is a connection, and if not, why.
 ///
@@ -49,7 +49,7 @@ const KINDS: [Kind; 12] = [
     Kind::Threadless,
 ];
 /// Texts that end in a space are followed by the number.
-const TEXTS: Words = Words::apart(
+const TEXTS: Names = Names::separated_by(
     "not asked for\n\
     being connected to\n\
     connected\n\

@@ -11,7 +11,7 @@
 /// The open slices since the first lost begin, and the number of ends to be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Debts {
+pub(crate) struct UnmatchedEnds {
     /// One bit for each open slice from the first lost one on; the innermost is the lowest bit. 1: its begin was
     /// written.
     slices: u64,
@@ -20,24 +20,24 @@ pub(crate) struct Debts {
     /// How many further slices were begun on top of these. All of their begins are lost.
     beyond: u32,
     /// How many ends are to be written.
-    owed: u32,
+    pending: u32,
 }
 
-impl Debts {
+impl UnmatchedEnds {
     /// Returns whether there is nothing to remember, so that the fast path may be used.
     #[inline(always)]
-    pub(crate) fn is_none(&self) -> bool {
-        self.owed | self.open == 0
+    pub(crate) fn is_clear(&self) -> bool {
+        self.pending | self.open == 0
     }
 
     /// Returns whether a slice that begins now can be remembered. If not, its begin has to be lost.
-    pub(crate) fn may_begin(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.open < u64::BITS && self.beyond == 0
     }
 
     /// Records that a slice has begun, and whether its begin was written.
     pub(crate) fn begun(&mut self, is_written: bool) {
-        if !self.may_begin() {
+        if !self.has_room() {
             self.beyond += 1;
         } else if self.open > 0 || !is_written {
             self.slices = self.slices << 1 | u64::from(is_written);
@@ -47,7 +47,7 @@ impl Debts {
 
     /// Records that the innermost slice has ended. Returns whether its begin was written, so that its end must be,
     /// too.
-    pub(crate) fn is_end_due(&mut self) -> bool {
+    pub(crate) fn ended(&mut self) -> bool {
         if self.beyond > 0 {
             self.beyond -= 1;
             return false;
@@ -62,23 +62,23 @@ impl Debts {
     }
 
     /// Adds an end to be written.
-    pub(crate) fn owe(&mut self) {
-        self.owed += 1;
+    pub(crate) fn add(&mut self) {
+        self.pending += 1;
     }
 
     /// Removes an end, which was written.
-    pub(crate) fn paid(&mut self) {
-        self.owed -= 1;
+    pub(crate) fn remove(&mut self) {
+        self.pending -= 1;
     }
 
     /// Drops all ends that are to be written; returns how many there were.
-    pub(crate) fn forgive(&mut self) -> u32 {
-        std::mem::take(self).owed
+    pub(crate) fn take_all(&mut self) -> u32 {
+        std::mem::take(self).pending
     }
 
     /// Returns how many ends are to be written.
-    pub(crate) fn owed(&self) -> u32 {
-        self.owed
+    pub(crate) fn count(&self) -> u32 {
+        self.pending
     }
 }
 
@@ -95,32 +95,33 @@ mod tests {
             seed >> 33
         };
         for _ in 0..if cfg!(miri) { 20 } else { 200 } {
-            let (mut debts, mut stack, mut owed, mut has_room) = (Debts::default(), Vec::new(), 0, true);
+            let (mut unmatched, mut stack, mut owed, mut has_room) =
+                (UnmatchedEnds::default(), Vec::new(), 0, true);
             let bias = random() % 100;
             for _ in 0..500 {
                 if random().is_multiple_of(5) {
                     has_room = !has_room;
                 }
                 if has_room {
-                    while debts.owed() > 0 {
-                        debts.paid();
+                    while unmatched.count() > 0 {
+                        unmatched.remove();
                         owed -= 1;
                     }
                 }
                 if random() % 100 < bias || stack.is_empty() {
-                    let is_written = debts.may_begin() && has_room;
-                    debts.begun(is_written);
+                    let is_written = unmatched.has_room() && has_room;
+                    unmatched.begun(is_written);
                     stack.push(is_written);
                 } else {
                     let was_written = stack.pop().unwrap();
-                    assert_eq!(debts.is_end_due(), was_written);
+                    assert_eq!(unmatched.ended(), was_written);
                     if was_written {
-                        debts.owe();
+                        unmatched.add();
                         owed += 1;
                     }
                 }
-                assert_eq!(debts.owed(), owed);
-                assert!(!debts.is_none() || stack.iter().all(|is_written| *is_written) && owed == 0);
+                assert_eq!(unmatched.count(), owed);
+                assert!(!unmatched.is_clear() || stack.iter().all(|is_written| *is_written) && owed == 0);
             }
         }
     }

@@ -10,8 +10,8 @@
 //!
 //! # Paths
 //!
-//! [`Writer::quick`] and [`Writer::event`] write an event if nothing else has to be written before it. Otherwise
-//! [`Writer::any`] writes the missing definitions, unmatched ends, or a new chunk's state, and then the event.
+//! [`Writer::event_fast`] and [`Writer::event`] write an event if nothing else has to be written before it. Otherwise
+//! [`Writer::event_slow`] writes the missing definitions, unmatched ends, or a new chunk's state, and then the event.
 //!
 //! # Loss
 //!
@@ -37,11 +37,11 @@ use crate::presence::Epoch;
 use atrace_sys::process;
 
 use crate::callsite::Site;
-use crate::debts::Debts;
 use crate::early;
 use crate::event::{Event, Track, Type};
+use crate::interned::Interned;
 use crate::packet::{self, TEXT_MAX, state};
-use crate::told::Told;
+use crate::unmatched::UnmatchedEnds;
 
 /// The slots of this process's threads and sessions, with their writers.
 pub(crate) static POOL: Pool<Writer> = Pool::new();
@@ -75,7 +75,7 @@ pub(crate) struct Writer {
     last: u64,
     /// How many slices of the thread are open in this session.
     depth: u32,
-    debts: Debts,
+    unmatched: UnmatchedEnds,
     /// The number of the next chunk. It continues from session to session, as the sequence is the same for the
     /// service.
     chunks: u32,
@@ -83,19 +83,19 @@ pub(crate) struct Writer {
     /// Events were lost, and no reader was told yet.
     has_lost: bool,
     /// The end of the last chunk told readers that events were lost after it.
-    has_told: bool,
+    has_reported: bool,
     /// The chunk is full and no other was free. The first lost event completes it.
     is_last: bool,
     /// The epoch of the session in which a writer of this slot last wrote state. It tells which packet is the first
     /// of a sequence.
-    told: u32,
+    state_epoch: u32,
     /// The value of the session's `clears` when the state was last written.
     clears: u32,
     opened: u64,
     retry: u64,
     counters: [u64; REMEMBERED],
     /// The callsites that the state has interned.
-    told_sites: Told,
+    interned: Interned,
 }
 
 /// A bit of [`Writer::categories`]: the state has named the levels.
@@ -107,7 +107,7 @@ unsafe impl Zeroes for Writer {}
 
 /// Identifies a writer: its session and its thread slot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct WriterSlot {
     pub(crate) session: &'static Session,
     pub(crate) epoch: u32,
     pub(crate) number: usize,
@@ -121,18 +121,18 @@ impl Writer {
     /// closed.
     pub(crate) fn finish(&mut self, epoch: u32) {
         if self.epoch == epoch {
-            self.take_away();
+            self.complete();
         }
     }
 
     /// Completes the chunk, whichever session it belongs to.
     #[inline(never)]
-    fn take_away(&mut self) {
-        let owed = self.debts.forgive();
-        if let Some(shared) = POOL.shared().filter(|_| owed > 0) {
-            shared.lost.fetch_add(owed.into(), Ordering::Relaxed); // Shared memory counts them already.
+    fn complete(&mut self) {
+        let dropped = self.unmatched.take_all();
+        if let Some(shared) = POOL.shared().filter(|_| dropped > 0) {
+            shared.lost.fetch_add(dropped.into(), Ordering::Relaxed); // Shared memory counts them already.
         }
-        if self.has_lost || owed > 0 {
+        if self.has_lost || dropped > 0 {
             self.chunk.write(packet::LOST);
         }
         self.chunk.complete();
@@ -140,13 +140,18 @@ impl Writer {
     }
 
     /// Writes an event if nothing has to be written before it: the reader knows all that the event refers to, no end
-    /// is unmatched, and the chunk has room. Otherwise it writes nothing and returns false; [`any`](Self::any) then
+    /// is unmatched, and the chunk has room. Otherwise it writes nothing and returns false; [`event_slow`](Self::event_slow) then
     /// writes the event.
     ///
     /// It is inlined, as [`packet::event`] is. It has no code to describe a counter.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn quick<const IS_SHORT: bool>(&mut self, epoch: u32, event: &Event<'_>, now: u64) -> bool {
+    pub(crate) fn event_fast<const IS_SHORT: bool>(
+        &mut self,
+        epoch: u32,
+        event: &Event<'_>,
+        now: u64,
+    ) -> bool {
         let since = self.since(now);
         if !self.is_ready::<true>(epoch, event) {
             return false;
@@ -163,25 +168,25 @@ impl Writer {
         packet::event::<IS_SHORT, true>(&mut self.chunk, since, event) && self.wrote(since, event.opens())
     }
 
-    /// Writes any event, on the fast path if nothing has to be written before it. Returns what [`any`](Self::any)
+    /// Writes any event, on the fast path if nothing has to be written before it. Returns what [`event_slow`](Self::event_slow)
     /// returns.
     #[inline(never)]
-    pub(crate) fn event(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
+    pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(now);
         let track_room = event.track.as_ref().map_or(0, |track| track.room());
-        self.is_ready::<false>(place.epoch, event)
+        self.is_ready::<false>(slot.epoch, event)
             && self.chunk.room() >= event.room::<false>() + track_room
             && self.describe(event)
             && packet::any_event(&mut self.chunk, since, event)
             && self.wrote(since, event.opens())
-            || self.any(place, event, now)
+            || self.event_slow(slot, event, now)
     }
 
     /// Returns whether nothing has to be written before the event, except perhaps the description of its track. The
     /// room is not checked. With `HAS_ONE` the event must also name a single category, unless it is an end.
     #[inline(always)]
     fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
-        if self.epoch != epoch || !self.debts.is_none() || event.opens() < 0 && self.depth == 0 {
+        if self.epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {
             return false;
         }
         if event.kind != Type::End {
@@ -194,7 +199,7 @@ impl Writer {
                 return false;
             }
         }
-        self.is_told(event.site.as_ref())
+        self.is_interned(event.site.as_ref())
     }
 
     /// Returns the time since the last packet; 0 if the clock has gone back.
@@ -214,9 +219,9 @@ impl Writer {
 
     /// Returns whether the state has interned the event's callsite, if the event has one.
     #[inline(always)]
-    fn is_told(&self, site: Option<&Site<'_>>) -> bool {
+    fn is_interned(&self, site: Option<&Site<'_>>) -> bool {
         site.is_none_or(|site| {
-            self.told_sites.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
+            self.interned.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
         })
     }
 
@@ -226,65 +231,66 @@ impl Writer {
     /// of the thread, even a lost one, so that the caller also sends the matching end, which the [unmatched
     /// ends](Debts) count on.
     #[inline(never)]
-    pub(crate) fn any(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
-        if !Epoch::is_open(place.epoch) {
+    pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+        if !Epoch::is_open(slot.epoch) {
             return false;
         }
-        if self.epoch != place.epoch {
-            self.begin(place);
+        if self.epoch != slot.epoch {
+            self.begin(slot);
         }
         if event.opens() < 0 {
-            return self.end_slowly(place, event, now);
+            return self.end_slowly(slot, event, now);
         }
         let is_begin = event.opens() > 0;
-        let is_written =
-            (!is_begin || self.debts.may_begin()) && self.pay(place, 0, now) && self.put(place, event, now);
+        let is_written = (!is_begin || self.unmatched.has_room())
+            && self.write_unmatched(slot, 0, now)
+            && self.write_defined(slot, event, now);
         if is_begin {
-            self.debts.begun(is_written);
+            self.unmatched.begun(is_written);
             self.depth += u32::from(is_written);
         }
         if !is_written {
-            self.lose(place);
+            self.lose(slot);
         }
         is_written || is_begin
     }
 
     /// Records that an event is lost.
-    fn lose(&mut self, place: &Place) {
+    fn lose(&mut self, slot: &WriterSlot) {
         if std::mem::take(&mut self.is_last) {
-            self.has_told = self.chunk.write(packet::LOST);
+            self.has_reported = self.chunk.write(packet::LOST);
             self.chunk.complete();
         }
-        self.has_lost |= !self.has_told;
+        self.has_lost |= !self.has_reported;
         if let Some(shared) = POOL.shared() {
             shared.lost.fetch_add(1, Ordering::Relaxed);
         }
-        count(place.session, 1);
+        count_lost(slot.session, 1);
     }
 
     /// Resets the writer for the session's first event of this thread.
-    fn begin(&mut self, place: &Place) {
-        self.epoch = place.epoch;
+    fn begin(&mut self, slot: &WriterSlot) {
+        self.epoch = slot.epoch;
         self.categories = 0;
         self.chunk = Chunk::none();
         self.last = 0;
         self.depth = 0;
-        self.debts = Debts::default();
+        self.unmatched = UnmatchedEnds::default();
         self.chunks_of_state = CHUNKS_A_STATE;
         // The first thread that writes in the session reports what was lost before the session.
-        let has_lost = &place.session.has_lost;
+        let has_lost = &slot.session.has_lost;
         let is_after_loss = has_lost.load(Ordering::Relaxed) && has_lost.swap(false, Ordering::Relaxed);
-        (self.has_lost, self.has_told, self.is_last) = (is_after_loss, false, false);
+        (self.has_lost, self.has_reported, self.is_last) = (is_after_loss, false, false);
         self.clears = 0;
         self.opened = 0;
         self.retry = 0;
         self.counters = [0; REMEMBERED];
-        self.told_sites.clear();
+        self.interned.clear();
     }
 
-    fn end_slowly(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
-        if !self.debts.is_end_due() {
-            self.lose(place); // Its begin was lost, too.
+    fn end_slowly(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+        if !self.unmatched.ended() {
+            self.lose(slot); // Its begin was lost, too.
             return false;
         }
         if self.depth == 0 {
@@ -292,22 +298,24 @@ impl Writer {
             return false;
         }
         self.depth -= 1;
-        self.debts.owe();
-        count(place.session, 1); // Until it is written, since the process may end before.
+        self.unmatched.add();
+        count_lost(slot.session, 1); // Until it is written, since the process may end before.
         let has_args = !event.args.is_empty();
-        self.pay(place, has_args.into(), now)
-            && (!has_args || self.put(place, event, now) && self.paid(place))
+        self.write_unmatched(slot, has_args.into(), now)
+            && (!has_args || self.write_defined(slot, event, now) && self.wrote_unmatched(slot))
     }
 
     /// Writes the unmatched ends except the last `but` ones. Returns false if not all of them have room.
-    fn pay(&mut self, place: &Place, but: u32, now: u64) -> bool {
-        while self.debts.owed() > but {
-            if !self.has_room(place, packet::END_ROOM, now) {
+    fn write_unmatched(&mut self, slot: &WriterSlot, but: u32, now: u64) -> bool {
+        while self.unmatched.count() > but {
+            if !self.has_room(slot, packet::END_ROOM, now) {
                 return false;
             }
             let since = self.since(now);
             let end = Event::new(Type::End, 0);
-            if !(packet::any_event(&mut self.chunk, since, &end) && self.wrote(since, 0) && self.paid(place))
+            if !(packet::any_event(&mut self.chunk, since, &end)
+                && self.wrote(since, 0)
+                && self.wrote_unmatched(slot))
             {
                 return false;
             }
@@ -316,21 +324,22 @@ impl Writer {
     }
 
     /// Records that an unmatched end was written. Returns true.
-    fn paid(&mut self, place: &Place) -> bool {
-        self.debts.paid();
-        count(place.session, -1);
+    fn wrote_unmatched(&mut self, slot: &WriterSlot) -> bool {
+        self.unmatched.remove();
+        count_lost(slot.session, -1);
         true
     }
 
     /// Writes an event and the definitions that it needs. There are no unmatched ends before it.
-    fn put(&mut self, place: &Place, event: &Event<'_>, now: u64) -> bool {
+    fn write_defined(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let track = event.track.as_ref().map_or(0, |track| track.room());
         let site = event.site.filter(|site| site.has_number());
         // A new chunk may begin with new state, so the room includes definitions that the present state already has.
-        let told = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
+        let definitions = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
         let categories = event.categories();
-        let needed = event.room::<false>() + track.min(TEXT_MAX) + told + state::categories_room(categories);
-        if !self.has_room(place, needed, now) {
+        let needed =
+            event.room::<false>() + track.min(TEXT_MAX) + definitions + state::categories_room(categories);
+        if !self.has_room(slot, needed, now) {
             return false;
         }
         self.name_categories(categories);
@@ -338,8 +347,8 @@ impl Writer {
             if site.about.is_some() {
                 self.name_levels();
             }
-            if !self.told_sites.has(site.number) && packet::tell(&mut self.chunk, &site) {
-                self.told_sites.add(site.number);
+            if !self.interned.has(site.number) && packet::intern(&mut self.chunk, &site) {
+                self.interned.add(site.number);
             }
         }
         let since = self.since(now);
@@ -382,24 +391,24 @@ impl Writer {
     }
 
     /// Makes sure that the chunk has this much room, opening a new chunk if needed. Returns false if there is none.
-    fn has_room(&mut self, place: &Place, needed: usize, now: u64) -> bool {
+    fn has_room(&mut self, slot: &WriterSlot, needed: usize, now: u64) -> bool {
         if self.chunk.is_some() && self.chunk.room() >= needed {
             return true;
         }
-        (self.retry == 0 || now >= self.retry) && self.open(place, needed, now)
+        (self.retry == 0 || now >= self.retry) && self.open(slot, needed, now)
     }
 
     #[cold]
-    fn open(&mut self, place: &Place, needed: usize, now: u64) -> bool {
+    fn open(&mut self, slot: &WriterSlot, needed: usize, now: u64) -> bool {
         let _errno = process::ErrnoGuard::new();
         let is_fast = self.chunk.is_some() && now.saturating_sub(self.opened) < SLOW_NS;
         let mut layout = if is_fast { Layout::Whole } else { Layout::Small };
         if needed > Layout::Small.chunk_size() - state::ROOM {
             layout = Layout::Whole;
         }
-        let buffer = place.session.buffer.load(Ordering::Relaxed);
-        let number = writer_number(place.number, place.thread);
-        let opened = place.session.arena().and_then(|arena| arena.open(layout, number, self.chunks, buffer));
+        let buffer = slot.session.buffer.load(Ordering::Relaxed);
+        let number = writer_number(slot.number, slot.thread);
+        let opened = slot.session.arena().and_then(|arena| arena.open(layout, number, self.chunks, buffer));
         let Some(chunk) = opened else {
             self.is_last = self.chunk.is_some();
             self.retry = now + BACK_OFF_NS;
@@ -412,9 +421,13 @@ impl Writer {
         self.chunks_of_state += 1;
         self.opened = now;
         self.retry = 0;
-        let clears = place.session.clears.load(Ordering::Relaxed);
-        if self.has_lost || self.has_told || self.chunks_of_state >= CHUNKS_A_STATE || self.clears != clears {
-            self.tell_state(now);
+        let clears = slot.session.clears.load(Ordering::Relaxed);
+        if self.has_lost
+            || self.has_reported
+            || self.chunks_of_state >= CHUNKS_A_STATE
+            || self.clears != clears
+        {
+            self.write_state(now);
             self.clears = clears;
         }
         if self.chunk.room() >= needed {
@@ -426,18 +439,18 @@ impl Writer {
     }
 
     /// Writes the state: all that readers must know before the next event.
-    fn tell_state(&mut self, now: u64) {
+    fn write_state(&mut self, now: u64) {
         // When the clock gets a new anchor it may go back a little. Without this an end could come before its begin.
         self.last = self.last.max(now);
-        let is_first = self.told != self.epoch;
-        let told = state::tell(&mut self.chunk, process_track(), self.last, is_first, self.has_lost);
-        debug_assert!(told, "a chunk of either size is larger");
+        let is_first = self.state_epoch != self.epoch;
+        let written = state::write(&mut self.chunk, process_track(), self.last, is_first, self.has_lost);
+        debug_assert!(written, "a chunk of either size is larger");
         self.categories = 0;
         self.counters = [0; REMEMBERED];
-        self.told_sites.clear();
+        self.interned.clear();
         self.chunks_of_state = 0;
-        (self.has_lost, self.has_told) = (false, false);
-        self.told = self.epoch;
+        (self.has_lost, self.has_reported) = (false, false);
+        self.state_epoch = self.epoch;
     }
 }
 
@@ -447,7 +460,7 @@ pub(crate) fn finish(session: &Session, writer: &mut Writer) {
 }
 
 /// Adds to the count of events lost for want of room, which the service reads. A negative number corrects the count.
-fn count(session: &Session, events: i32) {
+fn count_lost(session: &Session, events: i32) {
     if let Some(arena) = session.arena() {
         arena.count_lost(Loss::Room, events);
     }
@@ -474,11 +487,11 @@ mod tests {
         let (arena, _) = Arena::make(2).unwrap();
         shared.open(0, arena, 1, 1);
         let session = &shared.sessions[0];
-        let place = Place { session, epoch: session.epoch.now(), number: 0, thread: 0 };
+        let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
         let (mut last, mut time, mut states) = (0, 0, 0);
         for number in 0..20_000 {
             let event = Event { name: Some("name"), ..Event::new(Type::Instant, 1) };
-            assert!(writer.event(&place, &event, 1_000_000_000 - number));
+            assert!(writer.event(&slot, &event, 1_000_000_000 - number));
             for chunk in arena.take_handed() {
                 arena.read(&chunk, |_, packet| {
                     let of = |field| Reader::first(packet, field).map_or(0, Value::number);
@@ -491,7 +504,7 @@ mod tests {
             }
         }
         assert!(states > 2);
-        writer.take_away();
+        writer.complete();
         arena.retire();
     }
 }

@@ -10,10 +10,10 @@ use crate::wire::Method;
 use atrace_sys::Descriptor;
 use atrace_sys::{process, thread};
 
-use crate::words::Words;
+use crate::names::Names;
 
 /// The methods of the service that are used. The constants below are indices of this list.
-pub(super) const METHODS: Words = Words::new(
+pub(super) const METHODS: Names = Names::new(
     "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
     NotifyDataSourceStarted NotifyDataSourceStopped Sync",
 );
@@ -86,7 +86,7 @@ pub(super) struct Link {
     pub(super) speed: Speed,
     pub(super) anchored: u64,
     /// How often `changed` still has to be called again.
-    pub(super) tell_again: u8,
+    pub(super) notify_again: u8,
 }
 
 /// What is known of the service.
@@ -119,7 +119,7 @@ impl Link {
             sessions: const { [Session { instance: 0, buffer: 0, known: 0, phase: Phase::Free }; SERVICES] },
             speed: Speed::default(),
             anchored: 0,
-            tell_again: 0,
+            notify_again: 0,
         }
     }
 

@@ -67,7 +67,7 @@ impl Link {
                 self.register()
             }
             Body::Reply { is_success: true, reply, .. } if request == self.terms.commands => {
-                self.obey(Command::read(reply)?)
+                self.handle_command(Command::read(reply)?)
             }
             Body::Reply { .. } if request == self.terms.last && !self.terms.is_settled => {
                 // The commands for sessions that already existed have come before this.
@@ -106,7 +106,7 @@ impl Link {
     pub(super) fn use_arena(&mut self, arena: &'static Arena) {
         self.arena = Some(arena);
         early::set_arena(self.arena);
-        early::tell(self.shared);
+        early::publish(self.shared);
     }
 
     fn register(&mut self) -> Result<(), Standing> {

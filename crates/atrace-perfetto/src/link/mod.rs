@@ -103,19 +103,19 @@ impl Link {
     fn serve(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Standing {
         // Begins to measure the counter's speed, so that it is known when a session starts.
         self.anchor();
-        match self.introduce().and_then(|()| self.attend(inbox, say)) {
+        match self.introduce().and_then(|()| self.poll(inbox, say)) {
             Ok(never) => match never {},
             Err(gone) => gone,
         }
     }
 
-    fn attend(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Result<std::convert::Infallible, Standing> {
+    fn poll(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Result<std::convert::Infallible, Standing> {
         let mut period = SHORTEST;
         // How many bytes of the inbox hold the start of an incomplete message.
         let mut len = 0;
         loop {
             let is_idle = self.sessions.iter().all(|session| session.phase == Phase::Free);
-            let is_new = self.anchored == 0 || self.is_speed_unknown() || self.tell_again > 0;
+            let is_new = self.anchored == 0 || self.is_speed_unknown() || self.notify_again > 0;
             let mut timeout = if is_idle && !is_new { None } else { Some(Duration::from_millis(period)) };
             if self.rights != 0 {
                 timeout = timeout.or(Some(Duration::from_millis(LONGEST)));
@@ -137,8 +137,8 @@ impl Link {
     /// Does the periodic work. Returns whether there were completed chunks.
     fn tick(&mut self) -> Result<bool, Standing> {
         // A thread that waits for changes may have been about to sleep when it was notified, so it is notified again.
-        if self.tell_again > 0 {
-            self.tell_again -= 1;
+        if self.notify_again > 0 {
+            self.notify_again -= 1;
             (self.changed)();
         }
         let now = clock::asked();
@@ -147,9 +147,9 @@ impl Link {
             POOL.look_for_ended(writer::finish);
         }
         self.drain();
-        self.make_known()?;
+        self.register_writers()?;
         let is_any = self.commit(None)?;
-        self.unregister()?;
+        self.unregister_writers()?;
         Ok(is_any)
     }
 }

@@ -23,7 +23,7 @@ const AHEAD: usize = 64;
 const DRAIN_MS: u32 = 50;
 
 impl Link {
-    pub(super) fn obey(&mut self, command: Command<'_>) -> Result<(), Standing> {
+    pub(super) fn handle_command(&mut self, command: Command<'_>) -> Result<(), Standing> {
         match command {
             Command::SetupTracing { page_size } if self.arena.is_none() => {
                 let file = self.received.take().ok_or(Standing::UNABLE)?;
@@ -50,7 +50,7 @@ impl Link {
     fn start(&mut self, instance: u64, config: &[u8]) -> Result<(), Standing> {
         self.drain();
         self.commit(None)?;
-        self.unregister()?;
+        self.unregister_writers()?;
         // If all slots are in use, the service is told that the session has started, but it gets no events.
         if let Some(number) = self.first(Phase::Free, THREADS)
             && let Some(arena) = self.arena
@@ -58,10 +58,10 @@ impl Link {
             self.anchor();
             let buffer = Reader::first(config, 2).map_or(0, |buffer| buffer.number() as u32);
             self.sessions[number] = Session { instance, buffer, known: 0, phase: Phase::Open };
-            self.make_known()?;
+            self.register_writers()?;
             self.send(None)?;
             self.shared.open(number, arena, buffer, category::wanted(config));
-            self.tell();
+            self.notify_change();
         }
         self.notify(STARTED, &[(1, instance)])
     }
@@ -70,7 +70,7 @@ impl Link {
         if self.close(Some(instance)) {
             self.drain_for_long();
             self.commit(None)?;
-            self.unregister()?;
+            self.unregister_writers()?;
         }
         self.notify(STOPPED, &[(1, instance)])
     }
@@ -88,7 +88,7 @@ impl Link {
             }
         }
         if is_any {
-            self.tell();
+            self.notify_change();
         }
         is_any
     }
@@ -150,15 +150,15 @@ impl Link {
         false
     }
 
-    fn tell(&mut self) {
+    fn notify_change(&mut self) {
         (self.changed)();
-        self.tell_again = 3;
+        self.notify_again = 3;
     }
 
     /// Registers writers with the service before threads use them. If the process is killed, the data of an
     /// unregistered writer is lost.
     #[inline(never)]
-    pub(super) fn make_known(&mut self) -> Result<(), Standing> {
+    pub(super) fn register_writers(&mut self) -> Result<(), Standing> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
         while let Some(number) = self.first(Phase::Open, wanted - AHEAD / 2) {
             let Session { buffer, known, .. } = self.sessions[number];
@@ -174,7 +174,7 @@ impl Link {
     /// Unregisters the writers of sessions that have ended. If a thread is in the middle of an event, the service
     /// then takes what that thread had written before.
     #[inline(never)]
-    pub(super) fn unregister(&mut self) -> Result<(), Standing> {
+    pub(super) fn unregister_writers(&mut self) -> Result<(), Standing> {
         while let Some(number) = self.first(Phase::Drained, THREADS) {
             self.sessions[number].phase = Phase::Free;
             for thread in 0..self.sessions[number].known {

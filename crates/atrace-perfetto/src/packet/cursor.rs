@@ -6,7 +6,7 @@ use std::ptr;
 use atrace_sys::text::cut;
 
 use crate::callsite::Site;
-use crate::words::Words;
+use crate::names::Names;
 
 /// The longest name of a packet whose lengths have one byte.
 pub(crate) const SHORT: usize = 96;
@@ -20,7 +20,7 @@ pub(super) const LEVEL_NUMBER: u8 = 1;
 
 /// Returns the name of a level: 1 is `ERROR`, 5 is `TRACE`. Other numbers have an empty name.
 pub(super) fn level_name(level: u8) -> &'static str {
-    const NAMES: Words = Words::new("ERROR WARN INFO DEBUG TRACE");
+    const NAMES: Names = Names::new("ERROR WARN INFO DEBUG TRACE");
     NAMES.at(usize::from(level).wrapping_sub(1))
 }
 
@@ -28,11 +28,11 @@ const FIELD_TIMESTAMP: u8 = 8 << 3;
 
 /// A cursor: the address of the next byte of a packet.
 #[derive(Clone, Copy)]
-pub(super) struct Put(pub(super) *mut u8);
+pub(super) struct Cursor(pub(super) *mut u8);
 
 // Every function below writes only where its caller has made sure of room, as stated at each. Alignment does not
 // matter.
-impl Put {
+impl Cursor {
     #[inline(always)]
     pub(super) unsafe fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
         // SAFETY: the caller has room for `N` bytes.

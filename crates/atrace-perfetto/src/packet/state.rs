@@ -14,7 +14,7 @@ use crate::memory::Chunk;
 use atrace_sys::{process, thread};
 
 use super::called_spread as spread;
-use super::put::Put;
+use super::cursor::Cursor;
 use crate::category;
 
 /// The room for all of the state except the categories.
@@ -35,7 +35,7 @@ const OWN_CLOCK: u8 = 64;
 /// the sequence's first packet in the session. `is_lost`: packets before it were lost because the shared memory was
 /// full.
 #[inline(never)]
-pub(crate) fn tell(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is_lost: bool) -> bool {
+pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is_lost: bool) -> bool {
     if chunk.room() < ROOM {
         return false;
     }
@@ -45,73 +45,73 @@ pub(crate) fn tell(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is
     // SAFETY: writes at most 75 bytes, 59 with a thread's name of 15, and 127 with a process's name of 100; `ROOM` is
     // more.
     unsafe {
-        let mut put = Put(chunk.at());
-        let whole = put.later::<false>();
+        let mut cursor = Cursor(chunk.at());
+        let whole = cursor.later::<false>();
         // timestamp, timestamp_clock_id, sequence_flags
-        put.bytes([0x40]);
-        put.bytes(now);
-        put.bytes([0xd0, 3, BOOTTIME, 0x68, STATE_CLEARED]);
+        cursor.bytes([0x40]);
+        cursor.bytes(now);
+        cursor.bytes([0xd0, 3, BOOTTIME, 0x68, STATE_CLEARED]);
         // trace_packet_defaults: timestamp_clock_id, track_event_defaults: track_uuid
-        put.bytes([0xda, 3, 14, 0xd0, 3, OWN_CLOCK, 0x5a, 9, 0x58]);
-        put.bytes(own);
+        cursor.bytes([0xda, 3, 14, 0xd0, 3, OWN_CLOCK, 0x5a, 9, 0x58]);
+        cursor.bytes(own);
         // clock_snapshot: clocks: clock_id, timestamp; for the own clock also is_incremental, unit_multiplier_ns
-        put.bytes([0x32, 32, 0x0a, 12, 0x08, BOOTTIME, 0x10]);
-        put.bytes(now);
-        put.bytes([0x0a, 16, 0x08, OWN_CLOCK, 0x10]);
-        put.bytes(now);
-        put.bytes([0x18, 1, 0x20, 1]);
+        cursor.bytes([0x32, 32, 0x0a, 12, 0x08, BOOTTIME, 0x10]);
+        cursor.bytes(now);
+        cursor.bytes([0x0a, 16, 0x08, OWN_CLOCK, 0x10]);
+        cursor.bytes(now);
+        cursor.bytes([0x18, 1, 0x20, 1]);
         if is_first {
-            put.bytes([0xb8, 5, 1]); // first_packet_on_sequence
+            cursor.bytes([0xb8, 5, 1]); // first_packet_on_sequence
         }
         if is_lost {
-            put.bytes([0xd0, 2, 0x81, 2]); // previous_packet_dropped
+            cursor.bytes([0xd0, 2, 0x81, 2]); // previous_packet_dropped
         }
-        put.close::<false>(whole);
-        chunk.publish(put.0);
+        cursor.close::<false>(whole);
+        chunk.publish(cursor.0);
 
-        let mut put = Put(chunk.at());
-        let whole = put.later::<false>();
+        let mut cursor = Cursor(chunk.at());
+        let whole = cursor.later::<false>();
         // track_descriptor: uuid, parent_uuid, thread: pid, tid, thread_name
-        put.bytes([0xe2, 3]);
-        let track = put.later::<false>();
-        put.bytes([0x08]);
-        put.bytes(own);
-        put.bytes([0x28]);
-        put.bytes(process);
-        put.bytes([0x22]);
-        let thread = put.later::<false>();
-        put.bytes([0x08]);
-        put.bytes(pid);
-        put.bytes([0x10]);
-        put.bytes(number(tid));
-        thread::with_name(|name| put.field(0x2a, name));
-        put.close::<false>(thread);
+        cursor.bytes([0xe2, 3]);
+        let track = cursor.later::<false>();
+        cursor.bytes([0x08]);
+        cursor.bytes(own);
+        cursor.bytes([0x28]);
+        cursor.bytes(process);
+        cursor.bytes([0x22]);
+        let thread = cursor.later::<false>();
+        cursor.bytes([0x08]);
+        cursor.bytes(pid);
+        cursor.bytes([0x10]);
+        cursor.bytes(number(tid));
+        thread::with_name(|name| cursor.field(0x2a, name));
+        cursor.close::<false>(thread);
         // disallow_merging_with_system_tracks: slices that come through ATrace have another clock and end by another
         // rule.
-        put.bytes([0x48, 1]);
-        put.close::<false>(track);
-        put.close::<false>(whole);
-        chunk.publish(put.0);
+        cursor.bytes([0x48, 1]);
+        cursor.close::<false>(track);
+        cursor.close::<false>(whole);
+        chunk.publish(cursor.0);
 
-        let mut put = Put(chunk.at());
-        let whole = put.later::<false>();
+        let mut cursor = Cursor(chunk.at());
+        let whole = cursor.later::<false>();
         // track_descriptor: uuid, process: pid, process_name
-        put.bytes([0xe2, 3]);
-        let track = put.later::<false>();
-        put.bytes([0x08]);
-        put.bytes(process);
-        put.bytes([0x1a]);
-        let inner = put.later::<false>();
-        put.bytes([0x08]);
-        put.bytes(pid);
+        cursor.bytes([0xe2, 3]);
+        let track = cursor.later::<false>();
+        cursor.bytes([0x08]);
+        cursor.bytes(process);
+        cursor.bytes([0x1a]);
+        let inner = cursor.later::<false>();
+        cursor.bytes([0x08]);
+        cursor.bytes(pid);
         process::with_argv0(|name| {
             let name = name.map_or(&[][..], std::ffi::CStr::to_bytes);
-            put.field(0x32, &name[..name.len().min(NAME_MAX)]);
+            cursor.field(0x32, &name[..name.len().min(NAME_MAX)]);
         });
-        put.close::<false>(inner);
-        put.close::<false>(track);
-        put.close::<false>(whole);
-        chunk.publish(put.0);
+        cursor.close::<false>(inner);
+        cursor.close::<false>(track);
+        cursor.close::<false>(whole);
+        chunk.publish(cursor.0);
     }
     true
 }
@@ -124,22 +124,22 @@ pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     }
     // SAFETY: writes at most what `categories_room` counts.
     unsafe {
-        let mut put = Put(chunk.at());
-        let whole = put.later::<false>();
+        let mut cursor = Cursor(chunk.at());
+        let whole = cursor.later::<false>();
         // sequence_flags, interned_data: event_categories: iid, name
-        put.bytes([0x68, NEEDS_STATE, 0x62]);
-        let interned = put.later::<false>();
+        cursor.bytes([0x68, NEEDS_STATE, 0x62]);
+        let interned = cursor.later::<false>();
         let mut missing = tags;
         while missing != 0 {
             let bit = missing.trailing_zeros();
             missing &= missing - 1;
             let name = category::name(bit).as_bytes();
-            put.bytes([0x0a, 5 + name.len() as u8, 0x08, bit as u8 + 1]);
-            put.field(0x12, name);
+            cursor.bytes([0x0a, 5 + name.len() as u8, 0x08, bit as u8 + 1]);
+            cursor.field(0x12, name);
         }
-        put.close::<false>(interned);
-        put.close::<false>(whole);
-        chunk.publish(put.0);
+        cursor.close::<false>(interned);
+        cursor.close::<false>(whole);
+        chunk.publish(cursor.0);
     }
     true
 }
@@ -196,7 +196,7 @@ mod tests {
         {
             let mut chunk = arena.open(Layout::Small, 1, 0, 1).unwrap();
             let (start, room) = (chunk.at(), chunk.room());
-            assert!(tell(&mut chunk, track(7), now, is_first, is_lost));
+            assert!(write(&mut chunk, track(7), now, is_first, is_lost));
             assert!(room - chunk.room() <= ROOM);
             let found = packets(start, chunk.at());
             let [state, thread, process] = &found[..] else { panic!("{found:?}") };
