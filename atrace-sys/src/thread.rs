@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use crate::system;
 
-/// Starts a detached thread on which no signal of the process is delivered. A panic ends the thread after the panic
-/// hook has reported it.
+/// Starts a thread that the caller can't join and on which no signal of the process is delivered. A panic ends the
+/// thread after the panic hook has reported it.
 ///
 /// A program's signal handlers expect to run on its own threads. The thread is not started by `std::thread`, because
 /// each thread of std takes a lock at its start: a child forked at that moment could never start a thread.

@@ -33,7 +33,7 @@ type Body = Box<dyn FnOnce() + Send>;
 /// The argument of a new thread: its name, with at least one NUL, and its body.
 struct Start([u8; 16], Body);
 
-/// Starts a detached thread on which no signal is delivered. `body` must not panic. Allocates.
+/// Starts a thread that the caller can't join and on which no signal is delivered. `body` must not panic. Allocates.
 pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
         // SAFETY: the pointer is the box that `spawn` has given to this thread alone.

@@ -88,8 +88,8 @@ impl Anchors {
 
     /// Makes an anchor: the counter was `ticks` at the time `ns`, and has this speed.
     fn set(&self, ticks: u64, ns: u64, speed: u64) {
-        // A reader that loads a word of this anchor then also sees that the anchor before was made, and so rejects
-        // what it read.
+        // A reader that still uses the former content of this buffer, and loads a word of the new one, also sees that
+        // `made` has changed since; so it rejects what it has read.
         fence(Ordering::Release);
         let made = self.made.load(Ordering::Relaxed).wrapping_add(1);
         let anchor = &self.anchors[(made & 1) as usize];

@@ -2,7 +2,7 @@
 //!
 //! An event is encoded as a protobuf packet, directly in memory that is shared with the service. One thread per
 //! process, the *socket thread*, talks to the service: it opens and closes sessions and reports which chunks are
-//! complete. An event makes no system call, takes no lock and allocates nothing.
+//! complete. On the common path an event makes no system call. No event takes a lock or allocates.
 //!
 //! From the event down:
 //!

@@ -105,7 +105,7 @@ pub struct Shared {
     pub open: AtomicU32,
     /// How many sessions have begun.
     pub begun: AtomicU32,
-    /// An upper bound of the slots in use: all taken slots have smaller indices. It never decreases.
+    /// An upper bound of the slots in use: all taken slots have smaller indices. Within a process it never decreases.
     pub threads: AtomicU32,
     /// Lost events: those that found no free chunk, those of threads without a slot, and those nested in another
     /// event.
@@ -341,12 +341,13 @@ impl<W: Zeroes + 'static> Pool<W> {
         with_slot(|slot| slot.store(0, Ordering::Relaxed));
         let Some(thread) = layout.threads.get(slot) else { return };
         if thread.presence.enter() != Found::Entered {
-            return; // A parent's slot, or an event that was interrupted and can't continue.
+            // A child has freed the slot, or the thread ended in the middle of an event.
+            return;
         }
         Self::end(layout, slot, each);
     }
 
-    /// Gives back a slot whose thread is pinned, or was pinned when it ended.
+    /// Gives back a slot that the caller has pinned: its own, or that of a thread that has ended.
     #[inline(never)]
     fn end(layout: &'static Layout<W>, slot: usize, each: fn(&'static Session, &mut W)) {
         let presence = &layout.threads[slot].presence;

@@ -6,11 +6,12 @@
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if the
 //! caller asked for every event). In a signal handler it does not wait, because the handler may have interrupted a
-//! thread that is needed for the answer. An event that does not wait, or waits in vain, is lost and counted
-//! (`early.rs`). If the answer is that there is no session, the counts are reset: nobody wanted these events.
+//! thread that is needed for the answer. While a lost connection is made again, events do not wait either. An event
+//! that does not wait, or waits in vain, is lost and counted (`early.rs`). If the answer is that there is no session,
+//! the counts are reset: nobody wanted these events.
 //!
-//! When the process exits and events were lost this way, the exit waits for the service once more, so that the
-//! service can read the count.
+//! If the process exits before the answer and events were lost this way, the exit waits for the answer within the
+//! same time limit, so that the service can read the count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
