@@ -117,7 +117,7 @@ impl Library {
 
     /// # Safety
     ///
-    /// None.
+    /// It is never called, because the type has no values.
     pub(crate) unsafe fn get<T>(self, _: &CStr) -> Option<T> {
         match self {}
     }

@@ -34,7 +34,7 @@ pub enum Key<'a> {
     /// By its name.
     Text(&'a str),
     /// By its callsite's number and its index there; the name was interned.
-    Told(u32, u32),
+    Interned(u32, u32),
 }
 
 /// Returns the interned number of an argument's name: the callsite's number, and the argument's index in the lowest
@@ -165,7 +165,7 @@ impl Encoder {
         let start = self.len + 3;
         // debug_annotations: its length, which is filled in later, and the name.
         match key {
-            Key::Told(site, at) if self.room() >= HEAD_ROOM => {
+            Key::Interned(site, at) if self.room() >= HEAD_ROOM => {
                 let number = key_number(site, at);
                 let [low, middle, high] =
                     [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8];
@@ -370,8 +370,8 @@ mod tests {
             encoder.str(Key::Text("str"), "text");
             encoder.str(Key::Text(""), "");
             encoder.flow(u64::MAX - 1);
-            encoder.scalar(Key::Told(BEYOND - 1, 31), 1_i64.into());
-            encoder.scalar(Key::Told(FIRST, 0), (1_u64 << 40).into());
+            encoder.scalar(Key::Interned(BEYOND - 1, 31), 1_i64.into());
+            encoder.scalar(Key::Interned(FIRST, 0), (1_u64 << 40).into());
             assert!(encoder.formatted(Key::Text("debug"), format_args!("{:?}", Some(7))));
             encoder.encoded(&flow(7));
         });

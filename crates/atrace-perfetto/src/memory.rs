@@ -532,7 +532,7 @@ impl Default for Chunk {
 mod tests {
     use super::*;
 
-    /// As a service does that frees what it was not given.
+    /// Simulates a service that frees a chunk that it was not given.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory that is shared")]
     fn chunks_that_come_twice_are_an_end() {
@@ -546,7 +546,7 @@ mod tests {
         assert_eq!((all.is_empty(), arena.take_handed().is_empty()), (false, true));
         [3, 1, 3, 2, 1].into_iter().for_each(push);
         assert!((1..=CHUNKS_MAX as usize).contains(&arena.take_handed().count()));
-        // Handed over again while it is named.
+        // The chunks are pushed again while the list is being read.
         [3, 1, 2].into_iter().for_each(push);
         let mut all = arena.take_handed();
         assert_eq!(all.next().map(|place| place.chunk), Some(3));

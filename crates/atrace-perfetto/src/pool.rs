@@ -11,10 +11,12 @@
 //!
 //! # Threading
 //!
-//! A thread uses its writers while it is *pinned* ([`Pool::enter`]). The socket thread uses a writer only after its
-//! session was closed and while its thread is not pinned ([`Pool::reclaim`]). [`presence`](super::presence) explains
-//! why this excludes each other. No side ever waits for the other. A pinned thread whose signal handler writes an
-//! event is not pinned twice: the nested event is lost and counted.
+//! A thread uses its writers while it is *pinned* ([`Pool::enter`]). The thread that serves a session (the socket
+//! thread, or that of a recording) uses a writer in two cases: after the session was closed, if the writer's thread
+//! is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, whose slot it then pins itself
+//! ([`Pool::look_for_ended`]). [`presence`](super::presence) explains why two threads never use a writer at once. No
+//! side ever waits for the other. A pinned thread whose signal handler writes an event is not pinned twice: the
+//! nested event is lost and counted.
 //!
 //! A slot is given back when its thread ends, by the destructor of a thread key. For threads without such a
 //! destructor `unnoticed` holds the thread id, and the thread that serves sessions looks now and then whether these
@@ -219,8 +221,9 @@ pub unsafe trait Zeroes: Sized {}
 /// The cell of a writer.
 struct WriterCell<W>(UnsafeCell<W>);
 
-// SAFETY: only the writer's thread uses the cell while it is pinned. The socket thread uses it only when the session
-// is closed and the thread is not pinned; see `presence`.
+// SAFETY: only the thread that has pinned the slot uses the cell: the writer's thread or, after that one has ended,
+// the thread in `look_for_ended`. `reclaim` uses it only when the session is closed and the slot is not pinned; see
+// `presence`.
 unsafe impl<W> Sync for WriterCell<W> {}
 
 /// The size of the part at the start of the mapping that is wiped in a child. A multiple of every page size.
@@ -287,7 +290,7 @@ impl<W: Zeroes + 'static> Pool<W> {
         Ok(&layout.shared)
     }
 
-    /// Wipes the session slots, and [renews](Self::renew) the pool. The fork handler calls this first in a child.
+    /// Wipes the session slots, and [renews](Self::renew) the pool. The fork handler calls this in a child.
     ///
     /// Async-signal-safe.
     pub fn wipe(&self) {
@@ -474,8 +477,8 @@ impl<W: Zeroes + 'static> Inside<W> {
     /// pinned.
     #[inline(always)]
     pub fn writer(&mut self, session: usize) -> &mut W {
-        // SAFETY: the slot is the calling thread's, which is pinned once, and `&mut self` excludes a second
-        // reference. The socket thread uses writers of closed sessions only, and only while their thread is not
+        // SAFETY: the slot is pinned once, by this thread, for itself or for a thread that has ended; and `&mut self`
+        // excludes a second reference. `reclaim` uses writers of closed sessions only, and only while the slot is not
         // pinned.
         unsafe { &mut *self.layout.writers[session % SESSIONS][self.slot].0.get() }
     }
@@ -501,7 +504,7 @@ mod tests {
     #[derive(Debug)]
     #[repr(C)]
     struct Counter(u64);
-    // SAFETY: a number.
+    // SAFETY: zero is a valid number.
     unsafe impl Zeroes for Counter {}
 
     static POOL: Pool<Counter> = Pool::new();
@@ -510,7 +513,7 @@ mod tests {
         POOL.end_thread(slot, |_, counter| counter.0 += 1000);
     }
 
-    /// One test, as the pool is one.
+    /// A single test, because the pool is a single static.
     #[test]
     #[cfg_attr(miri, ignore = "maps 18 MiB")]
     fn threads_have_places_of_their_own_and_give_them_back() {
@@ -528,7 +531,7 @@ mod tests {
                     }
                 };
                 let threads = [(); 8].map(|()| scope.spawn(work));
-                // What runs at a thread's end is over then, too.
+                // Joining a thread also waits for its destructors.
                 threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
             epoch.close();
@@ -542,7 +545,8 @@ mod tests {
         }
         assert_eq!(shared.lost.load(Ordering::Relaxed), 24_000);
 
-        // A child has no session. Who forked in the middle of an event goes on with it; the places of others are free.
+        // A child has no session. A thread that forked in the middle of an event continues it; the slots of other
+        // threads are free.
         let inside = POOL.enter();
         let other = POOL.layout().map(|layout| {
             layout.ever.fetch_max(8, Ordering::AcqRel);
@@ -563,7 +567,7 @@ mod tests {
         }
         drop(inside);
         let mut status = 0;
-        // SAFETY: writable.
+        // SAFETY: `status` is writable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
     }

@@ -3,8 +3,8 @@
 //! # The problem
 //!
 //! A writer belongs to a thread and a session. Normally its thread uses it, at every event, without a lock. When the
-//! session has ended, the socket thread has to take the writer's unfinished chunk away, although the thread may be
-//! anywhere: asleep, in the middle of an event, or gone.
+//! session has ended, the socket thread (for a recording, its thread) has to take the writer's unfinished chunk away,
+//! although the thread may be anywhere: asleep, in the middle of an event, or gone.
 //!
 //! # The protocol
 //!

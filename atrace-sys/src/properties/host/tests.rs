@@ -152,7 +152,7 @@ fn unterminated_texts_are_faults_that_setting_repairs() {
     assert!(matches!(result, Err(ReadError::Damaged(_))));
 }
 
-/// Readers race with a writer: Miri explores what the hardware at hand may never do.
+/// Readers race with a writer. Miri explores orders that the present hardware may never show.
 #[test]
 fn values_are_never_torn() {
     let area = area();
@@ -184,7 +184,7 @@ fn values_are_never_torn() {
     });
 }
 
-/// Whoever reads the count or the area's serial finds what they announce.
+/// A reader of the count or of the area serial finds what they announce.
 #[test]
 fn what_is_announced_is_there() {
     let rounds = if cfg!(miri) { 2 } else { 40 };

@@ -63,7 +63,7 @@ impl<'a> Site<'a> {
     /// is the argument's index.
     #[inline(always)]
     pub fn key<'b>(&self, at: usize, name: &'b str) -> Key<'b> {
-        if self.has_number() { Key::Told(self.number, at as u32) } else { Key::Text(name) }
+        if self.has_number() { Key::Interned(self.number, at as u32) } else { Key::Text(name) }
     }
 
     /// Returns whether the callsite can be interned.
