@@ -188,8 +188,8 @@ pub(crate) fn intern(chunk: &mut Chunk, site: &Site<'_>) -> bool {
         return false;
     }
     let number = pair(site.number);
-    // SAFETY: writes at most what `site_room` counts: for each entry at most 11 bytes beside its text, and 12 bytes
-    // in all.
+    // SAFETY: writes at most what `site_room` counts: for each entry at most 10 bytes beside its text, 6 more for the
+    // line, and 7 bytes for the packet.
     unsafe {
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<false>();

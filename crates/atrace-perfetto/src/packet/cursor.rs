@@ -167,7 +167,7 @@ impl Cursor {
             return;
         }
         let [low, high] = pair(site.number);
-        // SAFETY: the caller has room for 18 bytes.
+        // SAFETY: the caller has room for 17 bytes: 3 for the name, 8 and 6 for the metadata.
         unsafe {
             if has_name {
                 self.bytes([0x50, low, high]);
