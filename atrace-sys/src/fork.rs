@@ -5,7 +5,7 @@
 //! A forked child has a copy of its parent's memory: locks that a thread of the parent held, slices that the parent
 //! began, values that one of its threads was changing, ids that are not its own.
 //!
-//! # What there is
+//! # Types
 //!
 //! - [`Generation`]: a number of each process that no ancestor has. State that belongs to a process carries it.
 //! - [`PerProcess`]: a value that each process makes anew.
@@ -70,8 +70,8 @@ pub fn generation() -> Generation {
     NonZeroU64::new(OWN.get().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
-/// Returns the number that `make` returns in this process, usually from a cache. `make` must always be the same function,
-/// and may be called more than once. With a cached number this costs two loads.
+/// Returns the number that `make` returns in this process, usually from a cache. `make` must always be the same
+/// function, and may be called more than once. With a cached number this costs two loads.
 ///
 /// There is one such word, which [`process::id`](crate::process::id) uses.
 #[inline(always)]

@@ -33,7 +33,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// How often a thread tries to get the turn to write.
 const TURN_POLL: Duration = Duration::from_millis(1);
 
-/// How often to try what a writer can disturb.
+/// How many times to try a read that a writer can disturb.
 const ATTEMPTS: usize = 64;
 
 unsafe extern "C" {

@@ -18,7 +18,8 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     let _errno = process::ErrnoGuard::new();
     let this = generation().number();
     if OWNER.load(Ordering::Acquire) != this && thread::has_left_descriptors() {
-        // No other process can see what this thread opens. So it must not take a turn, which would do the work of others.
+        // No other process can see what this thread opens. So it must not take a turn, which would do the work of
+        // others.
         return;
     }
     TURN.run(|| {

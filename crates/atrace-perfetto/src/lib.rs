@@ -6,9 +6,9 @@
 //!
 //! From the event down:
 //!
-//! - [`producer`]: what a tracer calls: the connection, and a function for each kind of event;
-//! - [`event`], [`args`], [`callsite`], [`category`], [`hash`]: what an event consists of;
-//! - `writer`: what one thread writes with for one session; `unmatched` and `interned` are parts of its state;
+//! - [`producer`]: the interface for tracers: the connection, and a function for each kind of event;
+//! - [`event`], [`args`], [`callsite`], [`category`], [`hash`]: the parts of an event;
+//! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of it;
 //! - `packet`: the encoding of packets;
 //! - [`pool`], [`presence`]: the slots of threads and sessions, and which side may use a writer at which time;
 //! - [`memory`], [`abi`], [`handed`]: the shared memory, the words in it, and the list of completed chunks;

@@ -8,7 +8,7 @@
 //! otherwise two bytes. Protobuf does not demand the shortest form of a varint, so two bytes may also hold a small
 //! length.
 //!
-//! What never changes at a callsite is interned: [`intern`] writes it in a packet of its own, and events then have the
+//! A callsite's constant data is interned: [`intern`] writes it in a packet of its own, and events then have the
 //! callsite's number in place of its texts. All these numbers have encodings of fixed size.
 //!
 //! # Rules

@@ -76,7 +76,7 @@ pub struct Session {
     pub tags: AtomicU64,
     /// How many sessions had begun in this process before this one.
     pub number: AtomicU32,
-    /// How often the service has asked for the incremental state to be cleared.
+    /// How many times the service has asked for the incremental state to be cleared.
     pub clears: AtomicU32,
     /// Whether events were lost before the session began that no packet has reported yet.
     pub has_lost: AtomicBool,

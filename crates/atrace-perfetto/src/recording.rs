@@ -42,7 +42,7 @@ pub struct Recording {
     thread: Option<Arc<Ends>>,
 }
 
-/// What the recording and its thread tell each other: to stop, that the thread has ended, and its error.
+/// The flags and the error that the recording and its thread share.
 #[derive(Debug, Default)]
 struct Ends {
     stop: AtomicBool,
@@ -208,7 +208,7 @@ impl Writer {
         }
     }
 
-    /// Writes what remains after the session was closed: the chunks that threads had begun.
+    /// Writes the rest after the session was closed: the chunks that threads had begun.
     fn finish(&mut self) -> io::Result<()> {
         let freed = free_place();
         self.write()?;

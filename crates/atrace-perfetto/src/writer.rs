@@ -1,4 +1,4 @@
-//! A thread's writer for one session: its current chunk, what its readers know, and what was lost.
+//! A thread's writer for one session: the current chunk, the definitions that readers have, and losses.
 //!
 //! # State
 //!
@@ -63,7 +63,7 @@ const BACK_OFF_NS: u64 = 2_000_000;
 /// How many counters the writer remembers as described: a direct-mapped cache by the track's number.
 const REMEMBERED: usize = 8;
 
-/// What a thread writes with, for one session. All zeroes is a writer that was never used.
+/// The state with which a thread writes for one session. All zeroes is a writer that was never used.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Writer {
@@ -141,8 +141,8 @@ impl Writer {
     }
 
     /// Writes an event if nothing has to be written before it: the reader knows all that the event refers to, no end
-    /// is unmatched, and the chunk has room. Otherwise it writes nothing and returns false; [`event_slow`](Self::event_slow) then
-    /// writes the event.
+    /// is unmatched, and the chunk has room. Otherwise it writes nothing and returns false;
+    /// [`event_slow`](Self::event_slow) then writes the event.
     ///
     /// It is inlined, as [`packet::event`] is. It has no code to describe a counter.
     #[cfg_attr(debug_assertions, inline(never))]
@@ -169,8 +169,8 @@ impl Writer {
         packet::event::<IS_SHORT, true>(&mut self.chunk, since, event) && self.wrote(since, event.opens())
     }
 
-    /// Writes any event, on the fast path if nothing has to be written before it. Returns what [`event_slow`](Self::event_slow)
-    /// returns.
+    /// Writes any event, on the fast path if nothing has to be written before it. Returns what
+    /// [`event_slow`](Self::event_slow) returns.
     #[inline(never)]
     pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(now);

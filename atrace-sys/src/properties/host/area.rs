@@ -18,8 +18,8 @@ use super::layout::{CAPACITY, KEY_ROOM, MAGIC, VALUE_ROOM};
 use super::{Key, ReadError, Value};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-/// How often a reader tries if the value changes while it reads. A writer makes several system calls for each change,
-/// so even a second attempt is rare.
+/// How many times a reader tries if the value changes while it reads. A writer makes several system calls for each
+/// change, so even a second attempt is rare.
 const ATTEMPTS: usize = 64;
 
 /// The content of a store.
@@ -58,7 +58,7 @@ pub(super) fn next(serial: u32) -> u32 {
 }
 
 impl Area {
-    /// Checks the header; returns what is wrong with it.
+    /// Checks the header; returns the fault, if there is one.
     pub(super) fn validate(&self) -> Result<(), &'static str> {
         if !self.magic.iter().zip(MAGIC).all(|(found, wanted)| found.load(Ordering::Relaxed) == wanted) {
             return Err("it does not begin like a property store of this version");

@@ -1,6 +1,6 @@
-//! Callsites: places in the program that trace, and what is constant at each of them.
+//! Callsites: places in the program that trace, and the constant data of each.
 //!
-//! What is constant (name, target, source location, names of arguments) is *interned*: each sequence sends it once
+//! The constant data (name, target, source location, names of arguments) is *interned*: each sequence sends it once
 //! with every new state, and each event refers to it by the callsite's number.
 //!
 //! A callsite gets a unique number on first use (`number.rs`). Its address would not do: after `dlclose` another

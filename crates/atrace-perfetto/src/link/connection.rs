@@ -85,11 +85,11 @@ pub(super) struct Link {
     pub(super) sessions: [Session; SERVICES],
     pub(super) speed: Speed,
     pub(super) anchored: u64,
-    /// How often `changed` still has to be called again.
+    /// How many times `changed` still has to be called.
     pub(super) notify_again: u8,
 }
 
-/// What is known of the service.
+/// The service's methods and the state of the greeting.
 #[derive(Default)]
 pub(super) struct Terms {
     /// The number of the last request.

@@ -1,6 +1,6 @@
 //! The socket thread: the client of the tracing service.
 //!
-//! # What it does
+//! # Tasks
 //!
 //! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms,
 //! and then after pauses that double up to 30 s. It opens and closes sessions as the service says (`sessions.rs`),

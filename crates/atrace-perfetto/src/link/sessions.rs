@@ -1,4 +1,16 @@
 //! Sessions: opening and closing them, and registering the threads' writers with the service.
+//!
+//! A session slot goes through four phases:
+//!
+//! 1. `Free`, until the service starts a session.
+//! 2. `Open`: threads write for the session. Their writers are registered in advance.
+//! 3. `Draining`, after the service has stopped the session: no event starts to be written for it. The chunks of
+//!    threads that are not pinned are reclaimed; a pinned thread's chunk is reclaimed later.
+//! 4. `Drained`: all chunks were reclaimed. They are committed, the writers are unregistered, and the slot is free
+//!    again.
+//!
+//! The service is told that a session has stopped after about 50 ms at the latest, even if a thread is still in the middle
+//! of an event. Its slot then stays in phase 3 until the thread goes on.
 
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;

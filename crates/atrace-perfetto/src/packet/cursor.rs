@@ -158,7 +158,7 @@ impl Cursor {
         }
     }
 
-    /// Writes what an event refers to of its callsite: metadata, and the name if `has_name`.
+    /// Writes an event's references to its callsite: to the metadata, and with `has_name` to the name.
     #[inline(always)]
     pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
         if !site.has_number() {
