@@ -1,4 +1,4 @@
-//! The greeting: the service's methods, whose memory is used, and the registration of the data source.
+//! The greeting: learning the service's methods, agreeing on the shared memory, and registering the data source.
 //!
 //! The steps are: bind the service and learn its methods; `InitializeConnection` with a memory file;
 //! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after

@@ -9,8 +9,8 @@
 //! 4. `Drained`: all chunks were reclaimed. They are committed, the writers are unregistered, and the slot is free
 //!    again.
 //!
-//! The service is told that a session has stopped after about 50 ms at the latest, even if a thread is still in the middle
-//! of an event. Its slot then stays in phase 3 until the thread goes on.
+//! The service is told that a session has stopped after about 50 ms at the latest, even if a thread is still in the
+//! middle of an event. Its slot then stays in phase 3 until the thread goes on.
 
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
