@@ -291,12 +291,12 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
     is_written.then_some(Written::ByPerfetto)
 }
 
-/// Fast path of [`write`]: one session is open, and the writer can write the event at once.
+/// Fast path of [`write()`]: one session is open, and the writer can write the event at once.
 ///
 /// It is compiled for exactly the fields that the caller fills in; builds for size omit it. `IS_SHORT` is that of
 /// [`packet::event`].
 ///
-/// If the fast path gives up, `again` builds the event a second time for [`write`]. Passing the first one by
+/// If the fast path gives up, `again` builds the event a second time for [`write()`]. Passing the first one by
 /// reference would make the compiler forget which of its fields are constant.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -315,7 +315,7 @@ fn write_fast<'a, const IS_SHORT: bool>(
     write(&again())
 }
 
-/// [`write`] for an event of any length, compiled for the fields that the caller fills in.
+/// [`write()`] for an event of any length, compiled for the fields that the caller fills in.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Written> {
@@ -332,7 +332,7 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
     write(&again())
 }
 
-/// [`write`] while the service has not said which sessions exist. Waits for its answer; without one the event is
+/// [`write()`] while the service has not said which sessions exist. Waits for its answer; without one the event is
 /// lost.
 #[cold]
 #[inline(never)]

@@ -230,7 +230,7 @@ impl Writer {
     ///
     /// Returns false if the event is lost or the session is not open. But it returns true for every begin of a slice
     /// of the thread, even a lost one, so that the caller also sends the matching end, which the [unmatched
-    /// ends](Debts) count on.
+    /// ends](UnmatchedEnds) count on.
     #[inline(never)]
     pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         if !Epoch::is_open(slot.epoch) {
