@@ -55,8 +55,11 @@ macro_rules! functions {
         }
 
         impl Functions {
-            fn each(&self, mut then: impl FnMut(&'static str, bool)) {
-                $(then(stringify!($name), self.$name.is_some());)*
+            const COUNT: usize = [$(stringify!($name)),*].len();
+
+            /// Returns the name of each function and whether it was found.
+            fn all(&self) -> [(&'static str, bool); Self::COUNT] {
+                [$((stringify!($name), self.$name.is_some())),*]
             }
 
             /// Returns the functions of a library that was opened at run time.
@@ -233,7 +236,7 @@ impl Cutils {
 
     /// Calls `then` with each function that the library lacks, or whose signature is not known.
     pub fn lacks(&self, mut then: impl FnMut(&'static str)) {
-        self.functions.each(|name, is_there| {
+        for (name, is_there) in self.functions.all() {
             let is_callable = match (name, self.track_end) {
                 ("atrace_async_for_track_end_body", TrackEnd::Not) => false,
                 // One of the two suffices.
@@ -244,7 +247,7 @@ impl Cutils {
             if !is_callable {
                 then(name);
             }
-        });
+        }
     }
 
     /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without it,

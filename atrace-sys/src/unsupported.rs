@@ -199,7 +199,7 @@ pub(crate) mod properties {
     pub(crate) struct Property<'a>(Infallible, PhantomData<&'a ()>);
 
     fn none() -> Result<Store, Error> {
-        Err(Error::new(ErrorKind::Unsupported, "this system has no properties to trace by"))
+        Err(Error::new(ErrorKind::Unsupported, &"this system has no properties to trace by"))
     }
 
     impl Store {

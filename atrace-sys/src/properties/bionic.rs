@@ -128,7 +128,7 @@ impl Store {
     }
 
     pub(super) fn open_path(_: &Path) -> Result<Self, Error> {
-        Err(Error::new(ErrorKind::Unsupported, "Android has one property store; open that"))
+        Err(Error::new(ErrorKind::Unsupported, &"Android has one property store; open that"))
     }
 
     pub(super) fn open_existing(path: &Path) -> Result<Self, Error> {
@@ -159,7 +159,7 @@ impl Store {
         property.read().map_err(|_| {
             Error::new(
                 ErrorKind::Busy,
-                "a property is set faster than it can be read; find out who does that",
+                &"a property is set faster than it can be read; find out who does that",
             )
         })
     }
@@ -176,7 +176,7 @@ impl Store {
                 Err(TryLockError::WouldBlock) if start.elapsed() >= patience => {
                     return Err(Error::new(
                         ErrorKind::Busy,
-                        "another thread does not finish setting properties",
+                        &"another thread does not finish setting properties",
                     ));
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(TURN_POLL),
@@ -205,7 +205,7 @@ impl Store {
             }
         }
         if busy {
-            return Err(Error::new(ErrorKind::Busy, "a property was set faster than it could be read"));
+            return Err(Error::new(ErrorKind::Busy, &"a property was set faster than it could be read"));
         }
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Store {
         if WAIT.get().is_none() && property.is_none() && AREA_SERIAL.get().is_none() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "this Android can't tell that any property changed; wait for a single one",
+                &"this Android can't tell that any property changed; wait for a single one",
             ));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -339,7 +339,7 @@ impl Turn {
         }
         Err(Error::new(
             ErrorKind::Refused,
-            format!(
+            &format_args!(
                 "Android did not set the property {} (code {result}): only the shell user, root and parts of the \
                  system may set debug properties; use adb shell setprop, and see adb logcat for the reason",
                 key.as_str()

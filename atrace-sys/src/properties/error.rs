@@ -44,8 +44,10 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, path: None, message: message.into(), source: None }))
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn new(kind: ErrorKind, message: &dyn fmt::Display) -> Self {
+        Self(Box::new(Inner { kind, path: None, message: message.to_string(), source: None }))
     }
 
     /// Adds the path of the file.

@@ -72,9 +72,9 @@ impl Store {
 
     fn map(location: Location, (file, identity): (File, Identity)) -> Result<Self, Error> {
         let map = Mapped::<Area>::of_file(&file, false).map_err(|error| {
-            location.error(ErrorKind::Io, "can't map the property store into memory").because(error)
+            location.error(ErrorKind::Io, &"can't map the property store into memory").because(error)
         })?;
-        map.validate().map_err(|fault| location.damaged(fault))?;
+        map.validate().map_err(|fault| location.damaged(&fault))?;
         Ok(Self { location, identity, map })
     }
 
@@ -88,11 +88,11 @@ impl Store {
 
     pub(super) fn check(&self) -> Result<(), Error> {
         self.location.reopen(self.identity, PATIENCE)?;
-        self.area().validate().map_err(|fault| self.location.damaged(fault))
+        self.area().validate().map_err(|fault| self.location.damaged(&fault))
     }
 
     pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, Error> {
-        let found = self.area().find(key).map_err(|fault| self.location.damaged(fault))?;
+        let found = self.area().find(key).map_err(|fault| self.location.damaged(&fault))?;
         Ok(found.map(|entry| Property { entry }))
     }
 
@@ -102,10 +102,10 @@ impl Store {
 
     fn read_error(&self, error: ReadError) -> Error {
         match error {
-            ReadError::Damaged(fault) => self.location.damaged(fault),
+            ReadError::Damaged(fault) => self.location.damaged(&fault),
             ReadError::Busy => self.location.error(
                 ErrorKind::Busy,
-                "another process sets a property faster than it can be read; find it with fuser or lslocks",
+                &"another process sets a property faster than it can be read; find it with fuser or lslocks",
             ),
         }
     }
@@ -117,7 +117,7 @@ impl Store {
         // forked children, and would not show that the file was replaced.
         let file = self.location.reopen(self.identity, patience)?;
         let map = Mapped::<Area>::of_file(&file, true).map_err(|error| {
-            self.location.error(ErrorKind::Io, "can't map the property store for writing").because(error)
+            self.location.error(ErrorKind::Io, &"can't map the property store for writing").because(error)
         })?;
         let lock = self.location.lock(file, patience.saturating_sub(start.elapsed()))?;
         Ok(Turn { lock, map })
@@ -165,7 +165,7 @@ impl Store {
             }
             futex::wait(word, old_serial, left.min(LONGEST_SLEEP)).map_err(|error| {
                 self.location
-                    .error(ErrorKind::Io, "can't wait for a property (is futex denied?)")
+                    .error(ErrorKind::Io, &"can't wait for a property (is futex denied?)")
                     .because(error)
             })?;
         }
@@ -185,13 +185,13 @@ impl Turn {
     pub(super) fn set(&self, store: &Store, key: &Key, value: &Value) -> Result<(), Error> {
         let location = &store.location;
         if !self.lock.is_of_this_process() {
-            return Err(location.error(ErrorKind::Busy, "the lock of the property store is the parent's"));
+            return Err(location.error(ErrorKind::Busy, &"the lock of the property store is the parent's"));
         }
         let words = Writable::new(&self.map).set(key, value).map_err(|error| match error {
-            SetError::Damaged(fault) => location.damaged(fault),
+            SetError::Damaged(fault) => location.damaged(&fault),
             SetError::Full => location.error(
                 ErrorKind::Full,
-                format!(
+                &format_args!(
                     "no room for {}: the property store holds {} properties, and none is ever removed; delete the \
                      file when no program uses it",
                     key.as_str(),

@@ -30,7 +30,7 @@ impl Key {
         Self::from_bytes(key.as_bytes()).map_err(|fault| {
             // Cut, so that a key of a megabyte does not make a message of a megabyte.
             let shown = format!("{key:.KEY_MAX$}");
-            Error::new(ErrorKind::BadKey, format!("{shown:?} can't be a property's key: {fault}"))
+            Error::new(ErrorKind::BadKey, &format_args!("{shown:?} can't be a property's key: {fault}"))
         })
     }
 
@@ -103,15 +103,15 @@ impl Value {
     /// [`ErrorKind::BadValue`] for more than [`VALUE_MAX`] bytes, or a NUL among them.
     pub fn new(value: &[u8]) -> Result<Self, Error> {
         if value.len() > VALUE_MAX {
-            let text = format!(
+            let text = format_args!(
                 "a property's value holds at most {VALUE_MAX} bytes, this one has {}; to name a long program path, use \
                  a pattern such as *name",
                 value.len()
             );
-            return Err(Error::new(ErrorKind::BadValue, text));
+            return Err(Error::new(ErrorKind::BadValue, &text));
         }
         if value.contains(&0) {
-            return Err(Error::new(ErrorKind::BadValue, "a property's value can't contain a NUL byte"));
+            return Err(Error::new(ErrorKind::BadValue, &"a property's value can't contain a NUL byte"));
         }
         let mut bytes = [0; VALUE_MAX + 1];
         bytes[..value.len()].copy_from_slice(value);

@@ -23,7 +23,7 @@ impl Location {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self
                 .error(
                     ErrorKind::Missing,
-                    format!(
+                    &format_args!(
                         "there is no {SHARED}; mount a tmpfs there, or name a store with ATRACE_PROPERTIES"
                     ),
                 )
@@ -47,9 +47,11 @@ impl Location {
     pub(super) fn create(&self, directory: &File) -> Result<(), Failure> {
         let size = size_of::<Area>() as u64;
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < size) {
-            let text =
-                format!("can't create the property store: this process may not write files of {size} bytes");
-            return Err(self.error(ErrorKind::Io, text + " (ulimit -f); create it from another one").into());
+            let text = format_args!(
+                "can't create the property store: this process may not write files of {size} bytes (ulimit -f); create \
+                 it from another one"
+            );
+            return Err(self.error(ErrorKind::Io, &text).into());
         }
         let made = at::open_unnamed(directory).and_then(|file| {
             self.fill(&file)?;

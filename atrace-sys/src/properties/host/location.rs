@@ -1,9 +1,9 @@
 //! The place of a store, its required owner, and the errors about it.
 
 use std::ffi::CString;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use super::super::error::{Error, ErrorKind};
 use super::attempt::Failure;
@@ -46,18 +46,18 @@ impl Location {
     pub(super) fn of_path(path: &Path) -> Result<Self, Error> {
         // Made absolute now, because the current directory may change before the store is written.
         let path = std::path::absolute(path).map_err(|error| {
-            Error::new(ErrorKind::Io, "this is no path of a store").at(path).because(error)
+            Error::new(ErrorKind::Io, &"this is no path of a store").at(path).because(error)
         })?;
         Self::new(path, Owner::Caller)
     }
 
     fn new(path: PathBuf, owner: Owner) -> Result<Self, Error> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Error::new(ErrorKind::Foreign, "this is a directory; name a file in it").at(&path));
+            return Err(Error::new(ErrorKind::Foreign, &"this is a directory; name a file in it").at(&path));
         };
         let c_string = |bytes: &[u8]| {
             CString::new(bytes)
-                .map_err(|_| Error::new(ErrorKind::Io, "a path can't contain a NUL byte").at(&path))
+                .map_err(|_| Error::new(ErrorKind::Io, &"a path can't contain a NUL byte").at(&path))
         };
         Ok(Self {
             directory: c_string(directory.as_os_str().as_bytes())?,
@@ -72,12 +72,16 @@ impl Location {
     }
 
     /// Creates an error about this store.
-    pub(super) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn error(&self, kind: ErrorKind, message: &dyn fmt::Display) -> Error {
         Error::new(kind, message).at(&self.path)
     }
 
+    #[cold]
+    #[inline(never)]
     pub(super) fn io(&self, message: &str, error: io::Error) -> Error {
-        self.error(ErrorKind::Io, message).because(error)
+        self.error(ErrorKind::Io, &message).because(error)
     }
 
     pub(super) fn directory_path(&self) -> &Path {
@@ -87,25 +91,31 @@ impl Location {
     pub(super) fn replaced(&self) -> Error {
         self.error(
             ErrorKind::Replaced,
-            "the property store was deleted or replaced since this process opened it: processes started since then use \
+            &"the property store was deleted or replaced since this process opened it: processes started since then use \
              another one; restart this process to join them",
         )
     }
 
-    pub(super) fn foreign(&self, path: &Path, what: &str, advice: &str) -> Error {
-        Error::new(ErrorKind::Foreign, format!("{what}, so it is not used as a property store; {advice}"))
-            .at(path)
+    #[cold]
+    #[inline(never)]
+    pub(super) fn foreign(&self, path: &Path, what: &dyn fmt::Display, advice: &str) -> Error {
+        let message = format_args!("{what}, so it is not used as a property store; {advice}");
+        Error::new(ErrorKind::Foreign, &message).at(path)
     }
 
-    pub(super) fn distrust(&self, what: &str) -> Failure {
-        self.foreign(&self.path, &format!("this file {what}"), "remove it, or name another path").into()
+    #[cold]
+    #[inline(never)]
+    pub(super) fn distrust(&self, what: &dyn fmt::Display) -> Failure {
+        self.foreign(&self.path, &format_args!("this file {what}"), "remove it, or name another path").into()
     }
 
     /// Creates the error of a damaged store.
-    pub(super) fn damaged(&self, what: &str) -> Error {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn damaged(&self, what: &dyn fmt::Display) -> Error {
         self.error(
             ErrorKind::Damaged,
-            format!(
+            &format_args!(
                 "the property store is damaged: {what}; delete the file and restart the programs that use it"
             ),
         )

@@ -15,7 +15,7 @@ impl Location {
     pub(super) fn lock(&self, file: File, patience: Duration) -> Result<Lock, Error> {
         persist(patience, || match at::try_lock(&file) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Failure::Lasting(self.error(ErrorKind::Busy, ""))),
+            Ok(false) => Err(Failure::Lasting(self.error(ErrorKind::Busy, &""))),
             Err(error) => Err(self.io("can't lock the property store", error).into()),
         })
         .map_err(|error| match error.kind() {
@@ -24,8 +24,11 @@ impl Location {
                     Some(pid) => format!("process {pid}"),
                     None => "another process".to_owned(),
                 };
-                let text = format!("{holder} holds the lock of the property store and does not release it");
-                self.error(ErrorKind::Busy, text + "; continue or end it if it was stopped")
+                let text = format_args!(
+                    "{holder} holds the lock of the property store and does not release it; continue or end it if it \
+                     was stopped"
+                );
+                self.error(ErrorKind::Busy, &text)
             }
             _ => error,
         })?;

@@ -43,7 +43,7 @@ impl Location {
     pub(super) fn open_existing(&self, patience: Duration) -> Result<(File, Identity), Error> {
         persist(patience, || {
             let directory = self.open_directory(false)?;
-            let missing = || self.error(ErrorKind::Missing, "there is no property store here");
+            let missing = || self.error(ErrorKind::Missing, &"there is no property store here");
             Ok(self.open_file(&directory, libc::O_RDONLY)?.ok_or_else(missing)?)
         })
     }
@@ -72,11 +72,11 @@ impl Location {
         if let Owner::User(uid) = self.owner {
             flags |= libc::O_NOFOLLOW;
             if asker != uid && asker != 0 {
-                let what = format!("this file is for user {uid} and root, and user {asker} asks for it");
+                let what = format_args!("this file is for user {uid} and root, and user {asker} asks for it");
                 return Err(self.foreign(&self.path, &what, "ask as one of them").into());
             }
             if asker == uid && !is_known_by_number(uid) {
-                let what = format!(
+                let what = format_args!(
                     "here {uid} is the number of every user whom this namespace of users does not map"
                 );
                 return Err(self
@@ -95,12 +95,12 @@ impl Location {
             Some(libc::ENOENT) => self
                 .error(
                     ErrorKind::Missing,
-                    "the directory of this property store is missing; create it or name another",
+                    &"the directory of this property store is missing; create it or name another",
                 )
                 .because(error),
             Some(libc::ENOTDIR | libc::ELOOP) => self.foreign(
                 path,
-                "this is a symbolic link or no directory",
+                &"this is a symbolic link or no directory",
                 "remove it, or name another path",
             ),
             _ => self.io("can't open the directory of this property store", error),
@@ -113,7 +113,7 @@ impl Location {
                 }
                 if data.mode() & 0o077 != 0 {
                     return Err(self
-                        .foreign(path, "others have access to this directory", "chmod it to 700")
+                        .foreign(path, &"others have access to this directory", "chmod it to 700")
                         .into());
                 }
             }
@@ -121,7 +121,7 @@ impl Location {
                 if data.mode() & 0o1002 == 0o002 {
                     let what =
                         "anyone can replace the files of this directory (it is world-writable, not sticky)";
-                    return Err(self.foreign(path, what, "chmod it, or name another").into());
+                    return Err(self.foreign(path, &what, "chmod it, or name another").into());
                 }
             }
         }
@@ -130,7 +130,7 @@ impl Location {
 
     /// Handles a user's directory that belongs to another user.
     fn adopt(&self, path: &Path, data: &Metadata, uid: u32, asker: u32) -> Result<(), Failure> {
-        let what = format!("this directory is for user {uid} and belongs to user {}", data.uid());
+        let what = format_args!("this directory is for user {uid} and belongs to user {}", data.uid());
         let error = self.foreign(path, &what, "remove it, or name another store with ATRACE_PROPERTIES");
         match (data.uid(), asker) {
             // Root was killed, or is at work, between creating the directory and giving it away. The parent directory
@@ -148,12 +148,12 @@ impl Location {
             Err(error) => {
                 return match error.raw_os_error() {
                     Some(libc::ENOENT) => Ok(None),
-                    Some(libc::ELOOP) => Err(self.distrust("is a symbolic link")),
+                    Some(libc::ELOOP) => Err(self.distrust(&"is a symbolic link")),
                     Some(libc::ENXIO | libc::EISDIR | libc::ENODEV) => {
-                        Err(self.distrust("is no regular file"))
+                        Err(self.distrust(&"is no regular file"))
                     }
                     Some(libc::EACCES | libc::EPERM) => {
-                        Err(self.distrust("may not be opened by this process"))
+                        Err(self.distrust(&"may not be opened by this process"))
                     }
                     _ => Err(self.io("can't open the property store", error).into()),
                 };
@@ -161,13 +161,13 @@ impl Location {
         };
         let data = file.metadata().map_err(|error| self.io("can't look at the property store", error))?;
         if !data.is_file() {
-            return Err(self.distrust("is no regular file"));
+            return Err(self.distrust(&"is no regular file"));
         }
         if !self.is_owner(data.uid(), directory)? {
-            return Err(self.distrust(&format!("belongs to user {}", data.uid())));
+            return Err(self.distrust(&format_args!("belongs to user {}", data.uid())));
         }
         if data.mode() & 0o022 != 0 {
-            return Err(self.distrust("can be written by others than its owner"));
+            return Err(self.distrust(&"can be written by others than its owner"));
         }
         match data.nlink() {
             1 => {}
@@ -178,13 +178,13 @@ impl Location {
                 let advice = "remove the others or all of them";
                 return Err(Failure::Lasting(self.foreign(
                     &self.path,
-                    "this file has several names",
+                    &"this file has several names",
                     advice,
                 )));
             }
         }
         if data.size() != size_of::<Area>() as u64 {
-            let fault = format!("it has {} bytes instead of {}", data.size(), size_of::<Area>());
+            let fault = format_args!("it has {} bytes instead of {}", data.size(), size_of::<Area>());
             return Err(self.damaged(&fault).into());
         }
         Ok(Some((file, Identity::of(&data))))
