@@ -237,16 +237,21 @@ impl Cutils {
     /// Calls `then` with each function that the library lacks, or whose signature is not known.
     pub fn lacks(&self, mut then: impl FnMut(&'static str)) {
         for (name, is_there) in self.functions.all() {
-            let is_callable = match (name, self.track_end) {
-                ("atrace_async_for_track_end_body", TrackEnd::Not) => false,
-                // One of the two suffices.
-                ("atrace_init", _) => is_there || self.functions.atrace_setup.is_some(),
-                ("atrace_setup", _) => is_there || self.functions.atrace_init.is_some(),
-                _ => is_there,
-            };
-            if !is_callable {
+            if !self.can_call(name, is_there) {
                 then(name);
             }
+        }
+    }
+
+    #[inline(never)]
+    fn can_call(&self, name: &str, is_there: bool) -> bool {
+        match (name, self.track_end) {
+            ("atrace_async_for_track_end_body", TrackEnd::Not) => false,
+            // One of the two suffices.
+            ("atrace_init" | "atrace_setup", _) => {
+                self.functions.atrace_init.is_some() || self.functions.atrace_setup.is_some()
+            }
+            _ => is_there,
         }
     }
 

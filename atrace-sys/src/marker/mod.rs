@@ -85,12 +85,16 @@ impl fmt::Display for MarkerError {
 
 impl std::error::Error for MarkerError {}
 
-pub(crate) fn error<T>(text: impl Into<String>) -> Result<T, MarkerError> {
-    Err(MarkerError { text: text.into(), code: 0 })
+#[cold]
+#[inline(never)]
+fn error(text: &dyn fmt::Display) -> Result<Marker, MarkerError> {
+    Err(MarkerError { text: text.to_string(), code: 0 })
 }
 
 impl MarkerError {
-    fn new(place: &str, fault: Fault) -> Self {
+    #[cold]
+    #[inline(never)]
+    fn new(place: &dyn fmt::Display, fault: Fault) -> Self {
         let code = fault.code();
         Self { text: format!("{place}{fault}"), code }
     }
@@ -154,12 +158,11 @@ impl Marker {
                 }
             }
         }
-        reasons.push_str(&if system::effective_ids().0 == 0 {
-            format!("mount tracefs with: {MOUNT_COMMAND}")
+        if system::effective_ids().0 == 0 {
+            error(&format_args!("{reasons}mount tracefs with: {MOUNT_COMMAND}"))
         } else {
-            "only root and its group may write there: run as root".to_owned()
-        });
-        error(reasons)
+            error(&format_args!("{reasons}only root and its group may write there: run as root"))
+        }
     }
 
     /// Opens the file that `ATRACE_MARKER` names: a path; or `fd:N:DEV:INO`, an inherited descriptor and the device
@@ -175,10 +178,11 @@ impl Marker {
         }
         match CString::new(value.as_encoded_bytes()) {
             Ok(path) => Self::open_path(path),
-            Err(_) => error("the path of the marker contains a NUL byte"),
+            Err(_) => error(&"the path of the marker contains a NUL byte"),
         }
     }
 
+    #[inline(never)]
     fn open_path(path: CString) -> Result<Self, MarkerError> {
         match open_checked(&path, None) {
             Ok(opened) => Ok(Self::new(opened, Source::Path(path))),
@@ -195,12 +199,12 @@ impl Marker {
             parts.next().is_none().then_some((fd, Identity { device, inode }))
         })();
         let Some((fd, identity)) = parsed else {
-            return error(format!(
+            return error(&format_args!(
                 "fd:{spec} is not of the form fd:N:DEV:INO (a descriptor, its st_dev and st_ino, all decimal)"
             ));
         };
         let opened = inherit_checked(fd, identity, None);
-        let opened = opened.map_err(|fault| MarkerError::new(&format!("fd:{fd}"), fault))?;
+        let opened = opened.map_err(|fault| MarkerError::new(&format_args!("fd:{fd}"), fault))?;
         Ok(Self::new(opened, Source::Inherited(fd)))
     }
 

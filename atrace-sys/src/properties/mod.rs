@@ -180,6 +180,7 @@ impl Properties {
     /// [`ErrorKind::BadKey`] for an invalid key, [`ErrorKind::Damaged`] if the store is damaged, [`ErrorKind::Busy`]
     /// if the value changed during each of many attempts to read it.
     #[doc(alias = "__system_property_get")]
+    #[inline(never)]
     pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
         match self.0.find(&Key::new(key)?)? {
             Some(property) => self.0.read(property).map(|(_, value)| Some(value)),

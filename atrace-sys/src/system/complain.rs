@@ -5,10 +5,11 @@ use super::signals::{Blocked, Signals, is_pending, take};
 use std::time::Duration;
 
 pub(crate) fn complain(line: &str) {
-    let mut bytes: Vec<u8> =
-        line.bytes().map(|byte| if byte < 0x20 || byte == 0x7f { b'?' } else { byte }).collect();
     // A pipe that is ready for writing has room for at least this much.
-    bytes.truncate(1023);
+    let mut bytes = line.as_bytes()[..line.len().min(1023)].to_vec();
+    for byte in bytes.iter_mut().filter(|byte| byte.is_ascii_control()) {
+        *byte = b'?';
+    }
     bytes.push(b'\n');
     let mut place = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
     if !file::poll(std::slice::from_mut(&mut place), Some(Duration::ZERO)).is_ok_and(|ready| ready == 1)

@@ -91,16 +91,16 @@ fn choose() -> Result<Sink, Failure> {
         b"perfetto" => {
             first::have_two_ways();
             producer::expect_events();
-            Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=perfetto: events go to Perfetto's service alone")))
+            Ok(Sink::Off(Failure::lasting(&"ATRACE_BACKEND=perfetto: events go to Perfetto's service alone")))
         }
-        b"none" => Ok(Sink::Off(Failure::lasting("ATRACE_BACKEND=none"))),
+        b"none" => Ok(Sink::Off(Failure::lasting(&"ATRACE_BACKEND=none"))),
         value => {
             if let Some(path) = process::strip_prefix(&backend, "cutils:") {
                 cutils(Some(path))
             } else if let Some(path) = process::strip_prefix(&backend, "ndk:") {
                 ndk(Some(path))
             } else {
-                Err(Failure::lasting(format!(
+                Err(Failure::lasting(&format_args!(
                     "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, ndk, \
                      ndk:/path/libandroid.so, perfetto, none",
                     String::from_utf8_lossy(value)

@@ -24,7 +24,7 @@ pub(crate) struct CutilsSink {
 
 impl CutilsSink {
     pub(super) fn load(path: Option<&OsStr>) -> Result<Self, Failure> {
-        let library = Cutils::load(path).map_err(|reason| Failure::lasting(reason.to_string()))?;
+        let library = Cutils::load(path).map_err(|reason| Failure::lasting(&reason))?;
         let properties = open::if_there(open::properties(), "ATRACE_PROPERTIES")?;
         let library = library.for_api_level(properties.and_then(Properties::api_level));
         let marker = open::if_there(open::marker(), "ATRACE_MARKER")?;

@@ -23,7 +23,7 @@ pub(crate) struct NdkSink {
 
 impl NdkSink {
     pub(super) fn load(path: Option<&OsStr>) -> Result<Self, Failure> {
-        let library = Ndk::load(path).map_err(|reason| Failure::lasting(reason.to_string()))?;
+        let library = Ndk::load(path).map_err(|reason| Failure::lasting(&reason))?;
         let properties = open::properties()?;
         Ok(Self { library, properties, debounce: Debounce(AtomicU64::new(0)), loaded: Instant::now() })
     }

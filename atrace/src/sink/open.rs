@@ -2,7 +2,7 @@
 //! one can't be had.
 
 use std::error::Error as _;
-use std::io;
+use std::{fmt, io};
 
 use atrace_sys::marker::{Marker, MarkerError};
 use atrace_sys::process;
@@ -18,18 +18,22 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// For life.
-    pub(super) fn lasting(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), may_pass: false }
+    #[cold]
+    #[inline(never)]
+    pub(super) fn lasting(reason: &dyn fmt::Display) -> Self {
+        Self { reason: reason.to_string(), may_pass: false }
     }
 }
 
 impl From<MarkerError> for Failure {
+    #[cold]
     fn from(error: MarkerError) -> Self {
         Self { reason: error.to_string(), may_pass: error.may_pass() }
     }
 }
 
 impl From<PropertiesError> for Failure {
+    #[cold]
     fn from(error: PropertiesError) -> Self {
         let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
         let code = source.and_then(io::Error::raw_os_error);

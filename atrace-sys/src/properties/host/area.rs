@@ -85,6 +85,7 @@ impl Area {
     }
 
     /// Finds a property. An error means that it was not found and that the store is damaged.
+    #[inline(never)]
     pub(super) fn find(&self, key: &Key) -> Result<Option<&Entry>, &'static str> {
         let mut fault = self.count().err();
         for entry in self.entries() {
@@ -138,6 +139,7 @@ impl Entry {
     }
 
     /// Reads the serial and its value.
+    #[inline(never)]
     pub(super) fn read(&self) -> Result<(u32, Value), ReadError> {
         for _ in 0..ATTEMPTS {
             let serial = acquire(&self.serial);
