@@ -34,7 +34,7 @@
 use std::cell::UnsafeCell;
 use std::io;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use atrace_sys::fork::{Turn, generation};
 use atrace_sys::memory::{Mapped, Plain};
@@ -377,6 +377,9 @@ impl<W: Zeroes + 'static> Pool<W> {
                 let number = thread.unnoticed.load(Ordering::Acquire);
                 let has_ended = number != 0 && !thread::is_there(number);
                 if has_ended && thread.presence.enter() == Found::Entered {
+                    // Pairs with the thread's last `leave`, whose store `enter` has read: what the thread wrote is
+                    // visible from here on.
+                    fence(Ordering::Acquire);
                     thread.unnoticed.store(0, Ordering::Relaxed);
                     Self::end(layout, slot, each);
                 }
