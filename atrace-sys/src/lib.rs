@@ -65,5 +65,5 @@ mod sync {
 }
 
 #[cfg(not(no_tracing))]
-pub use system::Descriptor;
+pub use system::{Descriptor, Errno, Result};
 pub use word::{AtomicRef, OnceRef, Place};

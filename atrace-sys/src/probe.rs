@@ -26,7 +26,7 @@ pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::
     if !data.is_file() || (data.dev(), data.ino()) != identity || !on_tracefs(found.as_raw_fd()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not that marker"));
     }
-    file::reopen(&found, libc::O_WRONLY)
+    Ok(file::reopen(&found, libc::O_WRONLY)?)
 }
 
 /// Reads the [state](crate::state) of another process through its descriptor in `/proc`; `None` if there is none.
@@ -61,7 +61,7 @@ pub fn read_state(path: &Path) -> Option<Vec<u8>> {
 /// Opens a file only for examining it (`O_PATH`).
 fn look_at(path: &Path, is_followed: bool) -> io::Result<File> {
     let name = CString::new(path.as_os_str().as_bytes())?;
-    file::open(&name, libc::O_PATH | if is_followed { 0 } else { libc::O_NOFOLLOW })
+    Ok(file::open(&name, libc::O_PATH | if is_followed { 0 } else { libc::O_NOFOLLOW })?)
 }
 
 #[cfg(test)]

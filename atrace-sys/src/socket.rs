@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use crate::system::c::Call;
-use crate::system::{self, Descriptor, Plain, bare, file, zeros};
+use crate::system::{self, Descriptor, Errno, Plain, bare, file, zeros};
 
 // SAFETY: zeroes are valid: an empty message, no control data, an address, and ids.
 unsafe impl Plain for libc::msghdr {}
@@ -46,10 +46,8 @@ pub enum Refused {
 }
 
 impl Refused {
-    #[cold]
-    #[inline(never)]
-    fn errno(error: std::io::Error) -> Self {
-        Self::Errno(error.raw_os_error().unwrap_or_default())
+    fn errno(Errno(code): Errno) -> Self {
+        Self::Errno(code)
     }
 }
 
@@ -57,7 +55,7 @@ impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Errno(code) => {
-                write!(f, "nobody to talk to: {}", std::io::Error::from_raw_os_error(*code))
+                write!(f, "nobody to talk to: {}", Errno(*code))
             }
             Self::Stranger(user) => write!(f, "its socket is another user's, {user}"),
             Self::Name => f.write_str("its name is no socket's"),
@@ -102,10 +100,10 @@ impl Socket {
     ///
     /// If the system denies the call, this returns true every 50 ms, and the caller has to look.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
-        self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error.raw_os_error() != Some(libc::EINTR))
+        self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error != Errno(libc::EINTR))
     }
 
-    fn poll(&self, events: libc::c_short, timeout: Option<Duration>) -> std::io::Result<bool> {
+    fn poll(&self, events: libc::c_short, timeout: Option<Duration>) -> system::Result<bool> {
         let mut place = [libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 }];
         file::poll(&mut place, timeout).map(|ready| ready > 0)
     }
@@ -146,7 +144,7 @@ impl Socket {
         }
         let place = (&raw const message).expose_provenance() as isize;
         let sent = Call::SENDMSG.call([self.0.as_raw_fd() as isize, place, libc::MSG_NOSIGNAL as isize]);
-        sent.map(|sent| sent as usize).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+        sent.map(|sent| sent as usize).map_err(|Errno(code)| code)
     }
 
     /// Receives bytes of a peer that must not send descriptors; `Ok(None)` if nothing is there yet.

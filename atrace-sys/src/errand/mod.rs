@@ -31,7 +31,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 pub use self::words::{Words, parse};
-use crate::system::{self, file};
+use crate::system::{self, Errno, file};
 
 /// The longest time for an errand.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -166,7 +166,7 @@ impl Errand {
         let mut status = 0;
         let mut is_gone = || match system::wait_for(self.pid, &mut status) {
             Ok(gone) => gone > 0,
-            Err(error) => error.kind() != io::ErrorKind::Interrupted,
+            Err(error) => error != Errno(libc::EINTR),
         };
         // A child that ends closes its pipe first, so its status comes a little later.
         let mut is_killed = false;

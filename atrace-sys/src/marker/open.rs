@@ -1,12 +1,12 @@
 //! Opening a marker, and finding out which file a descriptor refers to.
 
 use std::ffi::CStr;
+use std::fmt;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
-use std::{fmt, io};
 
 use super::{Identity, MARKER_PATHS, MarkerKind};
 pub(super) use crate::system::file::close;
-use crate::system::{file, soft_limit};
+use crate::system::{self, Errno, file, soft_limit};
 
 /// The `f_type` of tracefs and debugfs, from `linux/magic.h`.
 const TRACEFS: u64 = 0x7472_6163;
@@ -34,7 +34,7 @@ pub(super) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
         Ok(stat) => Some((Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }, stat.st_mode)),
         // Android lets every process write to the marker, but only few read its attributes (SELinux: `w_file_perms`).
         Err(error) => {
-            let is_unseen = error.raw_os_error() == Some(libc::EACCES) && on_tracefs(fd);
+            let is_unseen = error == Errno(libc::EACCES) && on_tracefs(fd);
             is_unseen.then_some((UNSEEN, REGULAR))
         }
     }
@@ -77,11 +77,11 @@ pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Faul
         Ok(stat) => check_type(stat.st_mode as u32)?,
         // If only reading the attributes is denied, as Android does to most processes, the kernel's own paths may
         // still be opened.
-        Err(reason) if reason.raw_os_error() == Some(libc::EACCES) && MARKER_PATHS.contains(&path) => {}
-        Err(reason) => return Err(Fault::system(&reason)),
+        Err(Errno(libc::EACCES)) if MARKER_PATHS.contains(&path) => {}
+        Err(reason) => return Err(Fault::system(reason)),
     }
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let file = file::open(path, flags).map_err(|reason| Fault::system(&reason))?;
+    let file = file::open(path, flags).map_err(Fault::system)?;
     let (kind, identity) = check_open(file.as_raw_fd())?;
     let fd = duplicate_high(file.as_raw_fd(), not).unwrap_or_else(|_| file.into_raw_fd());
     Ok(Opened { fd, kind, identity })
@@ -99,7 +99,7 @@ pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> 
         return Err(Fault::ReadOnly);
     }
     let (kind, identity) = check_open(fd)?;
-    let fd = duplicate_high(fd, not).map_err(|reason| Fault::system(&reason))?;
+    let fd = duplicate_high(fd, not).map_err(Fault::system)?;
     Ok(Opened { fd, kind, identity })
 }
 
@@ -125,8 +125,8 @@ impl Fault {
         if let Self::System(code) = self { code } else { 0 }
     }
 
-    fn system(error: &io::Error) -> Self {
-        Self::System(error.raw_os_error().unwrap_or(0))
+    const fn system(Errno(code): Errno) -> Self {
+        Self::System(code)
     }
 }
 
@@ -134,7 +134,7 @@ impl fmt::Display for Fault {
     /// Writes the text that follows the file's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::System(code) => write!(f, ": {}", io::Error::from_raw_os_error(*code)),
+            Self::System(code) => write!(f, ": {}", Errno(*code)),
             Self::Kind(kind) => write!(f, " is {kind}, which could block or signal the program"),
             Self::Limited => f.write_str(
                 " is a regular file and this process has a file size limit (ulimit -f), past which writing would raise SIGXFSZ",
@@ -152,9 +152,9 @@ impl fmt::Display for Fault {
 /// closes all descriptors and opens files of its own gets the lowest numbers.
 ///
 /// Fails if only `not` is free.
-pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> io::Result<i32> {
+pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> system::Result<i32> {
     let limit = soft_limit(libc::RLIMIT_NOFILE).map_or(HIGHEST, |limit| limit.saturating_sub(1).min(HIGHEST));
-    let mut answer = Err(io::Error::from_raw_os_error(libc::EMFILE));
+    let mut answer = Err(Errno(libc::EMFILE));
     for number in (0..=limit as i32).rev() {
         if Some(number) == not || file::control(number, libc::F_GETFD, 0).is_ok() {
             continue;
@@ -198,7 +198,7 @@ fn check_type(mode: u32) -> Result<(), Fault> {
 /// Returns the kind and identity of an open descriptor, if it may be written to.
 fn check_open(fd: i32) -> Result<(MarkerKind, Identity), Fault> {
     let Some((identity, mode)) = identity_of(fd) else {
-        return Err(Fault::system(&file::stat(fd).err().unwrap_or_else(io::Error::last_os_error)));
+        return Err(file::stat(fd).err().map_or(Fault::NotOpen, Fault::system));
     };
     check_type(mode)?;
     if on_tracefs(fd) {

@@ -236,9 +236,9 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
 ))]
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
-    use crate::system::{ErrnoGuard, file};
+    use crate::system::{Errno, ErrnoGuard, file};
     let _errno = ErrnoGuard::new();
-    let failed = |error: std::io::Error| -(error.raw_os_error().unwrap_or(libc::EIO) as isize);
+    let failed = |Errno(code)| -(code as isize);
     file::write(fd, message).map_or_else(failed, |taken| taken as isize)
 }
 

@@ -72,7 +72,7 @@ impl Store {
 
     fn map(location: Location, (file, identity): (File, Identity)) -> Result<Self, Error> {
         let map = Mapped::<Area>::of_file(&file, false).map_err(|error| {
-            location.error(ErrorKind::Io, &"can't map the property store into memory").because(error)
+            location.error(ErrorKind::Io, &"can't map the property store into memory").because(error.into())
         })?;
         map.validate().map_err(|fault| location.damaged(&fault))?;
         Ok(Self { location, identity, map })
@@ -117,7 +117,9 @@ impl Store {
         // forked children, and would not show that the file was replaced.
         let file = self.location.reopen(self.identity, patience)?;
         let map = Mapped::<Area>::of_file(&file, true).map_err(|error| {
-            self.location.error(ErrorKind::Io, &"can't map the property store for writing").because(error)
+            self.location
+                .error(ErrorKind::Io, &"can't map the property store for writing")
+                .because(error.into())
         })?;
         let lock = self.location.lock(file, patience.saturating_sub(start.elapsed()))?;
         Ok(Turn { lock, map })
@@ -166,7 +168,7 @@ impl Store {
             futex::wait(word, old_serial, left.min(LONGEST_SLEEP)).map_err(|error| {
                 self.location
                     .error(ErrorKind::Io, &"can't wait for a property (is futex denied?)")
-                    .because(error)
+                    .because(error.into())
             })?;
         }
     }

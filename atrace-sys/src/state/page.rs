@@ -2,14 +2,13 @@
 
 use std::cell::UnsafeCell;
 use std::convert::Infallible;
-use std::io;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::{SIZE, TEXT_MAX, Text};
 use crate::fork::{Turn, generation};
 use crate::marker::open::duplicate_high;
-use crate::system::{Mapped, Shared, file, soft_limit};
+use crate::system::{Errno, Mapped, Result, Shared, file, soft_limit};
 use crate::word::{OnceRef, offer};
 use crate::{process, thread};
 
@@ -50,12 +49,12 @@ static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
 fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     if OWNER.load(Ordering::Acquire) != this {
         let made = if is_wanted() { Page::make(scratch).map(Some) } else { Ok(None) };
-        let code = made.as_ref().err().and_then(io::Error::raw_os_error);
+        let code = made.as_ref().err().map(|error| error.0);
         PAGE.put(None);
         if let Ok(Some(page)) = made {
             let _ = offer(page, |page| {
                 PAGE.put(Some(page));
-                Ok::<(), Infallible>(())
+                std::result::Result::<(), Infallible>::Ok(())
             });
         }
         // Also set if there is no page, unless the error is temporary, so that this is not tried forever.
@@ -87,10 +86,10 @@ unsafe impl Shared for Page {}
 
 impl Page {
     /// Makes the file and maps it.
-    fn make(scratch: &mut [u8; SIZE]) -> io::Result<Mapped<Self>> {
+    fn make(scratch: &mut [u8; SIZE]) -> Result<Mapped<Self>> {
         // Otherwise writing to it would raise SIGXFSZ.
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < SIZE as u64) {
-            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+            return Err(Errno(libc::EFBIG));
         }
         let file = file::memory_file(c"atrace-state")?;
         let fd = file.as_raw_fd();
@@ -98,7 +97,7 @@ impl Page {
         // The zeroes are written, so that a lack of memory is an error here. Later it would kill the process at a
         // store.
         if file::write(fd, scratch)? != SIZE {
-            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+            return Err(Errno(libc::ENOSPC));
         }
         file::seal(&file)?;
         let page = Mapped::of_file(&file, true)?;

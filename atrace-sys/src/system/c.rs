@@ -6,9 +6,8 @@
 
 use std::convert::Infallible;
 use std::ffi::{c_int, c_long, c_ulong, c_ulonglong, c_void};
-use std::io;
 
-use super::bare;
+use super::{Errno, Result, bare};
 use crate::c_text::CText;
 
 unsafe extern "C" {
@@ -108,7 +107,7 @@ impl Call {
 
     /// Makes the call, without the C library where possible, and leaves errno unchanged. Missing arguments are 0.
     #[inline]
-    pub(crate) fn call<const N: usize>(self, numbers: [isize; N]) -> io::Result<isize> {
+    pub(crate) fn call<const N: usize>(self, numbers: [isize; N]) -> Result<isize> {
         let mut all = [0; 6];
         all[..N].copy_from_slice(&numbers);
         // SAFETY: the type stands only for calls that are safe with all arguments.
@@ -121,6 +120,6 @@ impl Call {
 pub(crate) const FSTAT: c_long = if cfg!(target_arch = "x86_64") { 5 } else { 80 };
 
 /// Converts the result of a system call: a negated errno becomes an error.
-pub(crate) fn answer(result: isize) -> io::Result<isize> {
-    if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(result) }
+pub(crate) fn answer(result: isize) -> Result<isize> {
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(result) }
 }

@@ -1,7 +1,7 @@
 //! Writing a line to stderr so that it can neither block nor raise a signal.
 
-use super::file;
 use super::signals::{Blocked, Signals, is_pending, take};
+use super::{Errno, file};
 use std::time::Duration;
 
 pub(crate) fn complain(line: &str) {
@@ -22,7 +22,7 @@ pub(crate) fn complain(line: &str) {
     let was_pending = is_pending(libc::SIGPIPE);
     let _blocked = Blocked::new(&Signals::of([libc::SIGPIPE, libc::SIGTTOU]));
     let written = file::write(libc::STDERR_FILENO, &bytes);
-    if written.is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) && !was_pending {
+    if written == Err(Errno(libc::EPIPE)) && !was_pending {
         take(libc::SIGPIPE);
     }
 }

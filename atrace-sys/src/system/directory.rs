@@ -6,20 +6,25 @@ use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 
 use super::c::{self, Call};
-use super::check;
-pub(crate) use super::file::open;
-use super::file::{open_in, path_of};
+use super::file::{self, open_in, path_of};
+use super::{Errno, check};
+
+/// Opens a path, with these flags and `O_CLOEXEC`.
+pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<File> {
+    Ok(file::open(path, flags)?)
+}
 
 /// Opens a file of a directory; with `O_CREAT`, a new one gets mode 0600.
 ///
 /// A symbolic link is refused. Opening never waits, neither for the peer of a FIFO nor for a terminal.
 pub(crate) fn open_at(directory: &File, name: &CStr, flags: libc::c_int) -> io::Result<File> {
-    open_in(directory.as_raw_fd(), name, flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+    let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    Ok(open_in(directory.as_raw_fd(), name, flags)?)
 }
 
 /// Creates a file without a name in a directory, with mode 0600.
 pub(crate) fn open_unnamed(directory: &File) -> io::Result<File> {
-    open_in(directory.as_raw_fd(), c".", libc::O_RDWR | libc::O_TMPFILE)
+    Ok(open_in(directory.as_raw_fd(), c".", libc::O_RDWR | libc::O_TMPFILE)?)
 }
 
 /// Gives a file that has no name its first name, unless the name exists (`EEXIST`).
@@ -30,7 +35,7 @@ pub(crate) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<
 
 /// Removes a file of a directory.
 pub(crate) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
-    check(c::unlinkat(directory.as_raw_fd(), name.into(), 0)).map(drop)
+    Ok(check(c::unlinkat(directory.as_raw_fd(), name.into(), 0)).map(drop)?)
 }
 
 /// Renames a file within a directory, unless the new name exists (`EEXIST`).
@@ -41,10 +46,8 @@ pub(crate) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<
     let names = [fd, address(from), fd, address(to), libc::RENAME_NOREPLACE as isize];
     match Call::RENAMEAT2.call(names) {
         // The kernel (before 3.15), the file system or a seccomp filter does not know the call: use link and unlink.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => {
-            link_and_unlink(directory, from, to)
-        }
-        renamed => renamed.map(drop),
+        Err(Errno(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => link_and_unlink(directory, from, to),
+        renamed => Ok(renamed.map(drop)?),
     }
 }
 
@@ -54,7 +57,7 @@ fn link_and_unlink(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
 }
 
 fn link(from: (RawFd, &CStr), to: (RawFd, &CStr), flags: libc::c_int) -> io::Result<()> {
-    check(c::linkat(from.0, from.1.into(), to.0, to.1.into(), flags)).map(drop)
+    Ok(check(c::linkat(from.0, from.1.into(), to.0, to.1.into(), flags)).map(drop)?)
 }
 
 /// Locks an open file if its lock is free. Returns whether it was.
@@ -75,7 +78,7 @@ pub(crate) fn unlock(file: &File) {
 }
 
 fn flock(file: &File, operation: libc::c_int) -> io::Result<()> {
-    check(c::flock(file.as_raw_fd(), operation)).map(drop)
+    Ok(check(c::flock(file.as_raw_fd(), operation)).map(drop)?)
 }
 
 #[cfg(test)]

@@ -1,6 +1,34 @@
-//! The calling thread's errno, which a tracer must leave unchanged.
+//! Errors of the system, and the calling thread's errno, which a tracer must leave unchanged.
 
 use std::cell::Cell;
+use std::{fmt, io};
+
+/// An error of the system: an errno. Unlike an [`io::Error`] it never owns memory, so code that must not allocate or
+/// free can use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// The result of an operation of the system.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+impl Errno {
+    /// Returns the calling thread's errno, which the C library has just set.
+    pub(crate) fn last() -> Self {
+        Self(errno())
+    }
+}
+
+impl From<Errno> for io::Error {
+    fn from(Errno(code): Errno) -> Self {
+        Self::from_raw_os_error(code)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        io::Error::from(*self).fmt(f)
+    }
+}
 
 unsafe extern "C" {
     // SAFETY: the signature is that of the C library. A reference to a cell can't be sent to another thread, and in

@@ -2,13 +2,12 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
 use std::time::Duration;
 
 use super::bare;
 use super::c::{self, Call};
-use super::{Plain, check, futex, zeros};
+use super::{Errno, Plain, Result, check, futex, zeros};
 
 /// An open file that is closed without the C library when dropped, so that a bare thread can do it
 /// (`system/bare.rs`).
@@ -55,53 +54,53 @@ impl Drop for Descriptor {
 }
 
 /// Takes ownership of a descriptor that the system has just made; a negative number is an error in errno.
-pub(crate) fn owned(made: impl TryInto<RawFd>) -> io::Result<File> {
+pub(crate) fn owned(made: impl TryInto<RawFd>) -> Result<File> {
     match made.try_into() {
         // SAFETY: the descriptor is new, so nobody else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
+        _ => Err(Errno::last()),
     }
 }
 
 /// Opens a path, with these flags and `O_CLOEXEC`.
-pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<File> {
+pub(crate) fn open(path: &CStr, flags: libc::c_int) -> Result<File> {
     open_in(libc::AT_FDCWD, path, flags)
 }
 
 /// Opens the file of a descriptor again, even if its path now leads to another file. Allocates.
-pub(crate) fn reopen(file: &File, flags: libc::c_int) -> io::Result<File> {
+pub(crate) fn reopen(file: &File, flags: libc::c_int) -> Result<File> {
     open(&path_of(file)?, flags | libc::O_NOCTTY | libc::O_NONBLOCK)
 }
 
-pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> io::Result<File> {
+pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<File> {
     owned(open_number(directory, name, flags)?)
 }
 
 #[inline(never)]
-fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> io::Result<isize> {
+fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<isize> {
     let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
     let name = c::address(name.to_bytes_with_nul());
     loop {
         // Called by number, it is not a cancellation point.
         match Call::OPENAT.call([directory as isize, name, flags as isize, 0o600]) {
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(Errno(libc::EINTR)) => {}
             opened => return opened,
         }
     }
 }
 
-pub(super) fn path_of(file: &File) -> io::Result<CString> {
-    Ok(CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
+pub(super) fn path_of(file: &File) -> Result<CString> {
+    CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| Errno(libc::EINVAL))
 }
 
 /// Creates a memory file that can be sealed. Called by number, because some libcs lack the function.
-pub(crate) fn memory_file(name: &CStr) -> io::Result<Descriptor> {
+pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     Call::MEMFD_CREATE.call([c::address(name.to_bytes_with_nul()), flags as isize]).map(Descriptor::new)
 }
 
 /// Creates a memory file whose size nobody can change.
-pub fn sealed_file(name: &CStr, size: usize) -> io::Result<Descriptor> {
+pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
     let file = memory_file(name)?;
     set_length(file.as_raw_fd(), size)?;
     seal(&file)?;
@@ -110,18 +109,18 @@ pub fn sealed_file(name: &CStr, size: usize) -> io::Result<Descriptor> {
 
 /// The error handling of std's `set_len` alone takes a third of a kilobyte of code.
 #[cfg(bare)]
-fn set_length(fd: RawFd, size: usize) -> io::Result<()> {
+fn set_length(fd: RawFd, size: usize) -> Result<()> {
     Call::FTRUNCATE.call([fd as isize, size as isize]).map(drop)
 }
 
 #[cfg(not(bare))]
-fn set_length(fd: RawFd, size: usize) -> io::Result<()> {
+fn set_length(fd: RawFd, size: usize) -> Result<()> {
     // SAFETY: the arguments are numbers.
     check(unsafe { libc::ftruncate(fd, size as libc::off_t) }).map(drop)
 }
 
 /// Seals a memory file: its size can't change, and no seal can be added.
-pub(crate) fn seal(file: &Descriptor) -> io::Result<()> {
+pub(crate) fn seal(file: &Descriptor) -> Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     control(file.as_raw_fd(), libc::F_ADD_SEALS, seals).map(drop)
 }
@@ -131,12 +130,12 @@ pub(crate) fn seal(file: &Descriptor) -> io::Result<()> {
 /// # Errors
 ///
 /// EPERM if it could shrink, since reading behind its end would kill the process; or the error of the system.
-pub fn sealed_size(fd: RawFd) -> io::Result<usize> {
+pub fn sealed_size(fd: RawFd) -> Result<usize> {
     let seals = control(fd, libc::F_GET_SEALS, 0).unwrap_or(0);
     if seals & libc::F_SEAL_SHRINK == 0 {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
+        return Err(Errno(libc::EPERM));
     }
-    usize::try_from(stat(fd)?.st_size).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    usize::try_from(stat(fd)?.st_size).map_err(|_| Errno(libc::EINVAL))
 }
 
 /// Returns the size of a memory file that can neither shrink nor grow. Other files are refused, since reading a page
@@ -145,12 +144,12 @@ pub fn sealed_size(fd: RawFd) -> io::Result<usize> {
 /// # Errors
 ///
 /// Those of [`sealed_size`]; EPERM if the file could grow or is not a memory file.
-pub fn fixed_size(fd: RawFd) -> io::Result<usize> {
+pub fn fixed_size(fd: RawFd) -> Result<usize> {
     const TMPFS: u64 = 0x0102_1994;
     let size = sealed_size(fd)?;
     let can_grow = control(fd, libc::F_GET_SEALS, 0)? & libc::F_SEAL_GROW == 0;
     if can_grow || file_system(fd) != Some(TMPFS) {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
+        return Err(Errno(libc::EPERM));
     }
     Ok(size)
 }
@@ -166,7 +165,7 @@ pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
         // SAFETY: the address is writable memory of this length.
         match c::answer(unsafe { bare::call(libc::SYS_read, numbers) }) {
             Ok(got @ 1..) => length += got as usize,
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(Errno(libc::EINTR)) => {}
             _ => break,
         }
     }
@@ -174,7 +173,7 @@ pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
 }
 
 /// Writes to a descriptor. Returns how many bytes were written.
-pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     // Called by number, it is not a cancellation point.
     #[cfg(not(miri))]
     let taken = Call::WRITE.call([fd as isize, c::address(bytes), bytes.len() as isize])?;
@@ -182,25 +181,23 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     #[cfg(miri)]
     // SAFETY: readable memory of this length.
     let taken = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
-    usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    usize::try_from(taken).map_err(|_| Errno::last())
 }
 
 /// Waits until one of the descriptors is ready, at most for `timeout` (`None`: forever). Returns how many are ready.
 ///
 /// If the system denies the call, as a system call filter may, this sleeps up to 50 ms before it returns the error,
 /// so that a caller who retries does not spin.
-pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<libc::c_int> {
+pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<libc::c_int> {
     const REST: Duration = Duration::from_millis(50);
     let ready = poll_once(places, timeout);
-    if let Err(error) = &ready
-        && error.raw_os_error() != Some(libc::EINTR)
-    {
+    if ready.is_err_and(|error| error != Errno(libc::EINTR)) {
         rest(timeout.map_or(REST, |timeout| timeout.min(REST)));
     }
     ready
 }
 
-fn poll_once(places: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<libc::c_int> {
+fn poll_once(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<libc::c_int> {
     let count = libc::nfds_t::try_from(places.len()).unwrap_or(0);
     let mut timeout = timeout.map(futex::timespec);
     let timeout = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
@@ -248,7 +245,7 @@ pub(crate) fn close(fd: RawFd) {
 }
 
 /// `fcntl(2)` with a command that takes a number.
-pub(crate) fn control(fd: RawFd, command: libc::c_int, number: libc::c_int) -> io::Result<libc::c_int> {
+pub(crate) fn control(fd: RawFd, command: libc::c_int, number: libc::c_int) -> Result<libc::c_int> {
     #[cfg(bare)]
     let answer = Call::FCNTL.call([fd as isize, command as isize, number as isize])? as libc::c_int;
     #[cfg(not(bare))]
@@ -263,7 +260,7 @@ unsafe impl Plain for libc::stat {}
 unsafe impl Plain for libc::statfs {}
 
 /// Returns the attributes of an open file.
-pub(crate) fn stat(fd: RawFd) -> io::Result<libc::stat> {
+pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
     let mut found: libc::stat = zeros();
     #[cfg(bare)]
     // SAFETY: `found` is writable and of the kernel's type. The call is valid for any descriptor.
@@ -275,7 +272,7 @@ pub(crate) fn stat(fd: RawFd) -> io::Result<libc::stat> {
 }
 
 /// Returns the attributes of the file at a path; follows symbolic links.
-pub(crate) fn stat_path(path: &CStr) -> io::Result<libc::stat> {
+pub(crate) fn stat_path(path: &CStr) -> Result<libc::stat> {
     let mut found: libc::stat = zeros();
     // SAFETY: the path is a C string; `found` is writable and of the right type.
     check(unsafe { libc::stat(path.as_ptr(), &mut found) })?;

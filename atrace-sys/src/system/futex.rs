@@ -1,10 +1,9 @@
 //! Futexes: sleeping until a word of shared memory changes.
 
-use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use super::{bare, c};
+use super::{Errno, Result, bare, c};
 
 /// Converts a duration to the system's type.
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
@@ -18,11 +17,9 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
 /// Sleeps while the word is `expected`, until a wake, a signal or the end of `timeout`.
 ///
 /// It may also return for no reason, so the caller must check the word.
-pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> io::Result<()> {
+pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Result<()> {
     match futex(word, libc::FUTEX_WAIT, expected, Some(&timespec(timeout))) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)) => {
-            Ok(())
-        }
+        Err(Errno(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)) => Ok(()),
         result => result,
     }
 }
@@ -38,7 +35,7 @@ fn futex(
     operation: libc::c_int,
     value: u32,
     timeout: Option<&libc::timespec>,
-) -> io::Result<()> {
+) -> Result<()> {
     let timeout = timeout.map_or(std::ptr::null(), std::ptr::from_ref);
     let numbers = [
         word.as_ptr().expose_provenance() as isize,

@@ -1,13 +1,12 @@
 //! Mappings.
 
-use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
-use super::{bare, c};
+use super::{Errno, Result, bare, c};
 use crate::word::Place;
 
 /// Types that consist of atomics only.
@@ -40,19 +39,19 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps private memory.
-    pub fn own(size: usize) -> io::Result<Self> {
+    pub fn own(size: usize) -> Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, OWN, -1)?, size })
     }
 
     /// Maps the start of a file, which must be at least as long.
-    pub fn of_file(file: RawFd, size: usize) -> io::Result<Self> {
+    pub fn of_file(file: RawFd, size: usize) -> Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }
 
     /// Maps the start of a file over the first bytes, or private memory over the whole region.
     ///
     /// Async-signal-safe.
-    pub fn lay(&self, file: Option<(RawFd, usize)>) -> io::Result<()> {
+    pub fn lay(&self, file: Option<(RawFd, usize)>) -> Result<()> {
         let (fd, size, flags) = match file {
             Some((fd, size)) => (fd, size.min(self.size), libc::MAP_SHARED),
             None => (-1, self.size, OWN),
@@ -104,7 +103,7 @@ fn map(
     protection: libc::c_int,
     flags: libc::c_int,
     fd: RawFd,
-) -> io::Result<NonNull<u8>> {
+) -> Result<NonNull<u8>> {
     let (place, size, flags) = match over {
         Some(region) => (region.at(0), size.min(region.size), flags | libc::MAP_FIXED),
         None => (ptr::null_mut(), size, flags),
@@ -120,7 +119,7 @@ fn map(
     let mapped = c::answer(unsafe { bare::call(MMAP, numbers) })?;
     // The kernel's addresses end far below the numbers of errors.
     let base = NonNull::new(ptr::with_exposed_provenance_mut(mapped as usize));
-    base.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    base.ok_or(Errno(libc::ENOMEM))
 }
 
 /// A `T` in a mapping of its own, which is unmapped when this is dropped.
@@ -153,7 +152,7 @@ impl<T> Mapped<T> {
     /// # Errors
     ///
     /// Returns the error of the system; the value is dropped.
-    pub fn of(value: T) -> io::Result<Self> {
+    pub fn of(value: T) -> Result<Self> {
         let new = Self::map(WRITABLE, OWN, -1)?;
         // SAFETY: the mapping has room for a `T`, is aligned to a page, and nobody else uses it.
         unsafe { new.0.write(value) };
@@ -162,7 +161,7 @@ impl<T> Mapped<T> {
 
     /// Maps zeroes, which take memory once they are touched. If the kernel supports it, the first `wiped` bytes,
     /// whole pages, read as zeroes in every forked child.
-    pub fn large(wiped: usize) -> io::Result<Self>
+    pub fn large(wiped: usize) -> Result<Self>
     where
         T: super::Plain,
     {
@@ -191,7 +190,7 @@ impl<T> Mapped<T> {
 
     /// Maps the start of a file, which must be at least as long. If it is not `writable`, a store to it kills the
     /// process.
-    pub(crate) fn of_file(file: &impl AsRawFd, writable: bool) -> io::Result<Self>
+    pub(crate) fn of_file(file: &impl AsRawFd, writable: bool) -> Result<Self>
     where
         T: Shared,
     {
@@ -199,7 +198,7 @@ impl<T> Mapped<T> {
         Self::map(protection, libc::MAP_SHARED, file.as_raw_fd())
     }
 
-    fn map(protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> io::Result<Self> {
+    fn map(protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> Result<Self> {
         Ok(Self(map(None, size_of::<T>(), protection, flags, fd)?.cast()))
     }
 }

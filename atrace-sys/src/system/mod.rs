@@ -27,8 +27,8 @@ mod text;
 mod thread;
 
 pub(crate) use self::complain::complain;
-pub use self::errno::ErrnoGuard;
 pub(crate) use self::errno::errno;
+pub use self::errno::{Errno, ErrnoGuard, Result};
 pub use self::file::Descriptor;
 pub(crate) use self::library::{Library, library_of};
 pub use self::memory::{Mapped, Region, Shared};
@@ -58,8 +58,8 @@ pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
 }
 
 /// Converts the result of a C function that returns -1 and sets errno when it fails.
-pub(crate) fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {
-    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+pub(crate) fn check(result: libc::c_int) -> Result<libc::c_int> {
+    if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
 
 /// Returns whether an operation that failed with this errno may succeed soon: there was no free descriptor or memory.

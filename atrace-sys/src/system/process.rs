@@ -1,10 +1,9 @@
 //! The calling process: its ids, rights and limits, and its children.
 
-use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use super::c::{self, Call};
-use super::{bare, check, file};
+use super::{Result, bare, check, file};
 
 /// Returns the process id. On Android the kernel is asked, because bionic caches the id, and a child of a bare
 /// `clone` would get its parent's.
@@ -92,13 +91,13 @@ pub(crate) fn soft_limit(of: Resource) -> Option<u64> {
 }
 
 /// Lowers a limit of this process to `most`, irrevocably.
-pub(crate) fn lower_limit(of: Resource, most: u64) -> io::Result<()> {
+pub(crate) fn lower_limit(of: Resource, most: u64) -> Result<()> {
     let most = most.min(soft_limit(of).unwrap_or(NO_LIMIT));
     check(limit(of, Some(&[most; 2])).0).map(drop)
 }
 
 /// Returns a descriptor of a child. Unlike its id, it can't refer to another process after the child was reaped.
-pub(crate) fn process_handle(pid: libc::pid_t) -> io::Result<OwnedFd> {
+pub(crate) fn process_handle(pid: libc::pid_t) -> Result<OwnedFd> {
     file::owned(Call::PIDFD_OPEN.call([pid as isize, 0, 0])?).map(OwnedFd::from)
 }
 
@@ -117,6 +116,6 @@ pub(crate) fn kill(pid: libc::pid_t, handle: Option<&OwnedFd>) {
 }
 
 /// Reaps a child. Returns its id and sets `status` if it has ended; otherwise returns 0.
-pub(crate) fn wait_for(pid: libc::pid_t, status: &mut libc::c_int) -> io::Result<libc::pid_t> {
+pub(crate) fn wait_for(pid: libc::pid_t, status: &mut libc::c_int) -> Result<libc::pid_t> {
     check(c::waitpid(pid, status, libc::WNOHANG))
 }

@@ -1,14 +1,13 @@
 //! Threads of the process.
 
 use std::ffi::c_void;
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::c::{self, Call};
 #[cfg(target_os = "android")]
 use super::list::{JOINABLE as STATE, leave, starting};
 use super::signals::{Blocked, Signals};
-use super::{Plain, bare, zeros};
+use super::{Errno, Plain, Result, bare, zeros};
 use crate::fork::generation;
 
 #[cfg(not(target_os = "android"))]
@@ -34,7 +33,7 @@ type Body = Box<dyn FnOnce() + Send>;
 struct Start([u8; 16], Body);
 
 /// Starts a thread that the caller can't join and on which no signal is delivered. `body` must not panic. Allocates.
-pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
+pub(crate) fn spawn(name: &str, body: Body) -> Result<()> {
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
         // SAFETY: the pointer is the box that `spawn` has given to this thread alone.
         let Start(mut name, body) = *unsafe { Box::from_raw(start.cast::<Start>()) };
@@ -66,7 +65,7 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     }
     // SAFETY: the box was made above, and no thread has taken it over.
     drop(unsafe { Box::from_raw(start) });
-    Err(io::Error::from_raw_os_error(code))
+    Err(Errno(code))
 }
 
 /// Identifies the process's bare thread: the process's generation and the thread's kernel id; 0 if there is none.
@@ -176,7 +175,7 @@ pub(crate) fn set_cancelable(state: i32) -> i32 {
 pub(crate) fn is_thread(number: u32) -> bool {
     // Signal 0 is not sent; the kernel only checks whether it could be.
     let sent = Call::TGKILL.call([super::process_id() as isize, number as isize, 0]);
-    sent.map_or_else(|error| error.raw_os_error() != Some(libc::ESRCH), |_| true)
+    sent.map_or_else(|error| error != Errno(libc::ESRCH), |_| true)
 }
 
 /// Reads the name of the calling thread, with a NUL at its end.

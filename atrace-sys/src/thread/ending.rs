@@ -4,12 +4,11 @@
 //! is not noticed, because an event must not allocate.
 
 use std::ffi::c_void;
-use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::OnceRef;
-use crate::system::c;
+use crate::system::{Errno, Result, c};
 
 /// The key plus 1; 0 if there is none.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -26,7 +25,7 @@ extern "C" fn run(place: *mut c_void) {
 /// # Errors
 ///
 /// Returns an error if there are no more keys.
-pub fn prepare(at_end: &'static fn(usize)) -> io::Result<()> {
+pub fn prepare(at_end: &'static fn(usize)) -> Result<()> {
     let _ = AT_END.set(at_end); // Only the first call has an effect.
     if KEY.load(Ordering::Acquire) != 0 {
         return Ok(());
@@ -34,7 +33,7 @@ pub fn prepare(at_end: &'static fn(usize)) -> io::Result<()> {
     let mut key: libc::pthread_key_t = 0;
     let code = c::pthread_key_create(&mut key, Some(run));
     if code != 0 {
-        return Err(io::Error::from_raw_os_error(code));
+        return Err(Errno(code));
     }
     if KEY.compare_exchange(0, key as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         // SAFETY: the key was made above, and no thread uses it.

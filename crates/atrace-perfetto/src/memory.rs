@@ -24,13 +24,12 @@
 //! [`Chunk::complete`] turns that packet into an empty one, marks the chunk complete, and pushes it to the list of
 //! completed chunks (`handed.rs`).
 
-use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use atrace_sys::memory::{Mapped, Region, Shared, sealed_file, sealed_size};
-use atrace_sys::{Descriptor, OnceRef};
+use atrace_sys::{Descriptor, Errno, OnceRef, Result};
 
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
 use super::handed::Handed;
@@ -110,7 +109,7 @@ impl Buffer {
     /// # Errors
     ///
     /// Returns an error if there is no memory.
-    pub fn new(size: usize) -> io::Result<Self> {
+    pub fn new(size: usize) -> Result<Self> {
         Region::own(size).map(Self)
     }
 
@@ -134,7 +133,7 @@ impl Arena {
     ///
     /// Returns the error of the system.
     #[inline(never)]
-    pub fn make(pages: u32) -> io::Result<(&'static Self, Descriptor)> {
+    pub fn make(pages: u32) -> Result<(&'static Self, Descriptor)> {
         let file = sealed_file(c"atrace-perfetto", pages as usize * PAGE)?;
         Ok((Self::map(file.as_raw_fd(), pages)?, file))
     }
@@ -145,16 +144,16 @@ impl Arena {
     ///
     /// Returns the error of the system; EPERM if the file could shrink, EINVAL if it has no page or more than 4096.
     #[inline(never)]
-    pub fn of_service(file: BorrowedFd<'_>) -> io::Result<&'static Self> {
+    pub fn of_service(file: BorrowedFd<'_>) -> Result<&'static Self> {
         let fd = file.as_raw_fd();
         let pages = sealed_size(fd)? / PAGE;
         if !(1..=4096).contains(&pages) {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            return Err(Errno(libc::EINVAL));
         }
         Self::map(fd, pages as u32)
     }
 
-    fn map(fd: RawFd, pages: u32) -> io::Result<&'static Self> {
+    fn map(fd: RawFd, pages: u32) -> Result<&'static Self> {
         let arena = Self::spare(pages).map_or_else(|| Self::reserve(pages), Ok)?;
         // The file covers the start of the arena's memory. The private data behind it stays. No thread uses either.
         if let Err(error) = arena.memory.lay(Some((fd, pages as usize * PAGE))) {
@@ -185,7 +184,7 @@ impl Arena {
     }
 
     /// Makes an arena with private memory.
-    fn reserve(pages: u32) -> io::Result<&'static Self> {
+    fn reserve(pages: u32) -> Result<&'static Self> {
         loop {
             let before = LAST.get();
             let new = Mapped::of(Self {

@@ -32,7 +32,6 @@
 //! which contains the generation of the process.
 
 use std::cell::UnsafeCell;
-use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -40,7 +39,7 @@ use atrace_sys::fork::{Turn, generation};
 use atrace_sys::memory::{Mapped, Plain};
 use atrace_sys::process::ErrnoGuard;
 use atrace_sys::thread::{self, with_slot};
-use atrace_sys::{OnceRef, fence};
+use atrace_sys::{OnceRef, Result, fence};
 
 use super::memory::{Arena, Loss};
 use super::presence::{Epoch, Found, Presence};
@@ -277,7 +276,7 @@ impl<W: Zeroes + 'static> Pool<W> {
     /// # Errors
     ///
     /// Returns the error of the system if there is no memory, or no thread key.
-    pub fn make(&self, at_end: &'static fn(usize)) -> io::Result<&'static Shared> {
+    pub fn make(&self, at_end: &'static fn(usize)) -> Result<&'static Shared> {
         fence::prepare();
         if let Some(shared) = self.shared() {
             return Ok(shared);

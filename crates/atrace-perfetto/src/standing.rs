@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use atrace_sys::Errno;
+
 use crate::socket::Refused;
 use crate::wire::Malformed;
 
@@ -90,10 +92,8 @@ impl Standing {
     }
 
     /// Returns the state after sharing memory failed.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn memory(error: std::io::Error) -> Self {
-        Self::new(Kind::Memory, error.raw_os_error().unwrap_or_default().cast_unsigned())
+    pub(crate) const fn memory(Errno(code): Errno) -> Self {
+        Self::new(Kind::Memory, code.cast_unsigned())
     }
 
     /// Packs the state into one word: the kind above, the number in the lower half.
@@ -130,9 +130,7 @@ impl fmt::Display for Standing {
             Kind::Stranger => self.number.fmt(f),
             // The system's text for an errno allocates, which the socket thread must not do.
             Kind::Errno | Kind::Ended | Kind::Memory if f.alternate() => write!(f, "errno {}", self.number),
-            Kind::Errno | Kind::Ended | Kind::Memory => {
-                std::io::Error::from_raw_os_error(self.number.cast_signed()).fmt(f)
-            }
+            Kind::Errno | Kind::Ended | Kind::Memory => Errno(self.number.cast_signed()).fmt(f),
             _ => Ok(()),
         }
     }
