@@ -12,14 +12,12 @@
 //! - [`measure`]: runs cases beside each other, so that drifts cancel: in one process, in several, on threads, as whole
 //!   programs, and in instructions.
 //! - [`report`]: makes one report of all that was measured. It knows rows only.
-//! - [`device`]: runs all of it on an Android device.
 //!
 //! The way of one number: a loop (`subjects/events.rs`) is timed beside others (`measure/paired.rs`), its rounds become a row
 //! (`measure/measured.rs`; of programs `measure/workload/results/rows.rs`), which is written (`harness/output.rs`), read
 //! (`report/input.rs`) and shown (`report/content`).
 
 pub mod catalogue;
-pub mod device;
 pub mod harness;
 pub mod instruments;
 pub mod measure;

@@ -13,4 +13,3 @@ pub(crate) mod terminal;
 
 pub use self::exit::exit_code;
 pub use self::session::Session;
-pub(crate) use self::sink::PREFIX;

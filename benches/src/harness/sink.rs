@@ -11,7 +11,7 @@ use super::terminal::say;
 use crate::row::Sink;
 
 /// What the names of the tracefs instances begin with.
-pub(crate) const PREFIX: &str = "atrace-bench";
+pub(super) const PREFIX: &str = "atrace-bench";
 
 /// The kind of the child's sink; for the first process, which one to use.
 pub(super) const SINK: &str = "ATRACE_BENCH_SINK";

@@ -46,7 +46,7 @@ const BACKEND: &str = "ATRACE_BACKEND";
 const TMPDIR: &str = "TMPDIR";
 
 /// Where a device lets the shell write and run.
-pub(crate) const DEVICE_TEMP: &str = "/data/local/tmp";
+const DEVICE_TEMP: &str = "/data/local/tmp";
 
 /// From this signal on, the child is killed.
 const PATIENCE: u32 = 3;
@@ -202,12 +202,12 @@ fn code(status: ExitStatus) -> u8 {
     code.or_else(|| status.signal().map(by_signal)).unwrap_or(1)
 }
 
-pub(crate) fn by_signal(signal: i32) -> u8 {
+fn by_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
 /// Whether whoever started this process wants it to ignore `signal`, as `nohup` does.
-pub(crate) fn is_ignored(signal: i32) -> bool {
+fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =
         status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
