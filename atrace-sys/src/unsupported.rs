@@ -169,10 +169,6 @@ pub(crate) mod marker {
 
     pub(crate) fn close(_: i32) {}
 
-    pub(crate) fn returns_are_costly() -> bool {
-        false
-    }
-
     impl Marker {
         /// Writes nothing, because this system has no marker. Returns false.
         pub fn write(&self, _: &[u8]) -> bool {

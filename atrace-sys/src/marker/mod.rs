@@ -19,14 +19,6 @@
 
 #[cfg(not(no_tracing))]
 pub(crate) mod open;
-#[cfg(all(
-    feature = "guard-returns",
-    not(no_tracing),
-    target_arch = "x86_64",
-    target_pointer_width = "64",
-    not(miri)
-))]
-mod returns;
 #[cfg(not(no_tracing))]
 mod write;
 
@@ -35,10 +27,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use self::open::{Fault, Opened, close, identity_of, inherit_checked, open_checked};
-#[cfg(not(no_tracing))]
-use self::write::returns_are_costly;
 #[cfg(no_tracing)]
-use crate::system::marker::{self as open, returns_are_costly};
+use crate::system::marker as open;
 use crate::word::AtomicRef;
 use crate::{process, system};
 
@@ -134,8 +124,6 @@ pub struct Marker {
     kind: MarkerKind,
     source: Source,
     identity: Identity,
-    /// Whether the first return after a system call should be guarded: see `marker/returns.rs`.
-    guards_returns: bool,
     dropped: AtomicU64,
     last_error: AtomicI32,
 }
@@ -215,7 +203,6 @@ impl Marker {
             kind,
             source,
             identity,
-            guards_returns: returns_are_costly(),
             dropped: AtomicU64::new(0),
             last_error: AtomicI32::new(0),
         }

@@ -16,8 +16,6 @@
 use std::sync::atomic::Ordering;
 
 use super::open::{Found, close, inherit_checked, look, open_checked};
-#[cfg(all(feature = "guard-returns", target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
-use super::returns;
 use super::{Marker, ON_FAILURE, Source, number_of};
 use crate::process::Undisturbed;
 use crate::thread;
@@ -36,9 +34,6 @@ impl Marker {
             fd = self.look_at(fd);
         }
         let written = write_once(fd, message);
-        if self.guards_returns {
-            returns::guard();
-        }
         written == message.len() as isize || self.write_again(fd, message, written)
     }
 
@@ -171,20 +166,6 @@ fn is_due() -> bool {
     let here = 0_u8;
     let stack = (&raw const here).addr() >> 20;
     LEFT[stack % LEFT.len()].0.fetch_sub(1, Ordering::Relaxed) == 1
-}
-
-/// Returns whether the first return after a system call should be guarded.
-pub(super) fn returns_are_costly() -> bool {
-    returns::are_costly()
-}
-
-/// Other processors, or without the feature: nothing is guarded.
-#[cfg(not(all(feature = "guard-returns", target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
-mod returns {
-    pub(super) const fn are_costly() -> bool {
-        false
-    }
-    pub(super) const fn guard() {}
 }
 
 /// Makes one `write(2)`. Returns the number of bytes written, or a negated errno. Leaves errno unchanged.
