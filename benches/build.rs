@@ -11,7 +11,6 @@ fn main() {
     }
     let rustc = std::env::var("RUSTC").ok().and_then(version).unwrap_or_default();
     let cxx = std::env::var("DEP_CC_BENCH_COMPILER").unwrap_or_default();
-    println!("cargo::rustc-env=ATRACE_BENCHES_GUNGRAUN={}", locked("gungraun").unwrap_or_default());
     println!("cargo::rustc-env=ATRACE_BENCHES_RUSTC={rustc}");
     println!("cargo::rustc-env=ATRACE_BENCHES_CXX={cxx}");
 }
@@ -20,13 +19,4 @@ fn main() {
 fn version(compiler: String) -> Option<String> {
     let output = Command::new(compiler).arg("--version").output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned())
-}
-
-/// The version of a package in Cargo.lock.
-fn locked(name: &str) -> Option<String> {
-    let lock = std::path::Path::new(&std::env::var("CARGO_MANIFEST_DIR").ok()?).join("../Cargo.lock");
-    println!("cargo::rerun-if-changed={}", lock.display());
-    let text = std::fs::read_to_string(lock).ok()?;
-    let (_, package) = text.split_once(&format!("name = \"{name}\"\nversion = \""))?;
-    Some(package.split('"').next()?.to_owned())
 }

@@ -1,26 +1,32 @@
 //! Counts the instructions of one operation under callgrind: of every kind of event off and on, in Rust, in Rust
 //! through libcutils and in C++, by Perfetto's way, and of the subscriber's events and spans.
 //!
-//! `cargo run -p atrace-benches --bin instructions` starts it, with all it needs in its environment, and reads
-//! what it leaves; see `atrace_benches::measure::instructions`. Each case is a process of its own. What it sets up, and its
-//! first operations, are not counted.
-
-#![allow(missing_docs, reason = "what the macros make is public and has none")]
+//! Each case is a process of its own, which `atrace_benches::measure::instructions` starts with all it needs in its environment.
+//! What it sets up, and its first operations, are not counted.
 
 use std::hint::black_box;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
 use atrace::perfetto::Recording;
 use atrace_benches::catalogue::{Event, Id, State, TracingCase, What, Who};
-use atrace_benches::measure::instructions::{Counted, OPERATIONS};
+use atrace_benches::measure::instructions::{self, OPERATIONS};
 use atrace_benches::subjects::subject::Subject;
 use atrace_benches::subjects::{cases, events, subscribers};
 use atrace_cli::service::{Keep, Service};
-use gungraun::{LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
+
+fn main() -> ExitCode {
+    instructions::main(|id| {
+        let mut prepared = prepare(id);
+        count_operations(&mut prepared.run);
+        // What is lost takes fewer instructions.
+        assert_eq!(atrace::perfetto::status().lost(), 0, "{id}");
+    })
+}
 
 /// Runs an operation so many times.
 type Run = Box<dyn FnMut(u64)>;
@@ -40,25 +46,24 @@ impl Prepared {
 }
 
 /// Switches tracing as the case wants it, and makes sure that it is so by what arrives.
-fn prepare(id: String) -> Prepared {
-    let parsed = Id::of(&id);
-    match (&parsed.who, &parsed.what) {
+fn prepare(id: &Id) -> Prepared {
+    match (&id.who, &id.what) {
         (Who::Perfetto, What::Event(_, event)) => return event_by_perfetto(event),
         (Who::Perfetto, What::Tracing(_, case)) => {
-            return tracing_by_perfetto(subject(&parsed, *case), *case);
+            return tracing_by_perfetto(subject(id, *case), *case);
         }
         _ => {}
     }
-    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match parsed.what {
+    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match id.what {
         What::Event(state, event) => {
             let mut all = events::operations().into_iter();
             let operation = all.find(|operation| operation.event == event).expect("each has an operation");
-            let is_cc = parsed.who == Who::Cc;
+            let is_cc = id.who == Who::Cc;
             let run = if is_cc { operation.cc.expect("C++ has it") } else { operation.rust };
             (state == State::On, event.messages, None, run)
         }
         What::Tracing(_, case) => {
-            let subject = subject(&parsed, case);
+            let subject = subject(id, case);
             (subject.on, case.messages(), Some(subject.install), Box::new(move |n| cases::run(case, n)))
         }
         _ => panic!("there is no case {id}"),
@@ -115,8 +120,6 @@ fn tracing_by_perfetto(subject: Subject, case: TracingCase) -> Prepared {
 /// Connects this process to a service of its own that has no session.
 fn connect() -> Service {
     let place = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").expect("there is a place for the service");
-    // That of the case before.
-    let _ = std::fs::remove_file(&place);
     let listener = UnixListener::bind(&place).expect("a service can listen");
     let uid = rustix::process::geteuid().as_raw();
     let service = Service::start_sessions(listener, uid, 0, Keep::Ring { bytes: 1 << 20 });
@@ -144,13 +147,8 @@ fn recorded(what: &str, mut run: Run, first: impl FnOnce()) -> Prepared {
         run(100);
         std::thread::sleep(Duration::from_millis(10));
     }
-    nothing_is_lost(Prepared { _recording: Some(recording), ..Prepared::new(run) })
-}
-
-/// What is lost takes fewer instructions.
-fn nothing_is_lost(prepared: Prepared) -> Prepared {
-    assert_eq!(atrace::perfetto::status().lost(), 0);
-    prepared
+    assert_eq!(atrace::perfetto::status().lost(), 0, "of {what}");
+    Prepared { _recording: Some(recording), ..Prepared::new(run) }
 }
 
 /// How many bytes the sink, a file, has got.
@@ -159,62 +157,8 @@ fn marker_len() -> u64 {
     std::fs::metadata(sink).expect("the sink is there").len()
 }
 
-/// Runs the case as often as is counted.
-#[inline(always)]
-fn count(mut prepared: Prepared) -> Prepared {
-    (prepared.run)(black_box(OPERATIONS));
-    prepared
+/// Runs the case as often as is counted: callgrind knows it by its name.
+#[inline(never)]
+fn count_operations(run: &mut dyn FnMut(u64)) {
+    run(black_box(OPERATIONS));
 }
-
-/// The environment that was made for this, and nothing else.
-fn config() -> LibraryBenchmarkConfig {
-    let mut config = LibraryBenchmarkConfig::default();
-    config.pass_through_envs([
-        "ATRACE_BENCHES_COUNTED",
-        "ATRACE_MARKER",
-        "ATRACE_PROPERTIES",
-        "GLIBC_TUNABLES",
-        "PERFETTO_PRODUCER_SOCK_NAME",
-    ]);
-    config
-}
-
-/// The same with the C++ side's libcutils as the sink.
-fn through_libcutils() -> LibraryBenchmarkConfig {
-    let mut config = config();
-    config.env("ATRACE_BACKEND", format!("cutils:{}", cc_bench::cutils_library().display()));
-    config
-}
-
-#[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Rust.ids_here(), setup = prepare)]
-fn rust(prepared: Prepared) -> Prepared {
-    count(prepared)
-}
-
-#[library_benchmark(config = through_libcutils())]
-#[benches::case(iter = Counted::Ffi.ids_here(), setup = prepare)]
-fn ffi(prepared: Prepared) -> Prepared {
-    count(prepared)
-}
-
-#[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Cc.ids_here(), setup = prepare)]
-fn cc(prepared: Prepared) -> Prepared {
-    count(prepared)
-}
-
-#[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Tracing.ids_here(), setup = prepare, teardown = nothing_is_lost)]
-fn tracing_with(prepared: Prepared) -> Prepared {
-    count(prepared)
-}
-
-#[library_benchmark(config = config())]
-#[benches::case(iter = Counted::Perfetto.ids_here(), setup = prepare, teardown = nothing_is_lost)]
-fn perfetto(prepared: Prepared) -> Prepared {
-    count(prepared)
-}
-
-library_benchmark_group!(name = instructions, benchmarks = [rust, ffi, cc, perfetto, tracing_with]);
-main!(library_benchmark_groups = instructions);

@@ -3,7 +3,6 @@
 use super::case::TracingCase;
 use super::event::{EVENTS, LITERALS};
 use super::id::{Id, State, What, Who};
-use super::published;
 use super::subscriber::SUBSCRIBERS;
 
 /// The bench of events.
@@ -46,7 +45,7 @@ pub const BENCHES: [Bench; 7] = [
     Bench { name: "live", command: "cargo bench -p atrace-benches --bench live", seconds: (66, 15) },
     Bench {
         name: INSTRUCTIONS,
-        command: "cargo run -p atrace-benches --bin instructions",
+        command: "cargo bench -p atrace-benches --features instructions --bench instructions",
         seconds: (80, 80),
     },
 ];
@@ -67,15 +66,10 @@ impl Bench {
                 events().chain(limits).chain(raw).chain(threads).chain(perfetto()).collect()
             }
             SUBSCRIBER => {
-                let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
                 let raw = |case| Id { who: Who::Limit, what: What::RawWriteOf("on".to_owned(), case) };
-                let kinds = counted.flat_map(|subscriber| TracingCase::ALL.map(|case| subscriber.id(case)));
-                kinds.chain(TracingCase::ALL.map(raw)).collect()
+                kinds().chain(TracingCase::ALL.map(raw)).collect()
             }
-            INSTRUCTIONS => {
-                let twelve = published::TRACING.iter().map(|case| case.id());
-                events().chain(twelve).chain(perfetto()).collect()
-            }
+            INSTRUCTIONS => events().chain(kinds()).chain(perfetto()).collect(),
             _ => Vec::new(),
         }
     }
@@ -90,6 +84,12 @@ fn events() -> impl Iterator<Item = Id> {
         })
     };
     State::ALL.into_iter().flat_map(of)
+}
+
+/// What a program does with `tracing`, under each subscriber whose instructions are counted, too.
+fn kinds() -> impl Iterator<Item = Id> {
+    let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
+    counted.flat_map(|subscriber| TracingCase::ALL.map(|case| subscriber.id(case)))
 }
 
 /// Every event by Perfetto's way, which is measured while a session wants it.

@@ -1,0 +1,543 @@
+//! Counts instructions, and holds them against bounds.
+//!
+//! A time says what an event costs on a machine; a count of instructions says whether the code has changed, on the
+//! busiest machine, to the instruction. The bench `instructions` starts itself under callgrind, a process a
+//! case, and writes `target/overhead/instructions.json` for the report. With `--check` it counts what has bounds alone, and
+//! fails where an operation takes over 3 % more than `benches/bounds.toml` says.
+//!
+//! What is counted is the program's own instructions, of an average operation out of [`OPERATIONS`], with the loop
+//! around it; what the kernel does in a system call is not. Messages go to a file, so neither root nor tracefs is
+//! needed.
+//!
+//! # Why two runs give the same
+//!
+//! - The bounds name the compiler they were made with, and are only held against its code.
+//! - The C library chooses how it copies by the processor; `GLIBC_TUNABLES` has it choose alike. `atrace` itself
+//!   has a way of copying for AVX2 and one without; the counts are of the former, so that a processor without
+//!   (older than 2013) is refused.
+//! - What goes Perfetto's way is recorded by the process itself, once the clock's anchor is there, on a processor whose counter
+//!   may be used: where it may not, each event asks the system, and takes more. What is off by it is connected to a service without
+//!   a session, which is a thread of the process; callgrind counts the thread that runs the operations alone.
+//! - C++ prints the process' id with each message, and so costs by its digits. The processes are therefore
+//!   started in a namespace of process ids where all have five, if the kernel allows that (root, or user
+//!   namespaces); where not, the counts of C++ may be some instructions off. They have no bounds.
+//! - Counts of C++ and of Rust through libcutils are also of the C++ compiler and library of the machine; those of
+//!   C++ and of the limits are for the report, and have no bounds.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use clap::Parser;
+use serde::Deserialize;
+
+use crate::catalogue::{BENCHES, INSTRUCTIONS, Id, Who};
+use crate::harness::terminal::{fail, say};
+use crate::row::{self, Row, Sink, environment};
+use crate::stats::Interval;
+use crate::table::of_rows;
+
+/// How many operations are counted at once.
+pub const OPERATIONS: u64 = 1000;
+/// By how many percent a count may be above its bound.
+const GROWTH: f64 = 3.0;
+/// By how much two counts of the same code may differ.
+const SAME: f64 = 0.001;
+
+const NEEDS: &str = "\
+It needs valgrind: apt-get install valgrind.
+
+Exit status: 0; 1 too many instructions; 2 usage, or something that is needed is not there.";
+
+/// Counts the instructions of every kind of event under callgrind, and holds them against bounds
+#[derive(Clone, Debug, PartialEq, Eq, Parser)]
+#[command(name = "instructions", args_override_self = true, after_help = NEEDS)]
+struct Args {
+    /// Fail where an operation takes over 3 % more than benches/bounds.toml says
+    #[arg(long)]
+    check: bool,
+    /// Write the counts to benches/bounds.toml
+    #[arg(long, conflicts_with = "check")]
+    update: bool,
+    /// Count twice, and fail where the two differ by more than 0.1 %, but by Perfetto's way
+    #[arg(long)]
+    twice: bool,
+    /// Other bounds
+    #[arg(long, value_name = "FILE")]
+    bounds: Option<PathBuf>,
+    /// Count nothing: take the rows of an earlier run
+    #[arg(long, value_name = "FILE", conflicts_with = "twice")]
+    from: Option<PathBuf>,
+    /// Count this case in this process, which callgrind runs
+    #[arg(long, value_name = "ID", hide = true)]
+    case: Option<String>,
+    /// What `cargo bench` adds
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Returns the instructions of an operation by the ids of rows, if they were counted at this commit: of another they would
+/// say nothing of what is timed now.
+#[must_use]
+pub fn of_this_commit() -> BTreeMap<String, f64> {
+    let dir = row::dir();
+    let counted_at = environment::read_from(&dir, INSTRUCTIONS).map(|environment| environment.commit);
+    let rows = match counted_at {
+        Some(commit) if !commit.is_empty() && commit == environment::commit() => {
+            row::read(&dir.join(format!("{INSTRUCTIONS}.json"))).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    rows.into_iter().map(|row| (row.id, row.median)).collect()
+}
+
+/// Runs the bench with this process' command line. In a process of a case, `run_case` runs its operations in a function whose
+/// name has [`FUNCTION`] in it.
+#[must_use]
+pub fn main(run_case: impl FnOnce(&Id)) -> ExitCode {
+    let args = Args::parse();
+    match &args.case {
+        Some(id) => run_case(&Id::of(id)),
+        None => return run(&args).unwrap_or_else(|e| fail(2, e)),
+    }
+    ExitCode::SUCCESS
+}
+
+fn run(args: &Args) -> Result<ExitCode, String> {
+    environment::start();
+    let rustc = environment::Environment::here().rustc;
+    let file = || Path::new(env!("CARGO_MANIFEST_DIR")).join("bounds.toml");
+    let path = args.bounds.clone().unwrap_or_else(file);
+    // What can't be checked is told before minutes are spent.
+    let bounds = if args.check { Some(Bounds::read(&path)?.for_compiler(&rustc)?) } else { None };
+    let ids: Vec<Id> = ids().into_iter().filter(|id| !args.check || is_own(id)).collect();
+    let mut rows = match &args.from {
+        Some(file) => row::read(file).map_err(|e| e.to_string())?,
+        None => count(&ids)?,
+    };
+    if args.from.is_none() {
+        say(of_rows("instructions of one operation", &rows));
+        if !args.check {
+            let written = row::write(INSTRUCTIONS, &rows).map_err(|e| e.to_string())?;
+            say(format_args!("rows: {}", written.display()));
+        }
+    }
+    let mut passes = true;
+    if args.twice {
+        // By Perfetto's way, how full the chunk is at the beginning says whether one more is taken: 2.5 % of the shortest event.
+        let alike: Vec<_> = rows.iter().filter(|row| Id::of(&row.id).who != Who::Perfetto).cloned().collect();
+        let (most, of) = difference(&alike, &count(&ids)?);
+        say(format_args!("a second run differs by at most {:.3} % ({of})", most * 100.0));
+        passes = most <= SAME;
+    }
+    if args.update {
+        let new = Bounds::of(&rustc, &rows);
+        new.write(&path)?;
+        say(format_args!("{} bounds: {}", new.instructions.len(), path.display()));
+    }
+    if let Some(bounds) = bounds {
+        let (mut kept, mut text) = bounds.check(&rows);
+        // By Perfetto's way, how full the chunk is at the beginning depends on time.
+        for _ in 0..2 {
+            if kept || args.from.is_some() {
+                break;
+            }
+            say(format_args!("{text}\ncounted again, for the fewest"));
+            rows = fewest(rows, &count(&ids)?);
+            (kept, text) = bounds.check(&rows);
+        }
+        say(text);
+        passes &= kept;
+    }
+    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All that is counted.
+fn ids() -> Vec<Id> {
+    BENCHES.iter().filter(|bench| bench.name == INSTRUCTIONS).flat_map(|bench| bench.rows()).collect()
+}
+
+/// Whether what was counted has bounds: it is this workspace's own code.
+fn is_own(id: &Id) -> bool {
+    matches!(id.who, Who::Rust | Who::Perfetto)
+}
+
+/// A part of the name of the function that callgrind counts.
+pub const FUNCTION: &str = "count_operations";
+
+/// What has the C library copy alike on all processors. (Valgrind has no AVX-512 to offer anyway.)
+const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-ERMS,-FSRM";
+
+/// Starts a program where every process' id has five digits; fails before it does if that can't be.
+const FIVE_DIGITS: &str = "echo 9999 >/proc/sys/kernel/ns_last_pid && exec \"$@\"";
+
+/// Counts every case once, some at a time: what is counted does not depend on what runs beside it.
+fn count(ids: &[Id]) -> Result<Vec<Row>, String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err("instructions are counted on x86_64".to_owned());
+    }
+    #[cfg(target_arch = "x86_64")]
+    if !std::arch::is_x86_feature_detected!("avx2") {
+        return Err("the counts are of processors with AVX2, which this one has not".to_owned());
+    }
+    if !answers(Command::new("valgrind").arg("--version")) {
+        return Err("valgrind is needed: apt-get install valgrind".to_owned());
+    }
+    let (next, namespace) = (AtomicUsize::new(0), namespace());
+    let rows = Mutex::new(vec![None; ids.len()]);
+    let work = || -> Result<(), String> {
+        while let Some((index, id)) = Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, ids.get(i)?))) {
+            let row = count_one(id, &namespace)?;
+            rows.lock().map_err(|e| e.to_string())?[index] = Some(row);
+        }
+        Ok(())
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        all.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread that counts panicked")?)
+    })?;
+    Ok(rows.into_inner().map_err(|e| e.to_string())?.into_iter().flatten().collect())
+}
+
+fn count_one(id: &Id, namespace: &[String]) -> Result<Row, String> {
+    let error = |what: &str| format!("{id}: {what}");
+    let temp = tempfile::Builder::new().prefix("atrace-instructions-").tempdir();
+    let temp = temp.map_err(|e| error(&e.to_string()))?;
+    let place = |name: &str| temp.path().join(name);
+    std::fs::write(place("marker"), "").map_err(|e| error(&e.to_string()))?;
+    let exe = std::env::current_exe().map_err(|e| error(&e.to_string()))?;
+    let mut command = Command::new(namespace.first().map_or("valgrind", String::as_str));
+    command.args(namespace.iter().skip(1)).args((!namespace.is_empty()).then_some("valgrind"));
+    command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no", "--fair-sched=try"]);
+    command.arg(format!("--toggle-collect=*{FUNCTION}*"));
+    command.arg(format!("--callgrind-out-file={}", place("counts").display()));
+    command.arg(exe).args(["--bench", "--case", &id.to_string()]);
+    // The environment that was made for this, and nothing else.
+    command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    command.env("GLIBC_TUNABLES", TUNABLES).env("ATRACE_MARKER", place("marker"));
+    command.env("ATRACE_PROPERTIES", place("properties"));
+    command.env("PERFETTO_PRODUCER_SOCK_NAME", place("service"));
+    if id.who == Who::Ffi {
+        command.env("ATRACE_BACKEND", format!("cutils:{}", cc_bench::cutils_library().display()));
+    }
+    let output = command.stdin(Stdio::null()).output().map_err(|e| error(&e.to_string()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(error(&format!("its process ended with {}:\n{}", output.status, said.trim_end())));
+    }
+    let counts = std::fs::read_to_string(place("counts")).map_err(|e| error(&e.to_string()))?;
+    let total = total(&counts).ok_or_else(|| error("callgrind has counted nothing"))?;
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 instructions")]
+    let each = total as f64 / OPERATIONS as f64;
+    Ok(Row {
+        unit: INSTRUCTIONS.to_owned(),
+        ..Row::new(id.to_string(), Interval::around(each, 0.0), Sink::File)
+    })
+}
+
+/// The instructions that callgrind has counted, by the line of its file that has all; `None` where there are none.
+fn total(counts: &str) -> Option<u64> {
+    let total = counts.lines().find_map(|line| line.strip_prefix("totals: "))?;
+    total.trim().parse().ok().filter(|&total| total > 0)
+}
+
+fn answers(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+/// Returns what starts a program in a namespace where ids have five digits; nothing where there is none.
+fn namespace() -> Vec<String> {
+    let words = |rights: &[&str]| -> Vec<String> {
+        let shell = ["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", FIVE_DIGITS, "sh"];
+        ["unshare"].iter().chain(rights).chain(&shell).map(|&word| word.to_owned()).collect()
+    };
+    let works = |words: &Vec<String>| answers(Command::new(&words[0]).args(&words[1..]).arg("true"));
+    [&[][..], &["--user", "--map-root-user"]].map(words).into_iter().find(works).unwrap_or_default()
+}
+
+/// The lower of each two counts.
+fn fewest(mut rows: Vec<Row>, again: &[Row]) -> Vec<Row> {
+    for row in &mut rows {
+        let other = again.iter().find(|other| other.id == row.id);
+        if let Some(other) = other.filter(|other| other.median < row.median) {
+            *row = other.clone();
+        }
+    }
+    rows
+}
+
+/// The largest difference of two counts, as a part, and whose it is.
+fn difference(a: &[Row], b: &[Row]) -> (f64, String) {
+    let each = a.iter().map(|a| {
+        let b = b.iter().find(|b| b.id == a.id).map_or(f64::INFINITY, |b| b.median);
+        ((a.median - b).abs() / a.median.max(1.0), a.id.clone())
+    });
+    each.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, String::new()))
+}
+
+/// How many instructions an operation may take: the content of `bounds.toml`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bounds {
+    /// The compiler whose code was counted.
+    rustc: String,
+    /// By how many percent a count may be above.
+    growth: f64,
+    /// The counts, by their ids.
+    instructions: BTreeMap<String, f64>,
+}
+
+impl Bounds {
+    fn read(path: &Path) -> Result<Self, String> {
+        let error = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}; --update makes it", error(&e)))?;
+        let bounds: Self = toml::from_str(&text).map_err(|e| error(&e))?;
+        let counts = bounds.instructions.values().chain([&bounds.growth]);
+        if bounds.instructions.is_empty() || !counts.into_iter().all(|n| n.is_finite() && *n > 0.0) {
+            return Err(error(&"every bound is a number above zero, and there are some"));
+        }
+        Ok(bounds)
+    }
+
+    /// Makes bounds of what was counted of this workspace's code.
+    fn of(rustc: &str, rows: &[Row]) -> Self {
+        let own = rows.iter().filter(|row| is_own(&Id::of(&row.id)));
+        // Two digits: what is below is the call of the loop.
+        let instructions = own.map(|row| (row.id.clone(), (row.median * 100.0).round() / 100.0)).collect();
+        Self { rustc: version(rustc).to_owned(), growth: GROWTH, instructions }
+    }
+
+    fn write(&self, path: &Path) -> Result<(), String> {
+        let mut text = String::from(
+            "# How many instructions of its own an operation takes, counted by callgrind on x86_64; `.ci/run` fails where\n\
+             # it takes more than `growth` percent above. A change that is worth it, or another compiler, is taken over by\n\
+             #     cargo bench -p atrace-benches --features instructions --bench instructions -- --update\n\
+             # What is counted, and why it does not depend on the machine: benches/src/measure/instructions.rs.\n\n",
+        );
+        let _ = write!(text, "rustc = \"{}\"\ngrowth = {:.1}\n\n[instructions]\n", self.rustc, self.growth);
+        for (id, count) in &self.instructions {
+            let _ = writeln!(text, "\"{id}\" = {count:.2}");
+        }
+        let dir = path.parent().unwrap_or(Path::new("."));
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or("bounds have a file name")?;
+        row::replace(dir, name, text.as_bytes()).map_err(|e| e.to_string())
+    }
+
+    /// These, if they are for the code of `rustc`.
+    fn for_compiler(self, rustc: &str) -> Result<Self, String> {
+        match version(rustc) {
+            here if here == self.rustc => Ok(self),
+            here => Err(format!(
+                "the bounds are of code compiled by Rust {0}, this is Rust {here}: take that one (`cargo +{0} bench …`), or \
+                 take this one over with --update",
+                self.rustc
+            )),
+        }
+    }
+
+    /// Holds counts against these: tells whether they pass, and what a person should know.
+    fn check(&self, rows: &[Row]) -> (bool, String) {
+        let most = 1.0 + self.growth / 100.0;
+        let (mut lines, mut passes, mut fewer) = (Vec::new(), !self.instructions.is_empty(), "");
+        for (id, bound) in &self.instructions {
+            let Some(row) = rows.iter().find(|row| row.id == *id) else {
+                lines.push(format!("MISSING {id}: has a bound, and was not counted"));
+                passes = false;
+                continue;
+            };
+            let part = row.median / bound;
+            let what = match part {
+                part if part > most => "MORE   ",
+                part if part < 1.0 / most => "fewer  ",
+                _ => continue,
+            };
+            passes &= part <= most;
+            fewer = "; --update takes over those that take fewer";
+            let percent = (part - 1.0) * 100.0;
+            lines.push(format!(
+                "{what} {id}: {:.2} instructions, bound {bound:.2} ({percent:+.1} %)",
+                row.median
+            ));
+        }
+        let known = |row: &&Row| is_own(&Id::of(&row.id)) && !self.instructions.contains_key(&row.id);
+        for Row { id, .. } in rows.iter().filter(known) {
+            lines.push(format!("UNKNOWN {id}: was counted, and has no bound"));
+            passes = false;
+        }
+        lines.push(match passes {
+            true => format!(
+                "{} operations take at most {} % more instructions than their bounds{fewer}",
+                self.instructions.len(),
+                self.growth
+            ),
+            false => "FAILED: see above. If that is meant: run it with --update, and commit benches/bounds.toml with a word on why"
+                .to_owned(),
+        });
+        (passes, lines.join("\n"))
+    }
+}
+
+/// The number in what a compiler says of itself.
+fn version(rustc: &str) -> &str {
+    rustc.split(' ').nth(1).unwrap_or(rustc)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::catalogue::{SUBSCRIBERS, TracingCase};
+
+    const RUSTC: &str = "rustc 1.95.0 (59807616e 2026-04-14)";
+
+    fn row(id: &str, n: f64) -> Row {
+        Row::new(id, Interval::around(n, 0.0), Sink::File)
+    }
+
+    fn rows(begin: f64) -> Vec<Row> {
+        vec![row("rust/tracing_on_begin/10", begin), row("rust/tracing_off_end", 4.0), row("cc/x", 1700.0)]
+    }
+
+    #[test]
+    fn command_lines() {
+        let parse = |line: &str| {
+            let line = ["instructions"].into_iter().chain(line.split_whitespace());
+            Args::try_parse_from(line).map_err(|e| e.to_string())
+        };
+        let args = parse("--bench --check --twice --bounds b").unwrap();
+        assert!(args.check && args.twice && !args.update);
+        assert_eq!(args.bounds, Some("b".into()));
+        for (line, part) in [
+            ("--check --update", "'--check' cannot be used with '--update'"),
+            ("--bounds", "--bounds <FILE>"),
+            ("--twice --from x", "'--twice' cannot be used with '--from <FILE>'"),
+            ("x", "unexpected argument 'x'"),
+        ] {
+            let e = parse(line).unwrap_err();
+            assert!(e.starts_with("error: ") && e.contains(part), "{line}: {e}");
+        }
+    }
+
+    #[test]
+    fn ids_are_those_of_the_other_benches() {
+        let ids = ids();
+        let of = |who: &Who, events: bool| {
+            let is_event = |id: &&Id| matches!(id.what, crate::catalogue::What::Event(..)) == events;
+            ids.iter().filter(|id| id.who == *who).filter(is_event).count()
+        };
+        assert_eq!([Who::Rust, Who::Ffi, Who::Cc, Who::Perfetto].map(|who| of(&who, true)), [28, 28, 24, 18]);
+        assert_eq!([Who::Limit, Who::Rust, Who::Perfetto].map(|who| of(&who, false)), [12, 24, 24]);
+        for subscriber in SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted) {
+            assert!(
+                TracingCase::ALL.iter().all(|case| ids.contains(&subscriber.id(*case))),
+                "{subscriber:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_bounds_are_of_what_is_counted() {
+        let bounds = Bounds::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("bounds.toml")).unwrap();
+        let own: std::collections::BTreeSet<String> =
+            ids().iter().filter(|id| is_own(id)).map(Id::to_string).collect();
+        assert_eq!(bounds.instructions.keys().cloned().collect::<std::collections::BTreeSet<_>>(), own);
+    }
+
+    #[test]
+    fn the_largest_difference_is_found() {
+        let (a, b) = ([row("a", 100.0), row("b", 1000.0)], [row("a", 101.0), row("b", 1001.0)]);
+        assert_eq!(difference(&a, &b), (0.01, "a".to_owned()));
+        assert_eq!(difference(&a, &a).0, 0.0);
+        assert_eq!(difference(&a, &a[..1]), (f64::INFINITY, "b".to_owned()));
+        let c = [row("b", 999.0), row("a", 101.0)];
+        let least: Vec<f64> = fewest(a.to_vec(), &c).iter().map(|row| row.median).collect();
+        assert_eq!(least, [100.0, 999.0]);
+    }
+
+    #[test]
+    fn totals_are_read() {
+        assert_eq!(total("events: Ir\n\nfn=(1) f\n12 250784\n\ntotals: 250784\n"), Some(250_784));
+        for none in ["", "events: Ir\ntotals: 0\n", "totals: x\n"] {
+            assert_eq!(total(none), None);
+        }
+    }
+
+    #[test]
+    fn a_namespace_gives_five_digits() {
+        let namespace = namespace();
+        if namespace.is_empty() {
+            // Not `eprintln!`, which libtest hides.
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: this kernel lets nobody make a namespace of process ids here"
+            );
+            return;
+        }
+        // The command itself is the first of its namespace; those that it starts are what is counted.
+        let mut command = Command::new(&namespace[0]);
+        let output =
+            command.args(&namespace[1..]).args(["sh", "-c", "sh -c 'echo $$'; true"]).output().unwrap();
+        let id: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        assert!((10_000..100_000).contains(&id), "{id}");
+    }
+
+    #[test]
+    fn four_percent_fail_and_two_pass() {
+        let bounds = Bounds::of(RUSTC, &rows(100.0));
+        assert_eq!(bounds.instructions.len(), 2);
+        assert!(bounds.check(&rows(100.0)).0);
+        assert!(bounds.check(&rows(102.0)).0);
+        let (passes, text) = bounds.check(&rows(104.0));
+        assert!(!passes);
+        assert!(
+            text.starts_with(
+                "MORE    rust/tracing_on_begin/10: 104.00 instructions, bound 100.00 (+4.0 %)\n"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("--update"), "{text}");
+        let (passes, text) = bounds.check(&rows(90.0));
+        assert!(passes && text.contains("fewer   rust/tracing_on_begin/10"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_there_fails() {
+        let bounds = Bounds::of(RUSTC, &rows(100.0));
+        let (passes, text) = bounds.check(&rows(100.0)[1..]);
+        assert!(!passes && text.starts_with("MISSING rust/tracing_on_begin/10"), "{text}");
+        let (passes, text) = Bounds::of(RUSTC, &rows(100.0)[1..]).check(&rows(100.0));
+        assert!(!passes && text.starts_with("UNKNOWN rust/tracing_on_begin/10"), "{text}");
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bounds.toml");
+        let bounds = Bounds::of(RUSTC, &rows(100.257));
+        bounds.write(&path).unwrap();
+        assert_eq!(Bounds::read(&path).unwrap(), bounds);
+        assert_eq!(bounds.instructions["rust/tracing_on_begin/10"], 100.26);
+        let other = bounds.clone().for_compiler("rustc 1.96.0 (x)").unwrap_err();
+        assert!(other.contains("`cargo +1.95.0 bench"), "{other}");
+        assert!(bounds.for_compiler(RUSTC).is_ok());
+        for (text, why) in [
+            ("", "missing field"),
+            ("rustc = 7\n", "invalid type"),
+            ("rustc = \"1\"\ngrowth = 3.0\n[instructions]\n", "there are some"),
+            ("rustc = \"1\"\ngrowth = nan\n[instructions]\na = 1.0\n", "above zero"),
+            ("rustc = \"1\"\ngrowth = 3.0\nother = 1\n[instructions]\na = 1.0\n", "unknown field"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let e = Bounds::read(&path).unwrap_err();
+            assert!(e.contains(why) && e.contains("bounds.toml"), "{text}: {e}");
+        }
+        let none = Bounds::read(&dir.path().join("none.toml")).unwrap_err();
+        assert!(none.contains("--update makes it"), "{none}");
+    }
+}
