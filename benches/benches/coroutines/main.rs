@@ -20,14 +20,13 @@
 use std::io;
 use std::process::ExitCode;
 
+use atrace_benches::harness::args::Args;
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Fixture, Golden, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{self, Case, Fixture, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
-use atrace_benches::table::Table;
 use cc_bench::coroutines::NOTHING;
 
 mod gate;
-mod tables;
 mod tasks;
 
 #[global_allocator]
@@ -176,8 +175,11 @@ impl Workload for Coroutines {
         80
     }
 
-    fn tables(results: &Results) -> Vec<Table> {
-        tables::of(results)
+    fn profile(_: &mut Results, args: &Args) -> io::Result<()> {
+        if args.test {
+            tasks::prove();
+        }
+        Ok(())
     }
 
     fn derive(results: &mut Results) {
@@ -189,11 +191,6 @@ impl Workload for Coroutines {
             let id = format!("{}/compute", place.id(runner));
             results.add_difference(id, (&resume(place), "none"), (&resume(place.with_nothing()), "none"));
         }
-    }
-
-    fn golden() -> Option<Golden> {
-        let cases = |id: &str| id.ends_with("fib_25/one_core") || id.ends_with("nothing/one_core");
-        Some(Golden { cases, profile: |_| tasks::prove(), tables: include_str!("golden.txt") })
     }
 
     fn bars(results: &Results) -> Vec<Judged> {

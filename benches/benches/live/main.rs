@@ -7,7 +7,8 @@
 //! (`none`), the layer alone (`DEFAULT`), and what C (backtraces of creations), S (sanitised) and L (symbols when asked) add.
 //! S, L and S_L without C change nothing, and must cost nothing.
 //!
-//! Backtraces are by unwinding. Where this program has frame pointers, C_L and C_S_L are there once more by them.
+//! Backtraces are by unwinding. Where this program has frame pointers (`RUSTFLAGS="-C force-frame-pointers=yes"`), C_L and C_S_L
+//! are there once more by them.
 //! `bare` captures what C_L does, and throws it away.
 //!
 //! Unlike the original, a dump waits until as many are alive as it is to find.
@@ -24,12 +25,10 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Instant;
 
+use atrace_benches::harness::args::Args;
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{
-    self, Case, Done, Fixture, Golden, Mode, Results, Tracing, Workload, Wrong,
-};
+use atrace_benches::measure::workload::{self, Case, Done, Fixture, Mode, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::Judged;
-use atrace_benches::table::Table;
 use atrace_subscriber::live;
 use tokio::runtime::{Builder, Runtime};
 use tracing::info_span;
@@ -230,15 +229,11 @@ impl Workload for Live {
         62
     }
 
-    fn tables(results: &Results) -> Vec<Table> {
-        report::tables(results)
-    }
-
-    fn golden() -> Option<Golden> {
-        let cases = |id: &str| id == "rust/launch" || id.starts_with("rust/dump_of_1000_tasks");
-        let golden = Golden { cases, profile: |_| team::prove(runtime), tables: include_str!("golden.txt") };
-        // A program with frame pointers has more modes.
-        (!Self::modes().iter().any(|mode| modes::BY_POINTERS.contains(&mode.name()))).then_some(golden)
+    fn profile(_: &mut Results, args: &Args) -> io::Result<()> {
+        if args.test {
+            team::prove(runtime);
+        }
+        Ok(())
     }
 
     fn bars(results: &Results) -> Vec<Judged> {

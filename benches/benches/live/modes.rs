@@ -91,12 +91,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Bare {
     }
 }
 
-/// The modes of the original, in its order, `none` being the first of every workload.
-pub(crate) const ORIGINAL: [&str; 9] = ["none", DEFAULT, "L", "C", "C_L", "S", "S_L", "C_S", "C_S_L"];
-
-/// Those that only a program with frame pointers has.
-pub(crate) const BY_POINTERS: [&str; 3] = ["C_L_fp", "C_S_L_fp", "bare_fp"];
-
 /// What has nothing to dump.
 pub(crate) const EMPTY: [&str; 8] =
     ["nosub", "filtered", "off", "on", "perfetto", "registry", "bare", "bare_fp"];

@@ -30,16 +30,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{
-    self, Case, Done, Fixture, Golden, Results, Tracing, Workload, Wrong,
-};
+use atrace_benches::measure::workload::{self, Case, Done, Fixture, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
 use atrace_benches::subjects::waiting::{
     Acquire, Boxed, HANDLER, Handler, Inline, Slots, prove_acquire, prove_channel,
 };
-use atrace_benches::table::{Cell, Table};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tracing::info_span;
 
@@ -62,11 +59,9 @@ const KEEP: u64 = 4;
 const UNITS: u64 = 100_000;
 /// The capacities of channels: 0 is a rendezvous.
 const CAPACITIES: [usize; 4] = [0, 1, 8, 32];
-/// How many spans a task of the pipeline is within.
-const SPANS: [usize; 3] = [0, 1, 2];
 /// The name of how often an end of a channel has waited.
 const WAITS: &str = "waits";
-/// How many acquires an operation of the original has, and allocations are counted over.
+/// How many acquires allocations are counted over, as an operation of the original has.
 const ACQUIRES: u64 = 1_000_000;
 
 struct Suspension;
@@ -89,15 +84,6 @@ impl Workload for Suspension {
 
     fn fixture() -> io::Result<Fixture> {
         Ok(Fixture::default().with_room(16))
-    }
-
-    fn tables(results: &Results) -> Vec<Table> {
-        tables(results)
-    }
-
-    fn golden() -> Option<Golden> {
-        let cases = |id: &str| ["semaphore", "/8", "boxed"].iter().any(|part| id.contains(part));
-        Some(Golden { cases, profile: |_| (), tables: include_str!("golden.txt") })
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
@@ -372,101 +358,6 @@ fn own_units_id(handler: &str) -> String {
     format!("rust/channel_sink_no_allocations/own_{handler}")
 }
 
-/// The tables of the original, as it is without instrumentation, and what spans add.
-fn tables(results: &Results) -> Vec<Table> {
-    let mut all = vec![originals(results)];
-    let mut add = |channel: String, spans: String, id: String| {
-        let columns = ["", "mode", "ms/op (95 %)", "allocs/op", "B/op", "polls/op"];
-        if all.len() == 1 {
-            all.push(Table::new("by the spans that a task is within", columns));
-        }
-        for mode in ["none", "nosub", "filtered", "off", "on", "perfetto"] {
-            let Some(row) = results.row(&id, mode) else { continue };
-            all[1].push([
-                Cell::name(format!("{channel}, {spans}")),
-                Cell::text(mode),
-                score(row, 1, 1e6),
-                per_op(row.allocs, 1),
-                per_op(row.bytes, 1),
-                per_op(row.counts.get("polls").copied(), 1),
-            ]);
-        }
-    };
-    for capacity in CAPACITIES {
-        for spans in SPANS {
-            add(capacity_name(capacity), spans_name(spans), pipeline_id(capacity, spans));
-        }
-        add(capacity_name(capacity), "units, 1 span".to_owned(), units_id(capacity));
-    }
-    for handler in [Boxed::NAME, Inline::NAME] {
-        for spans in SPANS {
-            add(own_name(handler), spans_name(spans), own_pipeline_id(handler, spans));
-        }
-        add(own_name(handler), "units, 1 span".to_owned(), own_units_id(handler));
-    }
-    all
-}
-
-fn spans_name(spans: usize) -> String {
-    format!("{spans} span{}", if spans == 1 { "" } else { "s" })
-}
-
-fn own_name(handler: &str) -> String {
-    format!("rendezvous of ours, {handler}")
-}
-
-fn originals(results: &Results) -> Table {
-    let columns =
-        ["Benchmark", "Mode", "Cnt", "Score (95 %)", "Units", "alloc MB/s", "allocs/op", "B/op", "polls/op"];
-    let mut table = Table::new("without instrumentation", columns);
-    let mut line = |name: String, row: Option<&Row>, times: u64, unit: &str, divisor: f64| {
-        let Some(row) = row else { return };
-        table.push([
-            Cell::name(name),
-            Cell::text("avgt"),
-            Cell::count(row.rounds.as_ref().map(|rounds| rounds.n as f64)).or_not_measured(),
-            score(row, times, divisor),
-            Cell::text(unit),
-            rate(row).or_not_measured(),
-            per_op(row.allocs, times),
-            per_op(row.bytes, times),
-            per_op(row.counts.get("polls").copied(), times),
-        ]);
-    };
-    for handler in [Boxed::NAME, Inline::NAME] {
-        let name = format!("SequentialSemaphoreAsMutex, {ACQUIRES} acquires, {handler}");
-        line(name, results.row(&semaphore_id(handler), "none"), ACQUIRES, "s/op", 1e9);
-    }
-    let capacities =
-        CAPACITIES.map(|of| (format!("capacity {}", capacity_name(of)), pipeline_id(of, 0), units_id(of)));
-    let own = [Boxed::NAME, Inline::NAME].map(|of| (own_name(of), own_pipeline_id(of, 0), own_units_id(of)));
-    for channels in [&capacities[..], &own] {
-        for (channel, pipeline, _) in channels {
-            let name = format!("ChannelSink, {ELEMENTS} elements, {channel}");
-            line(name, results.row(pipeline, "none"), 1, "ms/op", 1e6);
-        }
-        for (channel, _, units) in channels {
-            let name = format!("ChannelSinkNoAllocations, {UNITS} units, {channel}");
-            line(name, results.row(units, "none"), 1, "ms/op", 1e6);
-        }
-    }
-    let more = HANDLERS.iter().filter_map(|(what, id)| {
-        let Interval { median, low, high, .. } = boxed_above(results, *id)?;
-        Some(format!("{what} {median:+.1} ns ({low:+.1} to {high:+.1})"))
-    });
-    let more: Vec<String> = more.collect();
-    if more.is_empty() {
-        table
-    } else {
-        table.with_note(format!(
-            "A boxed handler takes more than an inline one:\n    {}.{INLINE}",
-            more.join(";\n    ")
-        ))
-    }
-}
-
-const INLINE: &str = "\nAn acquire whose handler is inline has nothing on the heap: 0 allocations.";
-
 /// The id of a case with such a handler.
 type IdOf = fn(&str) -> String;
 
@@ -491,29 +382,6 @@ fn handlers(row: &Row) -> f64 {
     row.counts.get(WAITS).copied().unwrap_or(1.0)
 }
 
-/// What so many operations take, and how sure that is.
-fn score(row: &Row, times: u64, divisor: f64) -> Cell {
-    let [score, error] = [row.median, row.interval().half_width()].map(|ns| ns * times as f64 / divisor);
-    Cell::Number(format!("{score:.3} ± {error:.3}"))
-}
-
-/// How many megabytes are allocated in a second: 0 only where nothing is.
-fn rate(row: &Row) -> Cell {
-    row.bytes.map_or(Cell::Empty, |bytes| {
-        let rate = bytes / row.median * 1e3;
-        let places = match rate {
-            0.0 => 0,
-            ..1.0 => 3,
-            _ => 1,
-        };
-        Cell::number(Some(rate), places)
-    })
-}
-
-fn per_op(count: Option<f64>, times: u64) -> Cell {
-    Cell::number(count.map(|count| count * times as f64), 0).or_not_measured()
-}
-
 /// What the original found, to the byte; and what a poll may cost.
 fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
@@ -534,7 +402,9 @@ fn bars(results: &Results) -> Vec<Judged> {
             "1.000 allocs, 24.0 B",
             Verdict::kept_if(n == same && allocs == 1.0 && bytes == HANDLER as f64),
         );
-        bars.push(bar.exact());
+        let took = Some(*id).filter(|_| mode.name() == "none").and_then(|id| boxed_above(results, id));
+        let took = took.map(|more| format!("{:+.1} ns ({:+.1} to {:+.1})", more.median, more.low, more.high));
+        bars.push(bar.exact().more(took.unwrap_or_default()));
     }
     let pipelines = CAPACITIES.into_iter().flat_map(|c| [1, 2].map(|spans| (pipeline_id(c, spans), spans)));
     let units = CAPACITIES.into_iter().map(|capacity| (units_id(capacity), 1));

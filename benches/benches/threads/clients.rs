@@ -183,9 +183,6 @@ pub(crate) mod roles {
 
     use rustix::thread::gettid;
 
-    /// What threads can be, but for the one that waits for all others.
-    pub(crate) const ALL: [&str; 3] = ["clients", "workers", "operations"];
-
     static ROLES: Mutex<BTreeMap<i32, &'static str>> = Mutex::new(BTreeMap::new());
 
     /// Says what the calling thread is.

@@ -28,18 +28,15 @@ use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{child, supervise};
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::profile::{Sampler, Samples, Started, ThreadState};
-use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Golden, Results, Tracing, Workload};
+use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Results, Tracing, Workload};
 use atrace_benches::promise::{Judged, Verdict};
-use atrace_benches::row::Row;
-use atrace_benches::stats::Interval;
 use atrace_benches::subjects::http::{self, Server};
-use atrace_benches::table::{Cell, Table, Value};
 
 mod clients;
 mod jobs;
 mod operations;
 
-use self::clients::{CLIENTS, Share, roles};
+use self::clients::{CLIENTS, roles};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -116,11 +113,6 @@ impl Setup {
         format!("rust/threads_{}_{}", self.kind, self.job)
     }
 
-    /// What begins its lines of the tables.
-    fn cells(self) -> [Cell; 2] {
-        [Cell::text(self.job.to_string()), Cell::text(self.kind.to_string())]
-    }
-
     /// How long slices are: short, as what is compared is to run at the same time; but an operation of each client, or
     /// dozens where they take turns on a CPU.
     fn slice(self) -> Duration {
@@ -186,15 +178,6 @@ impl Workload for Threads {
 
     fn seconds() -> u64 {
         45
-    }
-
-    fn tables(results: &Results) -> Vec<Table> {
-        tables(results)
-    }
-
-    fn golden() -> Option<Golden> {
-        let cases = |id: &str| ["rust/threads_kernel_io_5ms", "rust/threads_task_nonio"].contains(&id);
-        Some(Golden { cases, profile: made_up, tables: include_str!("golden.txt") })
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
@@ -293,167 +276,6 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
             gauge(&state_name(role, state), samples.part(role, state).unwrap_or(0.0));
         }
     }
-}
-
-/// Looks made up, instead.
-fn made_up(results: &mut Results) {
-    let share = |ops, seconds| Share { ops, took: Duration::from_secs(seconds) };
-    assert_eq!(Share::sum(&[share(4, 2), share(6, 3), share(0, 0)]), (Duration::from_secs(5), 4.0));
-    let mut samples = Samples::default();
-    let frame = |name: &str| Some(name.to_owned());
-    samples.add([
-        ("clients", ThreadState::Waiting, frame("futex_do_wait")),
-        ("operations", ThreadState::Running, None),
-        ("operations", ThreadState::TimedWaiting, frame("hrtimer_nanosleep")),
-    ]);
-    samples.add([("clients", ThreadState::Waiting, frame("wait_woken"))]);
-    Setup::all().for_each(|setup| found(setup, results, &samples, [7, 6]));
-}
-
-/// The original's tables, of the program without instrumentation, and what tracing adds.
-fn tables(results: &Results) -> Vec<Table> {
-    let row = |setup: Setup| Some((setup, results.row(&setup.id(), "none")?));
-    let measured: Vec<(Setup, &Row)> = Setup::all().filter_map(row).collect();
-    vec![
-        scores(results, &measured),
-        profilers(&measured),
-        states(&measured),
-        frames(&measured),
-        traced(results, &measured),
-    ]
-}
-
-/// A table whose lines begin with the names of a setup.
-fn table_of(title: &str, columns: &[&str]) -> Table {
-    Table::new(title, ["(taskType)", "(threadType)"].into_iter().chain(columns.iter().copied()))
-}
-
-fn scores(results: &Results, measured: &[(Setup, &Row)]) -> Table {
-    let title = format!("without instrumentation, {CLIENTS} clients");
-    let mut table = table_of(&title, &["Mode", "Cnt", "Score ± 95 %", "Units"]);
-    let mut line = |setup: Setup, mode: &str, row: &Row, score: Option<Interval>, unit: &str| {
-        let text = |score: Interval| {
-            let digits = if score.median < 100.0 { 3 } else { 1 };
-            Cell::Number(format!("{:.digits$} ± {:.digits$}", score.median, score.half_width()))
-        };
-        let n = Cell::count(row.rounds.as_ref().map(|rounds| rounds.n as f64));
-        let score = score.map_or(Cell::Empty, text).or_not_measured();
-        let more = [Cell::text(mode), n.or_not_measured(), score, Cell::text(unit)];
-        table.push(setup.cells().into_iter().chain(more));
-    };
-    for (setup, row) in measured {
-        let throughput = results.counted(&setup.id(), "none", count::THROUGHPUT);
-        line(*setup, "thrpt", row, throughput, "ops/s");
-    }
-    for (setup, row) in measured {
-        let us =
-            Interval { median: row.median / 1e3, low: row.low / 1e3, high: row.high / 1e3, sure: row.sure };
-        line(*setup, "avgt", row, Some(us), "us/op");
-    }
-    table
-}
-
-fn profilers(measured: &[(Setup, &Row)]) -> Table {
-    let columns = [
-        "alloc MB/s",
-        "alloc B/op (n)",
-        "freed B/op",
-        "peak live B",
-        "minor flts/op",
-        "threads alive",
-        "threads started",
-        "polls a task",
-    ];
-    let mut table = table_of("profilers", &columns).with_note(
-        "There is no collector here, so gc.count and gc.time have no counterpart: what is freed is freed at once.",
-    );
-    for (setup, row) in measured {
-        let get = |name: &str| row.counts.get(name).copied();
-        let number = |value: Option<f64>, places: usize| Cell::number(value, places).or_not_measured();
-        let rate = row.bytes.zip(get(count::THROUGHPUT)).map(|(bytes, rate)| bytes * rate / 1e6);
-        let counted = row.bytes.zip(row.allocs).map(|(b, n)| Cell::Number(format!("{b:.0} ({n:.0})")));
-        let started = get(count::PROFILED_STARTED).zip(get(count::PROFILED));
-        let started = started.map(|(started, ops)| Cell::Number(format!("{started:.0} in {ops:.0} ops")));
-        let polls = match setup.kind {
-            Kind::Kernel => Cell::none("a thread is not polled"),
-            Kind::Task => number(get(count::POLLS), 2),
-        };
-        let more = [
-            number(rate, 3),
-            counted.unwrap_or_else(Cell::not_measured),
-            number(get(count::FREED), 0),
-            number(get(count::PEAK), 0),
-            number(get(count::FAULTS), 2),
-            number(get(count::ALIVE), 1),
-            started.unwrap_or_else(Cell::not_measured),
-            polls,
-        ];
-        table.push(setup.cells().into_iter().chain(more));
-    }
-    table
-}
-
-fn states(measured: &[(Setup, &Row)]) -> Table {
-    let columns: Vec<&str> = ["thread"].into_iter().chain(ThreadState::ALL.map(ThreadState::name)).collect();
-    let mut table = table_of("states of threads, by the original's names where it has one", &columns).with_note(
-        "TIMED_WAITING: in a sleep, or for a futex or epoll with a time limit; of anything else that is waited for, nobody can\n    \
-         read one. It is 0 where what is waited for has none, as a socket and the end of a thread.",
-    );
-    for (setup, row) in measured {
-        for role in [ALL].into_iter().chain(roles::ALL) {
-            let part = |state| row.counts.get(&state_name(role, state)).copied();
-            if part(ThreadState::Running).is_none() {
-                continue;
-            }
-            let part = |state| Cell::Number(format!("{:.1}%", part(state).unwrap_or(0.0) * 100.0));
-            let more = [Cell::text(role)].into_iter().chain(ThreadState::ALL.map(part));
-            table.push(setup.cells().into_iter().chain(more));
-        }
-    }
-    table
-}
-
-/// How many frames of a setup are shown, as in the original.
-const FRAMES: usize = 10;
-
-fn frames(measured: &[(Setup, &Row)]) -> Table {
-    let columns = ["state", "function of the kernel", "of all", "of the state"];
-    let mut table = table_of("top frames in each state but RUNNABLE", &columns).with_note(
-        "What a user may read in it: where a thread that runs is, only a debugger sees, which would stop it.",
-    );
-    for (setup, row) in measured {
-        let named = |(name, part): (&String, &f64)| {
-            let (state, frame) = name.strip_prefix(FRAME)?.split_once(' ')?;
-            Some((state.to_owned(), frame.to_owned(), *part))
-        };
-        let mut all: Vec<_> = row.counts.iter().filter_map(named).collect();
-        all.sort_by(|a, b| b.2.total_cmp(&a.2));
-        all.truncate(FRAMES);
-        for (state, frame, part) in all {
-            let of_state = row.counts.get(&format!("{ALL}_{}", state.to_lowercase())).copied();
-            let percent = |part: f64| Cell::Number(format!("{:.1}%", part * 100.0));
-            let of_state = of_state.map_or_else(Cell::not_measured, |all| percent(part / all));
-            let more = [Cell::text(state), Cell::text(frame), percent(part), of_state];
-            table.push(setup.cells().into_iter().chain(more));
-        }
-    }
-    table
-}
-
-fn traced(results: &Results, measured: &[(Setup, &Row)]) -> Table {
-    let columns = ["messages/op", "ns above nosub", "of writing them only (95 %)"];
-    let mut table = table_of("tracing on", &columns);
-    for (setup, _) in measured {
-        let Some(on) = results.row(&setup.id(), "on") else { continue };
-        let Some(above) = on.above.get("nosub") else { continue };
-        let more = [
-            Cell::number(on.counts.get(count::MESSAGES).copied(), 2).or_not_measured(),
-            Cell::Value(Value::of(above)),
-            Cell::ratio(above.raw_writes.as_ref()).or("it may be less than nothing, so it is no multiple"),
-        ];
-        table.push(setup.cells().into_iter().chain(more));
-    }
-    table
 }
 
 /// What the original never said: that its threads were threads.

@@ -161,6 +161,8 @@ impl Work for Pages {
 
 /// Proves what is counted, with operations that have so many page faults, one of which a single client runs.
 pub(crate) fn prove() -> Result<(), Wrong> {
+    let share = |ops, seconds| Share { ops, took: Duration::from_secs(seconds) };
+    assert_eq!(Share::sum(&[share(4, 2), share(6, 3), share(0, 0)]), (Duration::from_secs(5), 4.0));
     let kinds = || [Kind::Kernel, Kind::Task].into_iter().try_for_each(prove_of);
     without_huge_pages(kinds).map_err(|e| format!("huge pages: {e}"))?
 }

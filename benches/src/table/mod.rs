@@ -15,8 +15,8 @@ use serde::Serialize;
 
 pub(crate) use self::html::draw;
 pub(crate) use self::markdown::{escaped, write};
-pub(crate) use self::rows::counted_of;
 pub use self::rows::of_rows;
+pub(crate) use self::rows::{COUNTS, counted_of};
 pub use self::text::WIDTH;
 
 use self::number::{count, interval, ratio};

@@ -4,6 +4,9 @@ use super::{Cell, Table};
 use crate::catalogue::Id;
 use crate::row::Row;
 
+/// How many things that were counted are shown of a row, where there are many rows.
+pub(crate) const COUNTS: usize = 5;
+
 /// Makes a table of rows as they are.
 #[must_use]
 pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Table {
@@ -29,16 +32,16 @@ pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Tabl
         }
         cells.extend(allocs.then(|| Cell::count(row.allocs).or(UNCOUNTED)));
         cells.extend(bytes.then(|| Cell::count(row.bytes).or(UNCOUNTED)));
-        cells.extend(counts.then(|| list(counted_of(row), UNCOUNTED)));
+        cells.extend(counts.then(|| list(counted_of(row, COUNTS), UNCOUNTED)));
         table.push(cells);
     }
     table
 }
 
-/// The first few things that were counted, and were there; report.json has all.
-pub(crate) fn counted_of(row: &Row) -> Vec<(String, Cell)> {
+/// The first things that were counted, and were there; report.json has all.
+pub(crate) fn counted_of(row: &Row, most: usize) -> Vec<(String, Cell)> {
     let there = row.counts.iter().filter(|(_, n)| **n != 0.0);
-    there.take(5).map(|(what, n)| (what.clone(), Cell::Count(*n))).collect()
+    there.take(most).map(|(what, n)| (what.clone(), Cell::Count(*n))).collect()
 }
 
 /// What a row is compared to, as short as it is clear: only who it is, if the rest is the same.

@@ -38,7 +38,6 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 pub use self::case::{Case, Done, Wrong};
-pub use self::form::Golden;
 pub use self::instrument::{Bare, Traced, Tracing};
 pub use self::mode::Mode;
 pub use self::results::{Names, RawWrites, Results};
@@ -147,22 +146,16 @@ pub trait Workload {
         45
     }
 
-    /// Makes the workload's own tables, with labels from its configuration. Rows may be missing, where a filter leaves them
-    /// out. A cell without a number that doesn't say why fails the bench.
+    /// Makes the tables that are printed before what each mode adds: by default one of all cases. Rows may be missing, where a
+    /// filter leaves them out. A cell without a number that doesn't say why fails the bench.
     fn tables(results: &Results) -> Vec<Table> {
-        let _ = results;
-        Vec::new()
+        vec![tables::measured(results)]
     }
 
     /// Makes rows of what is known once all of it was measured, such as of [how two cases
     /// differ](Results::add_difference).
     fn derive(results: &mut Results) {
         let _ = results;
-    }
-
-    /// What a test compares its tables with.
-    fn golden() -> Option<Golden> {
-        None
     }
 
     /// What was promised of this workload beyond what all promise.
@@ -275,13 +268,6 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let fixture = W::fixture()?;
     let turns::Extent { generations, rounds, turns } = turns::measure::<W>(&plan, &fixture, &mut results)?;
     let is_whole = plan.once && results.is_whole();
-    match W::golden().filter(|_| is_whole) {
-        Some(golden) if session.instance().is_some() => golden.check::<W>(&results)?,
-        Some(_) => {
-            say("skipped what the tables look like: some of them is of what the kernel's marker takes")
-        }
-        None => {}
-    }
     output.aside(|| W::profile(&mut results, session.args()))?;
     drop(fixture);
     results.finish();
@@ -297,7 +283,7 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     if let Some(hole) = tables.iter().find_map(Table::hole) {
         return Err(io::Error::other(hole));
     }
-    let tables = form::texts(&tables);
+    let tables: Vec<String> = tables.iter().map(Table::to_string).collect();
     if plan.once {
         let _ =
             write!(text, "each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s");
@@ -309,7 +295,8 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
              \n\n{tables}",
             timer_floor().as_nanos(),
             atrace::sink(),
-            session.verified_by()
+            session.verified_by(),
+            tables = tables.join("\n")
         );
     }
     say(text.trim_end_matches('\n'));

@@ -1,10 +1,44 @@
-//! What a person sees: what each mode adds.
+//! What a person sees: what each case takes, and what each mode adds.
 
 use super::results::Results;
 use crate::row::Row;
-use crate::table::{Cell, Table, Value};
+use crate::table::{Cell, Table, Value, counted_of};
 
 const BASE: &str = "none";
+
+/// Every case as it is without instrumentation: an operation's time, a column for each part that cases have, what it allocates, and
+/// what else was counted.
+pub(super) fn measured(results: &Results) -> Table {
+    let cases: Vec<(&str, &Row)> =
+        results.case_ids().filter_map(|case| Some((case, results.row(case, BASE)?))).collect();
+    let mut parts: Vec<&str> = Vec::new();
+    for part in cases.iter().flat_map(|(case, _)| results.parts(case)) {
+        if !parts.contains(&&part[..]) {
+            parts.push(part);
+        }
+    }
+    let columns = ["case", "total"].into_iter().chain(parts.iter().copied());
+    let mut table = Table::new(
+        "without instrumentation, an operation",
+        columns.chain(["allocations", "bytes", "counted"]),
+    );
+    for (case, row) in cases {
+        let mut cells = vec![Cell::name(case), Cell::value(Some(row))];
+        cells.extend(parts.iter().map(|part| match results.part(case, part, BASE) {
+            Some(row) => Cell::value(Some(row)),
+            None => Cell::none("the case has no such part"),
+        }));
+        cells.extend([row.allocs, row.bytes].map(|n| Cell::count(n).or("only Rust's allocator counts")));
+        let counted = counted_of(row, usize::MAX);
+        cells.push(if counted.is_empty() {
+            Cell::none("nothing else is counted")
+        } else {
+            Cell::List(counted)
+        });
+        table.push(cells);
+    }
+    table.dense()
+}
 
 /// Nanoseconds and bytes above `none`, of every case and part: a column a mode. What is above others is for the
 /// workload's own table.
@@ -55,4 +89,48 @@ fn lines(table: &mut Table, name: &str, rows: &[Option<&Row>]) {
 /// A count more or less than another: whole if it is.
 fn count(x: f64) -> String {
     if (x - x.round()).abs() < 5e-4 { format!("{:+.0}", x.round() + 0.0) } else { format!("{x:+.3}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::exchange::Slice;
+    use super::super::results::Names;
+    use super::super::{Case, Done, Mode};
+    use super::*;
+    use crate::instruments::alloc::Counts;
+    use crate::row::Sink;
+
+    #[test]
+    fn every_case_has_a_line_and_every_cell_a_number_or_a_reason() {
+        let run = |_| Ok(Done::new());
+        let cases = vec![Case::new("rust/task", run), Case::new("cc/task", run).untraced()];
+        let mut results = Results::new(vec![Mode::NONE, Mode::NOSUB], cases, Sink::Null, Names::default());
+        for generation in 0..6 {
+            results.begin_generation();
+            for (case, mode, ns) in [(0, 0, 100), (0, 1, 150), (1, 0, 70)] {
+                let [took, resume] = [ns + generation, ns / 2].map(Duration::from_nanos);
+                let done = Done::new().count("polls", 2);
+                let done = if (case, mode) == (0, 0) { done.part("resume", resume, 1) } else { done };
+                results.add(case, mode, 0, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done });
+            }
+        }
+        for (mode, allocs) in [(0, 10), (1, 20)] {
+            results.set_counts(0, mode, Some(Counts { allocs, bytes: 8 * allocs, ..Counts::default() }), 10);
+        }
+        results.finish();
+        assert_eq!(
+            measured(&results).to_string(),
+            "without instrumentation, an operation\n\
+             case                  total  resume  allocations  bytes  counted\n\
+             rust/task     102 (100–105)    50.0            1      8  2 polls\n\
+             cc/task    72.5 (70.0–75.0)      –a           –b     –b  2 polls\n\
+             –a: the case has no such part.\n\
+             –b: only Rust's allocator counts.\n"
+        );
+        let overhead = overhead(&results);
+        assert_eq!(overhead.hole(), None);
+        assert_eq!(overhead.rows.len(), 2, "{overhead}");
+    }
 }

@@ -8,8 +8,8 @@ use super::KNOWN;
 use crate::catalogue::Id;
 use crate::row::Row;
 use crate::table::number::{ratio, time};
+use crate::table::{COUNTS, counted_of, of_rows};
 use crate::table::{Cell, Table, Value};
-use crate::table::{counted_of, of_rows};
 
 /// The benches that have no section of their own above.
 pub(super) fn workloads(here: &Machine) -> Vec<Section> {
@@ -51,7 +51,7 @@ fn workload(name: &str, rows: &[Row]) -> Section {
         let mut cells = vec![Cell::Name((*case).to_owned()), Cell::value(plain)];
         let mut lines = Vec::new();
         let (mut allocations, mut is_counted) = (Vec::new(), false);
-        let counted = plain.map(counted_of).unwrap_or_default();
+        let counted = plain.map(|row| counted_of(row, COUNTS)).unwrap_or_default();
         for mode in &modes {
             let Some((row, above)) = find(case, mode).and_then(|row| Some((row, row.above.get(base)?)))
             else {

@@ -157,6 +157,11 @@ impl Results {
         self.cases.iter().filter(|case| case.selected && case.traced).map(|case| &case.id[..])
     }
 
+    /// Returns the ids of the cases that ran.
+    pub(super) fn case_ids(&self) -> impl Iterator<Item = &str> {
+        self.cases.iter().filter(|case| case.selected).map(|case| &case.id[..])
+    }
+
     /// Returns how many units that a person would ask for the cost of one operation of a case has.
     #[must_use]
     pub fn units(&self, case: &str) -> f64 {
@@ -237,27 +242,6 @@ impl Results {
     pub fn add_difference(&mut self, id: String, of: (&str, &str), base: (&str, &str)) {
         let longer = self.difference(of, base).filter(|longer| longer.low > 0.0);
         self.rows.extend(longer.map(|longer| Row::new(id, longer, self.sink)));
-    }
-
-    /// The same cases of which nothing was measured, these being selected.
-    pub(super) fn empty(&self, cases: fn(&str) -> bool) -> Self {
-        let mut empty = Self::new(self.modes.clone(), Vec::new(), self.sink, self.names);
-        empty.cases.clone_from(&self.cases);
-        empty.cases.iter_mut().for_each(|case| case.selected = cases(&case.id));
-        let all = (0..empty.cases.len()).flat_map(|case| empty.modes_of(case).map(move |mode| (case, mode)));
-        empty.counts = all.map(|key| (key, BTreeMap::new())).collect();
-        empty
-    }
-
-    /// Whether it was measured.
-    pub(super) fn has(&self, key: &Key) -> bool {
-        self.rounds.contains_key(key)
-    }
-
-    /// What a case has counted.
-    pub(super) fn names_of_counts(&self, case: usize) -> impl Iterator<Item = &str> {
-        let first = self.counts.range((case, 0)..).next().filter(|((of, _), _)| *of == case);
-        first.into_iter().flat_map(|(_, counts)| counts.keys().map(String::as_str))
     }
 
     /// Tells whether the allocations of a case are the same in each run.
@@ -426,8 +410,7 @@ impl Results {
         }
         self.push((case, mode, What::Total), round, slice.sample(slice.took, n));
         for (name, (took, operations)) in &slice.done.parts {
-            let known = self.cases[case].parts.iter().any(|part| part == name);
-            if !known {
+            if !self.cases[case].parts.iter().any(|part| part == name) {
                 self.cases[case].parts.push(name.to_string());
             }
             self.push((case, mode, What::Part(name.to_string())), round, slice.sample(*took, *operations));
