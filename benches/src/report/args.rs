@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Makes one report of what the benches have measured: report.md, report.html and report.json
+/// Makes one report of what the benches have measured: report.html and, for programs, report.json
 ///
 /// It reads what is there, and says what is missing or can't be read.
 #[derive(Clone, Debug, PartialEq, Parser)]
@@ -20,7 +20,7 @@ pub(crate) struct ReportArgs {
     // As a part: 0.05 for 5 %.
     #[arg(long, value_name = "P", value_parser = percent, default_value = "5%", requires = "compare")]
     pub(crate) max_regression: f64,
-    /// Write docs/costs.md and the README's lines of costs instead of the report, in this checkout (that of the sources)
+    /// Write the lines of costs in README.md and docs/costs.md instead of the report, in this checkout (that of the sources)
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."), conflicts_with_all = ["save", "compare", "out"])]
     pub(crate) docs: Option<PathBuf>,
     /// Where to write the report (target/report)

@@ -1,26 +1,19 @@
-//! Criterion's data: `<case>/new/{benchmark,estimates,sample}.json`.
+//! Criterion's data: `<case>/new/{benchmark,estimates}.json`.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::reading::{Problems, clean, entries, json};
-use crate::row::{self, Rounds};
+use crate::row;
 use crate::table::number::time;
 
 /// The most cases that are read, and how deep below its directory Criterion keeps them.
 const MAX_CASES: usize = 2_000;
 const MAX_DEPTH: usize = 5;
 
-/// What Criterion says of a case, in nanoseconds.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Estimate {
-    pub(crate) median: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
-    /// Of the samples, each the mean of some thousand operations.
-    pub(crate) samples: Option<Rounds>,
-}
+/// What Criterion says of a case, in nanoseconds: the median between its bounds.
+pub(crate) type Estimate = [f64; 3];
 
 /// Reads all cases below `dir`: the full id of each, what is known, and the directory right below `dir` that it is
 /// in, which for a device has the device's name.
@@ -66,7 +59,7 @@ fn lines_of(home: &Path, names: &[String]) -> String {
     let found = read(home, &mut Problems::default());
     let line = |name: &String| {
         let (_, estimate, _) = found.iter().find(|(id, ..)| id == name)?;
-        let Estimate { median, low, high, .. } = *estimate;
+        let [low, median, high] = *estimate;
         Some(format!("{name:<32} time:   [{} {} {}]\n", time(low), time(median), time(high)))
     };
     names.iter().filter_map(line).collect()
@@ -87,17 +80,7 @@ fn case(dir: &Path) -> Result<(String, Estimate), String> {
     if !(low <= median && median <= high && high <= 1e15) {
         return Err(format!("{}: {median} is not a median between {low} and {high}", dir.display()));
     }
-    // Without the samples, the estimate is still good.
-    let samples = json(&dir.join("sample.json")).ok().and_then(|sample| {
-        let numbers = |key: &str| {
-            let all = sample.get(key)?.as_array()?.iter().take(10_000);
-            all.map(Value::as_f64).collect::<Option<Vec<f64>>>()
-        };
-        let (iters, times) = (numbers("iters")?, numbers("times")?);
-        let each: Vec<f64> = times.iter().zip(&iters).map(|(time, n)| time / n).collect();
-        Rounds::of(&each)
-    });
-    Ok((clean(id, 200), Estimate { median, low, high, samples }))
+    Ok((clean(id, 200), [low, median, high]))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::model::{Finding, Part, Plot, PlotKind, Report, Section};
+use super::model::{Finding, Part, Plot, Report, Section};
 use super::plot::{self, NARROW, WIDE};
 use crate::table;
 
@@ -29,7 +29,6 @@ pub(crate) fn page(report: &Report) -> String {
             body {
                 header {
                     h1 { (report.title) }
-                    p class="summary" { (report.summary) }
                     @if !report.about.is_empty() { p class="about" { (report.about) } }
                     ul class="findings" { @for finding in &report.findings { (card(finding)) } }
                     (warnings(&report.warnings))
@@ -77,24 +76,18 @@ fn part_of(part: &Part) -> Markup {
     match part {
         Part::Table(table) => table::draw(table),
         Part::Plot(plot) => figure(plot),
-        Part::Folded(summary, parts) => html! {
-            details class="rows" { summary { (summary) } @for part in parts { (part_of(part)) } }
+        Part::Folded(summary, table) => html! {
+            details class="rows" { summary { (summary) } (table::draw(table)) }
         },
     }
 }
 
 fn figure(plot: &Plot) -> Markup {
-    let kind = match plot.kind {
-        PlotKind::Dots => "dots",
-        PlotKind::Ladder => "ladder",
-        PlotKind::Differences => "differences",
-        PlotKind::Rounds => "rounds",
-    };
     html! {
-        figure id=(format!("plot-{}", plot.id)) data-plot=(kind) {
+        figure id=(format!("plot-{}", plot.id)) data-plot="dots" {
             h3 { (plot.title) }
-            (plot::svg(plot, WIDE))
-            (plot::svg(plot, NARROW))
+            (plot::svg(plot, WIDE, None))
+            (plot::svg(plot, NARROW, None))
             @if !plot.caption.is_empty() { figcaption { (plot.caption) } }
         }
     }

@@ -1,9 +1,10 @@
 //! Makes one report of everything that was measured, keeps results under a name, and compares with those.
 //!
 //! `report` reads the rows of all benches (`target/overhead/*.json`, of devices in directories of their own) and
-//! Criterion's data, and writes `report.md`, `report.html` and `report.json` to `target/report`, with the main plot
+//! Criterion's data, and writes `report.html` and, for programs, `report.json` to `target/report`, with the main plot
 //! as a picture of its own (`costs.svg`). What is missing, cut short or makes no sense is named in the report and
-//! left out of it. `--docs` writes `docs/costs.md` and the lines of the README instead.
+//! left out of it. `--docs` writes the lines of costs in the README and in
+//! `docs/costs.md` instead.
 
 mod args;
 mod compare;
@@ -12,7 +13,6 @@ mod criterion;
 mod docs;
 mod html;
 mod input;
-mod markdown;
 mod model;
 mod plot;
 mod reading;
@@ -26,6 +26,7 @@ use clap::Parser as _;
 use self::args::ReportArgs;
 pub use self::criterion::lines as criterion_lines;
 use self::input::Input;
+use self::model::Finding;
 use crate::harness::terminal::{fail, say};
 use crate::row;
 
@@ -59,7 +60,7 @@ fn run(args: &ReportArgs) -> Result<ExitCode, String> {
         None => None,
     };
     if let Some(root) = &args.docs {
-        say(docs::write_to(root, input)?);
+        say(docs::write_to(root, &input.here)?);
         return Ok(ExitCode::SUCCESS);
     }
     let plot = content::main_plot(&input.here);
@@ -67,14 +68,16 @@ fn run(args: &ReportArgs) -> Result<ExitCode, String> {
     if let Some(against) = &against {
         report.sections.insert(0, against.section());
     }
-    write(&out, "report.md", &markdown::text(&report))?;
     write(&out, "report.html", &html::page(&report))?;
     write(&out, "report.json", &(serde_json::to_string(&report).map_err(|e| e.to_string())? + "\n"))?;
     match plot {
-        Some(plot) => write(&out, "costs.svg", &plot::file(&plot, html::PLOT_STYLE))?,
+        Some(plot) => {
+            let style = Some(html::PLOT_STYLE);
+            write(&out, "costs.svg", &plot::svg(&plot, plot::WIDE, style).into_string())?;
+        }
         None => remove(&out.join("costs.svg"))?,
     }
-    say(&report.summary);
+    say(summary(&report.findings));
     match report.warnings.len() {
         0 => {}
         1 => say("one warning; see the report"),
@@ -88,6 +91,20 @@ fn run(args: &ReportArgs) -> Result<ExitCode, String> {
         say(saved?);
     }
     Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The numbers that matter most, a line each.
+fn summary(findings: &[Finding]) -> String {
+    let line = |finding: &Finding| {
+        let beside = finding.beside.iter().map(|beside| format!(", {beside}"));
+        Some(format!("{}: {}{}\n", finding.what, finding.value.as_ref()?, beside.collect::<String>()))
+    };
+    match findings.iter().filter_map(line).collect::<String>() {
+        none if none.is_empty() => {
+            "Nothing was measured yet that could be summed up: run `cargo bench`.".to_owned()
+        }
+        lines => lines.trim_end().to_owned(),
+    }
 }
 
 fn write(dir: &Path, name: &str, text: &str) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! What the report says, before it is Markdown, HTML or JSON.
+//! What the report says, before it is HTML or JSON.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,6 @@ use crate::table::Table;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) title: String,
-    /// What was found, in a sentence or two.
-    pub(crate) summary: String,
     /// On what.
     pub(crate) about: String,
     pub(crate) findings: Vec<Finding>,
@@ -68,7 +66,7 @@ pub(crate) enum Part {
     Table(Table),
     Plot(Plot),
     /// Shown when asked for.
-    Folded(String, Vec<Part>),
+    Folded(String, Table),
 }
 
 /// Who a row is about: decides on its mark.
@@ -79,19 +77,15 @@ pub(crate) enum Series {
     Cc,
     Rust,
     Ffi,
-    Peer,
 }
 
 impl Series {
-    pub(crate) const ALL: [Self; 5] = [Self::Limit, Self::Cc, Self::Rust, Self::Ffi, Self::Peer];
-
-    pub(crate) fn of(id: &str) -> Self {
+    fn of(id: &str) -> Self {
         match Id::of(id).who {
-            Who::Rust | Who::Perfetto => Self::Rust,
             Who::Cc => Self::Cc,
             Who::Ffi => Self::Ffi,
             Who::Limit => Self::Limit,
-            Who::Other(_) => Self::Peer,
+            _ => Self::Rust,
         }
     }
 
@@ -101,7 +95,6 @@ impl Series {
             Self::Cc => "C++ (libcutils)",
             Self::Rust => "Rust (this workspace)",
             Self::Ffi => "Rust through libcutils",
-            Self::Peer => "others",
         }
     }
 
@@ -111,7 +104,6 @@ impl Series {
             Self::Cc => "cc",
             Self::Rust => "rust",
             Self::Ffi => "ffi",
-            Self::Peer => "peer",
         }
     }
 }
@@ -121,21 +113,7 @@ pub(crate) struct Plot {
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) caption: String,
-    pub(crate) kind: PlotKind,
     pub(crate) groups: Vec<Group>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum PlotKind {
-    /// Several marks a line, on a logarithmic axis of nanoseconds.
-    Dots,
-    /// One mark a line, on a stem.
-    Ladder,
-    /// Marks around zero: what something adds.
-    Differences,
-    /// How rounds are distributed around their median.
-    Rounds,
 }
 
 #[derive(Debug, Serialize)]
@@ -161,22 +139,12 @@ pub(crate) struct Point {
     pub(crate) noisy: bool,
     /// The row that it is of.
     pub(crate) of: String,
-    /// The percentiles of its rounds by their median; only where these are drawn.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) rounds: Vec<f64>,
 }
 
 impl Point {
     pub(crate) fn of(row: &Row) -> Self {
-        Self {
-            series: Series::of(&row.id),
-            median: row.median,
-            low: row.low,
-            high: row.high,
-            noisy: row.noisy,
-            of: row.id.clone(),
-            rounds: Vec::new(),
-        }
+        let Row { median, low, high, noisy, ref id, .. } = *row;
+        Self { series: Series::of(id), median, low, high, noisy, of: id.clone() }
     }
 }
 
@@ -191,7 +159,7 @@ mod tests {
 
     #[test]
     fn series_are_told_by_ids() {
-        assert_eq!(Series::of("peer-tracing-chrome/event"), Series::Peer);
+        assert_eq!(Series::of("perfetto/event"), Series::Rust);
         assert_eq!(Series::of("cc/x"), Series::Cc);
     }
 }

@@ -1,10 +1,9 @@
-//! A table, and how it is written: for terminals, as Markdown, and as HTML.
+//! A table, and how it is written: for terminals, and as HTML.
 //!
 //! Everything that is shown in columns is a [`Table`], so that a number looks the same wherever it stands. A cell that has
 //! no number says why: the reasons are printed below the table.
 
 mod html;
-mod markdown;
 pub(crate) mod number;
 mod rows;
 mod text;
@@ -14,7 +13,6 @@ use std::fmt;
 use serde::Serialize;
 
 pub(crate) use self::html::draw;
-pub(crate) use self::markdown::{escaped, write};
 pub use self::rows::of_rows;
 pub(crate) use self::rows::{COUNTS, counted_of};
 pub use self::text::WIDTH;
@@ -156,11 +154,15 @@ fn mark(reasons: &[&str], why: &str) -> String {
 }
 
 impl Value {
+    /// A time in nanoseconds, with its bounds, that is not this workspace's own.
+    pub(crate) fn times(low: f64, median: f64, high: f64) -> Self {
+        Self { median, low, high, unit: "ns".to_owned(), noisy: false, own: false }
+    }
+
     /// What something costs more than something else, in nanoseconds.
     #[must_use]
     pub fn of(above: &Above) -> Self {
-        let Above { ns: median, low, high, .. } = *above;
-        Self { median, low, high, unit: "ns".to_owned(), noisy: false, own: true }
+        Self { own: true, ..Self::times(above.low, above.ns, above.high) }
     }
 }
 
@@ -205,8 +207,7 @@ impl Cell {
 
     /// Makes a cell of a number that the original's authors published.
     pub(crate) fn published(time: Published) -> Self {
-        let Published { low, ns: median, high } = time;
-        Self::Value(Value { median, low, high, unit: "ns".to_owned(), noisy: false, own: false })
+        Self::Value(Value::times(time.low, time.ns, time.high))
     }
 
     /// Makes a cell of a ratio, empty where there is none.
@@ -219,6 +220,11 @@ impl Cell {
     #[must_use]
     pub fn count(count: Option<f64>) -> Self {
         count.map_or(Self::Empty, Self::Count)
+    }
+
+    /// Makes a cell of several things, or one that says why there are none.
+    pub(crate) fn list(all: Vec<(String, Self)>, why: &str) -> Self {
+        if all.is_empty() { Self::none(why) } else { Self::List(all) }
     }
 
     /// Makes a cell of words.
@@ -291,9 +297,6 @@ mod tests {
         assert_eq!(table.below(), below);
         let text = table.to_string();
         assert!(text.contains("b     –b  –a"), "{text}");
-        let mut markdown = String::new();
-        write(&mut markdown, &table).unwrap();
-        assert!(markdown.contains("| a | 1 | –a |\n| b | –b | –a |\n\nA note.\n\n–a: C++ has"), "{markdown}");
         assert!(draw(&table).into_string().contains("<td class=\"missing\">–b</td>"));
     }
 

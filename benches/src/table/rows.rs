@@ -18,21 +18,20 @@ pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Tabl
     let some = [(versus, "compared"), (allocs, "allocations"), (bytes, "bytes"), (counts, "counted")];
     let some = some.into_iter().filter_map(|(is_there, column)| is_there.then_some(column));
     let mut table = Table::new(title, ["case", "median"].into_iter().chain(some));
-    let list = |all: Vec<_>, why| if all.is_empty() { Cell::none(why) } else { Cell::List(all) };
     const UNCOUNTED: &str = "not counted";
     for row in &rows {
         let mut cells = vec![Cell::name(&row.id), Cell::value(Some(row))];
         if versus {
             let all = row.vs.iter().chain(&row.vs_process).filter(|(base, _)| **base != row.id);
             let named = |base: &str| format!("of {}", named_base(&row.id, base));
-            cells.push(list(
+            cells.push(Cell::list(
                 all.map(|(base, v)| (named(base), Cell::ratio(Some(v)))).collect(),
                 "compared with nothing",
             ));
         }
         cells.extend(allocs.then(|| Cell::count(row.allocs).or(UNCOUNTED)));
         cells.extend(bytes.then(|| Cell::count(row.bytes).or(UNCOUNTED)));
-        cells.extend(counts.then(|| list(counted_of(row, COUNTS), UNCOUNTED)));
+        cells.extend(counts.then(|| Cell::list(counted_of(row, COUNTS), UNCOUNTED)));
         table.push(cells);
     }
     table

@@ -29,12 +29,7 @@ pub(super) fn measured(results: &Results) -> Table {
             None => Cell::none("the case has no such part"),
         }));
         cells.extend([row.allocs, row.bytes].map(|n| Cell::count(n).or("only Rust's allocator counts")));
-        let counted = counted_of(row, usize::MAX);
-        cells.push(if counted.is_empty() {
-            Cell::none("nothing else is counted")
-        } else {
-            Cell::List(counted)
-        });
+        cells.push(Cell::list(counted_of(row, usize::MAX), "nothing else is counted"));
         table.push(cells);
     }
     table.dense()

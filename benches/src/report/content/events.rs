@@ -1,7 +1,7 @@
 //! One event: Rust, C++ and the machine's limits.
 
 use super::super::input::Machine;
-use super::super::model::{Group, Line, Part, Plot, PlotKind, Point, Section};
+use super::super::model::{Group, Line, Part, Plot, Point, Section};
 use crate::catalogue::{
     ATRACE, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, TracingCase, What, Who, published,
 };
@@ -86,7 +86,6 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     if !more.rows.is_empty() {
         parts.push(Part::Table(more.dense()));
     }
-    parts.extend(ladder(here).map(Part::Plot));
     Some(Section::new("events", "One event: Rust, C++ and the machine's limits", parts).with_text(["Nanoseconds of one operation in a loop, tracing switched off and on by the system's properties, and verified to be so by what arrived."]))
 }
 
@@ -140,69 +139,6 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         id: "costs".to_owned(),
         title: "What an event costs".to_owned(),
         caption: "Medians with 95 % intervals, most of them narrower than the marks. The limit is a load and a test while off, and while on a write(2) of the very bytes; of the crate tracing, a program without a subscriber, and the writes.".to_owned(),
-        kind: PlotKind::Dots,
-        groups,
-    })
-}
-
-/// From the limit up to what others take, off and on.
-pub(super) fn ladder(here: &Machine) -> Option<Plot> {
-    const NAMED: [(&str, &str, &str, &str); 23] = [
-        ("off", "atrace", "limit/empty_loop", "an empty loop"),
-        ("off", "atrace", "limit/load_and_test", "a load and a test"),
-        ("off", "atrace", "rust/tracing_off_begin/10", "begin"),
-        ("off", "atrace", "cc/tracing_off_begin/10", "begin in C++"),
-        ("off", "atrace", "ffi/tracing_off_begin/10", "begin, libcutils' mask"),
-        ("off", "subscriber", "limit/no_subscriber_event", "tracing, no subscriber"),
-        ("off", "subscriber", "rust/filtered_event", "tracing, filtered"),
-        ("off", "subscriber", "rust/tracing_off_event", "tracing, not filtered"),
-        ("off", "subscriber", "limit/noop_always_event", "tracing, does nothing"),
-        ("off", "subscriber", "limit/registry_event", "tracing, Registry alone"),
-        ("off", "subscriber", "rust/layer_filtered_event", "tracing, layer filtered"),
-        ("off", "subscriber", "rust/layer_off_event", "tracing, layer"),
-        ("on", "atrace", "limit/getppid", "any system call (getppid)"),
-        ("on", "atrace", "limit/write_dev_null", "write(2) to /dev/null"),
-        ("on", "atrace", "limit/inline_syscall_begin/10", "write inline, unguarded"),
-        ("on", "atrace", "limit/raw_write_begin/10", "write(2) to the marker"),
-        ("on", "atrace", "rust/tracing_on_begin/10", "begin"),
-        ("on", "atrace", "rust/tracing_on_begin_fmt", "begin, formatted"),
-        ("on", "atrace", "ffi/tracing_on_begin/10", "begin through libcutils"),
-        ("on", "atrace", "cc/tracing_on_begin/10", "begin in C++"),
-        ("on", "subscriber", "rust/tracing_on_event", "tracing, subscriber"),
-        ("on", "subscriber", "rust/layer_on_event", "tracing, layer"),
-        ("on", "subscriber", "rust/on_filtered_event", "tracing, filter and on"),
-    ];
-    let mut groups = Vec::new();
-    for state in ["off", "on"] {
-        let named = NAMED.iter().filter(|(s, ..)| *s == state);
-        let mut all: Vec<(&Row, String)> = named
-            .filter_map(|(_, bench, id, label)| Some((here.row(bench, id)?, (*label).to_owned())))
-            .collect();
-        // Each peer does its own thing with an event: in a file, a queue, or thrown away.
-        for row in here.benches.get("subscriber").iter().flat_map(|bench| &bench.rows) {
-            let Id { who, what: What::Tracing(kind, TracingCase::Event) } = Id::of(&row.id) else { continue };
-            let Some(peer) = who.peer() else { continue };
-            match (state, &kind[..]) {
-                ("on", "") => all.push((row, peer.to_owned())),
-                ("off", "off") => all.push((row, format!("{peer}, off"))),
-                _ => {}
-            }
-        }
-        all.sort_by(|a, b| a.0.median.total_cmp(&b.0.median));
-        let line = |(row, label): (&Row, String)| Line {
-            label,
-            text: if row.noisy { format!("{} (noisy)", time(row.median)) } else { time(row.median) },
-            points: vec![Point::of(row)],
-        };
-        let lines = all.into_iter().map(line).collect();
-        groups.push(Group { title: format!("One event, {state}"), lines });
-    }
-    groups.retain(|group| !group.lines.is_empty());
-    (!groups.is_empty()).then(|| Plot {
-        id: "ladder".to_owned(),
-        title: "From the limit up".to_owned(),
-        caption: "One event without fields. Peers write to sinks of their own or throw away, so they are no like for like; they are what else one could take.".to_owned(),
-        kind: PlotKind::Ladder,
         groups,
     })
 }

@@ -1,7 +1,6 @@
 //! Makes the report of what was measured: the tables, the plots, and what to be warned of, a file for each section.
 
 mod circumstances;
-mod device;
 mod doubts;
 mod environment;
 mod events;
@@ -9,13 +8,12 @@ mod findings;
 mod originals;
 mod perfetto;
 mod promised;
-mod rounds;
 mod rows;
 mod tracing;
 mod workloads;
 
 pub(crate) use self::events::main_plot;
-pub(crate) use self::findings::about_run;
+pub(crate) use self::findings::{LINES, about_run};
 use super::input::{Bench, Input, Machine};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
@@ -28,7 +26,6 @@ pub(crate) fn report(input: Input) -> Report {
     let Input { here, devices, problems, .. } = input;
     let mut report = Report {
         title: "What tracing costs".to_owned(),
-        summary: findings::summary(&here),
         about: findings::about(&here),
         findings: findings::findings(&here),
         warnings: doubts::warnings(&here),
@@ -51,8 +48,8 @@ pub(crate) fn report(input: Input) -> Report {
     report.sections.extend(workloads::workloads(&here));
     report.sections.extend(originals::originals(&here));
     report.sections.extend(rows::instructions(&here));
-    report.sections.extend(rounds::rounds(&here));
-    report.sections.extend(devices.iter().map(|(name, device)| device::of_device(name, device, &here)));
+    report.sections.extend(rows::criterion(&here));
+    report.sections.extend(devices.iter().map(|(name, device)| rows::of_device(name, device)));
     report.sections.push(environment::environments(&here));
     report.sections.push(environment::reading());
     report.sections.extend(rows::everything(&here));

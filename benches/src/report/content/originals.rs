@@ -10,8 +10,7 @@ use crate::table::{Cell, Table, Value};
 pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'_> {
     all().into_iter().map(|original| {
         let lines = original.groups.iter().map(Vec::len).sum::<usize>();
-        let table = vec![Part::Table(table(&original, here))];
-        let parts = vec![Part::Folded(format!("every line of its tables: {lines}"), table)];
+        let parts = vec![Part::Folded(format!("every line of its tables: {lines}"), table(&original, here))];
         let title = format!("There and here: {}", original.title);
         let text = [conclusion(&original, here)].into_iter().chain(original.otherwise.map(str::to_owned));
         Section::new(format!("original-{}", original.bench), title, parts).with_text(text)

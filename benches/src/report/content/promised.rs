@@ -29,7 +29,7 @@ pub(super) fn promised(benches: &[(String, Vec<Judged>)]) -> Option<Section> {
         Section::new(
             "promises",
             "Promises",
-            vec![Part::Folded(format!("{} promises", table.rows.len()), vec![Part::Table(table)])],
+            vec![Part::Folded(format!("{} promises", table.rows.len()), table)],
         )
     })
 }
