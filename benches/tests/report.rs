@@ -557,7 +557,8 @@ fn worse_for_sure_fails_and_is_named() {
         ],
     );
     assert!(
-        ran.text.contains("## Compared with old") && ran.text.contains("| atrace: rust/a | ratio to cc/a |")
+        ran.text.contains("## Compared with old")
+            && ran.text.contains("WORSE    atrace: rust/a, ratio to cc/a: 0.60 → 0.66")
     );
     // The same below what is allowed.
     change(pair(400.0, 0.6, 0.001), pair(416.0, 0.624, 0.001), 0, &[]);

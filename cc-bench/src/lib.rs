@@ -152,7 +152,6 @@ pub fn end(iterations: u64) {
 ///
 /// What C++ programs call of it is a header's inline function that asks `atrace_get_enabled_tags` first; without that,
 /// every function is missing.
-#[must_use]
 pub fn missing(function: &str) -> Option<&'static str> {
     static KNOWN: OnceLock<Vec<(&str, String)>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {

@@ -67,17 +67,18 @@ impl Runner {
     ];
 
     fn id(self) -> &'static str {
-        match self {
-            Self::CcSequential => "cc/sequential",
-            Self::CcThread => "cc/thread",
-            Self::CcCoroutine => "cc/coroutine",
-            Self::CcYield => "cc/co_yield",
-            Self::Sequential => "rust/sequential",
-            Self::Thread => "rust/thread",
-            Self::Future => "rust/future",
-            Self::Yield => "rust/yield",
-            Self::Tokio => "rust/tokio",
-        }
+        const IDS: [&str; 9] = [
+            "cc/sequential",
+            "cc/thread",
+            "cc/coroutine",
+            "cc/co_yield",
+            "rust/sequential",
+            "rust/thread",
+            "rust/future",
+            "rust/yield",
+            "rust/tokio",
+        ];
+        IDS[self as usize]
     }
 
     /// Whether tasks are created, and then resumed.

@@ -20,7 +20,6 @@ use atrace_benches::harness::output::Output;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
 use atrace_benches::measure::instructions;
-use atrace_benches::measure::measured::own_costs;
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::threads::scale;
 use atrace_benches::measure::workload;
@@ -112,7 +111,6 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     section("Perfetto's way", perfetto::rows()?);
     section("threads", threads(session, &switch)?);
     section("watch", workload::measure::<Watched>(session)?.rows().to_vec());
-    println!("\n{}", own_costs(&rows));
     let instructions = instructions::of_this_commit();
     for row in &mut rows {
         row.counts.extend(instructions.get(&row.id).map(|n| ("instructions".to_owned(), *n)));

@@ -456,7 +456,6 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
                 room.wrote(EACH * pauses, Size::of(begin()));
                 room.empty();
             }
-            #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 events")]
             times.push((used()? - before).as_secs_f64() * 1e9 / (EACH * pauses) as f64);
         }
         // What is lost takes less time.
@@ -517,7 +516,6 @@ fn system_calls(room: &Room, time: Duration) -> io::Result<f64> {
     instance.control("events/raw_syscalls/sys_enter/enable", "0")?;
     let events = EACH * u64::from(bursts);
     room.wrote(events, Size::of(begin()));
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 calls")]
     Ok(instance.stats()?.written() as f64 / events as f64)
 }
 

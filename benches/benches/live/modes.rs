@@ -29,32 +29,16 @@ pub(crate) fn expected(tasks: u64) -> Expected {
     }
 }
 
-/// The options of a mode of the original.
-#[derive(Clone, Copy, Default)]
-struct Options {
-    creation: bool,
-    sanitised: bool,
-    lazy: bool,
-    by_frame_pointers: bool,
+/// A layer of the original's options: backtraces of creations, sanitised, symbols when asked; and by frame pointers.
+fn layer(creation: bool, sanitised: bool, lazy: bool, by_frame_pointers: bool) -> LiveLayer {
+    let symbols = if lazy { Symbols::Lazy } else { Symbols::Eager };
+    let walk = if by_frame_pointers { Walk::FramePointers } else { Walk::Unwinding };
+    LiveLayer::new().with_backtraces(creation).with_sanitised(sanitised).with_symbols(symbols).with_walk(walk)
 }
 
-const NO: Options = Options { creation: false, sanitised: false, lazy: false, by_frame_pointers: false };
-
-impl Options {
-    fn layer(self) -> LiveLayer {
-        let symbols = if self.lazy { Symbols::Lazy } else { Symbols::Eager };
-        let walk = if self.by_frame_pointers { Walk::FramePointers } else { Walk::Unwinding };
-        LiveLayer::new()
-            .with_backtraces(self.creation)
-            .with_sanitised(self.sanitised)
-            .with_symbols(symbols)
-            .with_walk(walk)
-    }
-
-    fn install(self) {
-        KEEPS.set(self.creation).expect("a process has one mode");
-        Mode::install(tracing_subscriber::registry().with(self.layer()));
-    }
+fn install<const C: bool, const S: bool, const L: bool, const FP: bool>() {
+    KEEPS.set(C).expect("a process has one mode");
+    Mode::install(tracing_subscriber::registry().with(layer(C, S, L, FP)));
 }
 
 /// The layer as it is in DEFAULT, and the capture of C_L beside, whose result is thrown away.
@@ -63,7 +47,7 @@ struct Bare(LiveLayer, Walk);
 impl Bare {
     fn install(walk: Walk) {
         KEEPS.set(false).expect("a process has one mode");
-        Mode::install(tracing_subscriber::registry().with(Self(NO.layer(), walk)));
+        Mode::install(tracing_subscriber::registry().with(Self(layer(false, false, false, false), walk)));
     }
 }
 
@@ -105,25 +89,19 @@ pub(crate) fn all() -> Vec<Mode> {
     modes.push(plain(
         Mode::new("registry", || Mode::install(tracing_subscriber::registry())).above(&["nosub"]),
     ));
-    modes.push(plain(Mode::new(DEFAULT, || NO.install()).above(&["registry"])));
+    modes.push(plain(Mode::new(DEFAULT, install::<false, false, false, false>).above(&["registry"])));
     let null = |name, install: fn()| plain(above(name, install)).same_as(DEFAULT);
-    modes.push(null("S", || Options { sanitised: true, ..NO }.install()));
-    modes.push(null("L", || Options { lazy: true, ..NO }.install()));
-    modes.push(null("S_L", || Options { sanitised: true, lazy: true, ..NO }.install()));
-    modes.push(above("C", || Options { creation: true, ..NO }.install()).apart());
-    modes.push(above("C_S", || Options { creation: true, sanitised: true, ..NO }.install()).apart());
-    modes.push(above("C_L", || Options { creation: true, lazy: true, ..NO }.install()).apart());
-    modes.push(
-        above("C_S_L", || Options { creation: true, sanitised: true, lazy: true, ..NO }.install()).apart(),
-    );
+    modes.push(null("S", install::<false, true, false, false>));
+    modes.push(null("L", install::<false, false, true, false>));
+    modes.push(null("S_L", install::<false, true, true, false>));
+    modes.push(above("C", install::<true, false, false, false>).apart());
+    modes.push(above("C_S", install::<true, true, false, false>).apart());
+    modes.push(above("C_L", install::<true, false, true, false>).apart());
+    modes.push(above("C_S_L", install::<true, true, true, false>).apart());
     modes.push(above("bare", || Bare::install(Walk::Unwinding)).apart());
     if Walk::of_this_program() == Walk::FramePointers {
-        modes.push(plain(above("C_L_fp", || {
-            Options { creation: true, lazy: true, by_frame_pointers: true, ..NO }.install();
-        })));
-        modes.push(plain(above("C_S_L_fp", || {
-            Options { creation: true, sanitised: true, lazy: true, by_frame_pointers: true }.install();
-        })));
+        modes.push(plain(above("C_L_fp", install::<true, false, true, true>)));
+        modes.push(plain(above("C_S_L_fp", install::<true, true, true, true>)));
         modes.push(plain(above("bare_fp", || Bare::install(Walk::FramePointers))));
     }
     modes

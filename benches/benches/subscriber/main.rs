@@ -15,7 +15,6 @@ use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::instructions;
-use atrace_benches::measure::measured::own_costs;
 use atrace_benches::measure::workload::{
     self, Done, Fixture, Mode, Names, RawWrites, Results, Tracing, Workload,
 };
@@ -91,7 +90,7 @@ impl Workload for Subscribers {
     }
 
     fn tables(results: &Results) -> Vec<Table> {
-        vec![of_rows(Self::NAME, results.rows()), own_costs(results.rows())]
+        vec![of_rows(Self::NAME, results.rows())]
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
@@ -175,7 +174,7 @@ fn criterion(args: &Args) -> std::io::Result<()> {
 
 fn with_criterion(session: &Session) -> ExitCode {
     let name = session.args().mode.as_deref().unwrap_or_default();
-    let mode = Subscribers::modes().into_iter().find(|mode| mode.name() == name).expect("one of three");
+    let mode = Subscribers::modes().into_iter().find(|mode| mode.name == name).expect("one of three");
     let _switched = mode.set_up().expect("what was switched before can be again");
     let mut criterion = Criterion::default()
         .warm_up_time(Duration::from_millis(100))

@@ -389,20 +389,20 @@ fn bars(results: &Results) -> Vec<Judged> {
         HANDLERS.iter().flat_map(|each| results.modes().iter().map(move |mode| (each, mode)))
     {
         let of = |handler| {
-            let (counts, n) = results.allocated(&id(handler), mode.name())?;
-            Some((counts, n as f64 * handlers(results.row(&id(handler), mode.name())?)))
+            let (counts, n) = results.allocated(&id(handler), mode.name)?;
+            Some((counts, n as f64 * handlers(results.row(&id(handler), mode.name)?)))
         };
         let (Some((boxed, n)), Some((inline, same))) = (of(Boxed::NAME), of(Inline::NAME)) else { continue };
         let more = |boxed: u64, inline: u64| boxed.wrapping_sub(inline).cast_signed() as f64 / n;
         let (allocs, bytes) = (more(boxed.allocs, inline.allocs), more(boxed.bytes, inline.bytes));
         let bar = Judged::new(
             "a boxed handler, above an inline one",
-            format!("{what}, {}", mode.name()),
+            format!("{what}, {}", mode.name),
             format!("{allocs:+.3} allocs, {bytes:+.1} B"),
             "1.000 allocs, 24.0 B",
             Verdict::kept_if(n == same && allocs == 1.0 && bytes == HANDLER as f64),
         );
-        let took = Some(*id).filter(|_| mode.name() == "none").and_then(|id| boxed_above(results, id));
+        let took = Some(*id).filter(|_| mode.name == "none").and_then(|id| boxed_above(results, id));
         let took = took.map(|more| format!("{:+.1} ns ({:+.1} to {:+.1})", more.median, more.low, more.high));
         bars.push(bar.exact().more(took.unwrap_or_default()));
     }

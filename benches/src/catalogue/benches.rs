@@ -17,42 +17,29 @@ pub const INSTRUCTIONS: &str = "instructions";
 pub struct Bench {
     /// Its name, and that of its file of rows.
     pub name: &'static str,
-    /// What runs it.
-    pub command: &'static str,
     /// About how many seconds a full and a quick run take.
     pub seconds: (u64, u64),
 }
 
 /// All, in the order in which a full run has them.
 pub const BENCHES: [Bench; 7] = [
-    Bench { name: ATRACE, command: "cargo bench -p atrace-benches --bench atrace", seconds: (165, 55) },
-    Bench {
-        name: SUBSCRIBER,
-        command: "cargo bench -p atrace-benches --bench subscriber",
-        seconds: (70, 20),
-    },
-    Bench {
-        name: "suspension",
-        command: "cargo bench -p atrace-benches --bench suspension",
-        seconds: (48, 12),
-    },
-    Bench {
-        name: "coroutines",
-        command: "cargo bench -p atrace-benches --bench coroutines",
-        seconds: (84, 20),
-    },
-    Bench { name: "threads", command: "cargo bench -p atrace-benches --bench threads", seconds: (50, 12) },
-    Bench { name: "live", command: "cargo bench -p atrace-benches --bench live", seconds: (66, 15) },
-    Bench {
-        name: INSTRUCTIONS,
-        command: "cargo bench -p atrace-benches --features instructions --bench instructions",
-        seconds: (80, 80),
-    },
+    Bench { name: ATRACE, seconds: (165, 55) },
+    Bench { name: SUBSCRIBER, seconds: (70, 20) },
+    Bench { name: "suspension", seconds: (48, 12) },
+    Bench { name: "coroutines", seconds: (84, 20) },
+    Bench { name: "threads", seconds: (50, 12) },
+    Bench { name: "live", seconds: (66, 15) },
+    Bench { name: INSTRUCTIONS, seconds: (80, 80) },
 ];
 
 impl Bench {
+    /// Returns the command that runs it.
+    pub fn command(&self) -> String {
+        let features = if self.name == INSTRUCTIONS { " --features instructions" } else { "" };
+        format!("cargo bench -p atrace-benches{features} --bench {}", self.name)
+    }
+
     /// Returns the ids of the rows that a full run leaves at least.
-    #[must_use]
     pub fn rows(&self) -> Vec<Id> {
         match self.name {
             ATRACE => {

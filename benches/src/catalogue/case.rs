@@ -18,33 +18,17 @@ impl TracingCase {
     pub const ALL: [Self; 4] = [Self::Event, Self::EventArgs, Self::Span, Self::SpanArgs];
 
     /// As in ids.
-    #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Event => "event",
-            Self::EventArgs => "event_args",
-            Self::Span => "span",
-            Self::SpanArgs => "span_args",
-        }
+        ["event", "event_args", "span", "span_args"][self as usize]
     }
 
     /// In words.
-    #[must_use]
     pub const fn label(self) -> &'static str {
-        match self {
-            Self::Event => "event",
-            Self::EventArgs => "event, 4 fields",
-            Self::Span => "span",
-            Self::SpanArgs => "span, 4 fields",
-        }
+        ["event", "event, 4 fields", "span", "span, 4 fields"][self as usize]
     }
 
     /// How many messages it writes while it is traced.
-    #[must_use]
     pub const fn messages(self) -> u64 {
-        match self {
-            Self::Event | Self::EventArgs => 1,
-            Self::Span | Self::SpanArgs => 2,
-        }
+        [1, 1, 2, 2][self as usize]
     }
 }

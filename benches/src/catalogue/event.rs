@@ -45,7 +45,6 @@ pub static LITERALS: [Event; 4] = [
 
 impl Event {
     /// Returns the kind of this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         EVENTS.iter().chain(&LITERALS).find(|event| event.name == name)
     }

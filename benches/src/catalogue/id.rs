@@ -26,7 +26,6 @@ pub enum Who {
 
 impl Who {
     /// Returns the crate of somebody else's that it is.
-    #[must_use]
     pub fn peer(&self) -> Option<&str> {
         match self {
             Self::Other(name) => name.strip_prefix("peer-"),
@@ -62,7 +61,6 @@ impl State {
     pub const ALL: [Self; 2] = [Self::Off, Self::On];
 
     /// As in ids.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -115,19 +113,16 @@ pub struct Id {
 
 impl Id {
     /// Makes the id of an event.
-    #[must_use]
     pub fn event(who: Who, state: State, event: &'static Event) -> Self {
         Self { who, what: What::Event(state, event) }
     }
 
     /// Makes the id of a limit that has no other form.
-    #[must_use]
     pub fn limit(name: &str) -> Self {
         Self { who: Who::Limit, what: What::Other(name.to_owned()) }
     }
 
     /// Reads an id. What is not known is [`Other`](What::Other).
-    #[must_use]
     pub fn of(text: &str) -> Self {
         let (who, what) = text.split_once('/').unwrap_or(("", text));
         let who = match who {
@@ -142,19 +137,16 @@ impl Id {
     }
 
     /// Returns the name without who.
-    #[must_use]
     pub fn name(&self) -> String {
         self.what.to_string()
     }
 
     /// Returns the row of the same thing done by someone else.
-    #[must_use]
     pub fn with_who(&self, who: Who) -> Self {
         Self { who, what: self.what.clone() }
     }
 
     /// Returns the row of the same thing in another state; `None` where there is no such thing.
-    #[must_use]
     pub fn with_state(&self, state: State) -> Option<Self> {
         let what = match &self.what {
             What::Event(_, event) => What::Event(state, event),
@@ -173,7 +165,6 @@ impl Id {
     }
 
     /// Tells whether tracing is on in it; `None` where the name does not say.
-    #[must_use]
     pub fn state(&self) -> Option<State> {
         match &self.what {
             What::Event(state, _) | What::Threads(state, ..) | What::Name(state, _) => Some(*state),
@@ -185,7 +176,6 @@ impl Id {
     }
 
     /// Returns what the original benchmark calls the case: C++'s have names of their own.
-    #[must_use]
     pub fn label(&self) -> String {
         match (&self.who, &self.what) {
             (Who::Cc, What::Event(..) | What::Threads(..)) => {
@@ -203,26 +193,22 @@ impl Id {
     }
 
     /// Returns the name without who and without what all events begin with, for a table that has these in its title.
-    #[must_use]
     pub fn short(&self) -> String {
         let name = self.name();
         name.strip_prefix("tracing_").map(str::to_owned).unwrap_or(name)
     }
 
     /// Returns what Criterion calls the case.
-    #[must_use]
     pub fn in_criterion(&self) -> String {
         if self.who == Who::Rust { self.name() } else { self.label() }
     }
 
     /// Joins the case of a workload and the mode that it ran in.
-    #[must_use]
     pub fn of_workload(case: &str, mode: &str) -> String {
         format!("{case}/{mode}")
     }
 
     /// Splits the id of a workload's row into its case and its mode.
-    #[must_use]
     pub fn case_and_mode(text: &str) -> Option<(&str, &str)> {
         text.rsplit_once('/')
     }

@@ -22,7 +22,6 @@ pub struct Promise {
 }
 
 /// What is promised of the bench `atrace`.
-#[must_use]
 pub fn of_events() -> Vec<Promise> {
     use State::{Off, On};
     let named = |name: &'static str| Event::named(name).expect("the catalogue has it");
@@ -66,7 +65,6 @@ pub const GROWTH: &str = "own_memory_growth";
 pub const SYSTEM_CALLS: (&str, f64) = ("system_calls", 0.01);
 
 /// What is promised of Perfetto's way, while a reader is at work.
-#[must_use]
 pub fn of_perfetto() -> Vec<Promise> {
     let event = |name: &'static str| by_perfetto(name);
     let raw = |name| Id { who: Who::Limit, what: What::RawWrite(Event::named(name).expect("it is there")) };
@@ -111,7 +109,6 @@ pub fn of_perfetto() -> Vec<Promise> {
 }
 
 /// What is promised of differences by Perfetto's way.
-#[must_use]
 pub fn differences_of_perfetto() -> Vec<Difference> {
     [("begin_literal/10", 15.0), ("begin/10", 22.0)]
         .map(|(name, at_most)| Difference {
@@ -128,7 +125,6 @@ fn by_perfetto(name: &str) -> Id {
 }
 
 /// What is promised of the bench `subscriber`.
-#[must_use]
 pub fn of_subscribers() -> Vec<Promise> {
     let row = |who, kind: &str, case| Id { who, what: What::Tracing(kind.to_owned(), case) };
     let raw = |mode: &str, case| Id { who: Who::Limit, what: What::RawWriteOf(mode.to_owned(), case) };
@@ -167,7 +163,6 @@ pub fn of_subscribers() -> Vec<Promise> {
 }
 
 /// Returns how many instructions operations take at most, with the loop around them.
-#[must_use]
 pub fn of_instructions() -> Vec<(Id, f64)> {
     use State::{Off, On};
     let event = |state, name: &'static str| {
@@ -189,7 +184,6 @@ pub fn of_instructions() -> Vec<(Id, f64)> {
 }
 
 /// What is promised of how many instructions rows take of others'.
-#[must_use]
 pub fn of_instructions_of_others() -> Vec<Promise> {
     let row = |who, kind: &str, case| Id { who, what: What::Tracing(kind.to_owned(), case) };
     let filtered = [
@@ -209,7 +203,6 @@ pub fn of_instructions_of_others() -> Vec<Promise> {
 
 /// Tells whether an operation is promised not to allocate: everything of this workspace's, but a layer's span while on; by
 /// Perfetto's way, only one with fields.
-#[must_use]
 pub fn must_not_allocate(id: &Id) -> bool {
     let case = match &id.what {
         What::Tracing(kind, case) if kind == "layer_on" => Some(case),

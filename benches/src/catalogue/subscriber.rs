@@ -108,13 +108,11 @@ pub static SUBSCRIBERS: [Subscriber; 19] = [
 
 impl Subscriber {
     /// Returns the kind that runs in this mode.
-    #[must_use]
     pub fn of_mode(mode: &str) -> Option<&'static Self> {
         SUBSCRIBERS.iter().find(|subscriber| subscriber.mode == mode)
     }
 
     /// Returns the id of the row of a case.
-    #[must_use]
     pub fn id(&self, case: TracingCase) -> Id {
         let who = match self.way {
             Way::Limit => Who::Limit,

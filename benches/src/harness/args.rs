@@ -7,30 +7,10 @@ use std::ffi::OsString;
 use std::fmt;
 
 /// Flags of Criterion's and libtest's that are followed by a value.
-const WITH_VALUE: [&str; 22] = [
-    "--baseline",
-    "--baseline-lenient",
-    "--color",
-    "--colour",
-    "--confidence-level",
-    "--format",
-    "--load-baseline",
-    "--logfile",
-    "--measurement-time",
-    "--noise-threshold",
-    "--nresamples",
-    "--output-format",
-    "--plotting-backend",
-    "--profile-time",
-    "--sample-size",
-    "--save-baseline",
-    "--significance-level",
-    "--skip",
-    "--test-threads",
-    "--warm-up-time",
-    "-b",
-    "-s",
-];
+const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confidence-level --format \
+    --load-baseline --logfile --measurement-time --noise-threshold --nresamples --output-format \
+    --plotting-backend --profile-time --sample-size --save-baseline --significance-level --skip \
+    --test-threads --warm-up-time -b -s";
 
 /// What the command line asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,7 +105,7 @@ impl Args {
                 "--help" | "-h" => parsed.help = true,
                 "--exact" => parsed.exact = true,
                 "--mode" => parsed.mode = Some(value()?),
-                _ if WITH_VALUE.contains(&flag) => drop(value()?),
+                _ if WITH_VALUE.split(' ').any(|name| name == flag) => drop(value()?),
                 _ if flag.starts_with('-') => {}
                 _ => parsed.filters.push(arg),
             }
@@ -136,7 +116,6 @@ impl Args {
 
     /// Returns what a bench says that runs nothing: what can be asked for, or what `all` the others have left, which of a test or
     /// a part of them is nothing.
-    #[must_use]
     pub fn answer(&self, all: impl FnOnce() -> String) -> Option<String> {
         if self.help {
             return Some(HELP.to_owned());
@@ -145,7 +124,6 @@ impl Args {
     }
 
     /// Tells whether the case `id` is to run.
-    #[must_use]
     pub fn selects(&self, id: &str) -> bool {
         let hit = |f: &String| if self.exact { f == id } else { id.contains(&f[..]) };
         self.filters.is_empty() || self.filters.iter().any(hit)

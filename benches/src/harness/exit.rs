@@ -7,7 +7,6 @@ use crate::row::Row;
 
 /// Returns how a bench with these rows ends: it fails, and says so, when nothing is known. A noisy row may well be known beside
 /// others.
-#[must_use]
 pub fn exit_code(rows: &[Row]) -> ExitCode {
     let compares = |row: &Row| {
         row.vs.values().chain(row.vs_process.values()).any(|v| v.sure) || row.above.values().any(|a| a.sure)

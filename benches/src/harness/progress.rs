@@ -52,7 +52,6 @@ pub(crate) fn end() {
 
 fn line(bench: &str, what: &str, elapsed: Duration, expected: Duration) -> String {
     let part = (elapsed.as_secs_f64() / expected.as_secs_f64().max(1.0)).min(1.0);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to BAR")]
     let full = (part * BAR as f64) as usize;
     let left = expected.saturating_sub(elapsed).as_secs();
     let what: String = what.chars().take(40).collect();

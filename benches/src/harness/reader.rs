@@ -71,13 +71,11 @@ impl Reader {
     }
 
     /// The number of its process.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// What a process finds in its environment that is to write for this reader.
-    #[must_use]
     pub fn env(&self) -> [(&'static str, &str); 2] {
         self.env.each_ref().map(|(name, value)| (*name, &value[..]))
     }
@@ -135,7 +133,6 @@ impl Reading {
     }
 
     /// As many sessions get each event.
-    #[must_use]
     pub fn sessions(&self) -> u32 {
         self.sessions
     }

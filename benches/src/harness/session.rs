@@ -25,13 +25,11 @@ pub struct Session {
 
 impl Session {
     /// Returns the command line.
-    #[must_use]
     pub fn args(&self) -> &Args {
         &self.args
     }
 
     /// Returns where messages go, for the rows.
-    #[must_use]
     pub fn sink(&self) -> Sink {
         match atrace::sink().kind() {
             SinkKind::Cutils => Sink::Cutils,
@@ -41,20 +39,17 @@ impl Session {
     }
 
     /// Returns the file that messages are written to: what `ATRACE_MARKER` names.
-    #[must_use]
     pub fn marker(&self) -> Option<&Path> {
         self.marker.as_deref()
     }
 
     /// Returns the instance that has the marker, if the sink is [`Sink::Tracefs`].
-    #[must_use]
     pub fn instance(&self) -> Option<&Instance> {
         self.instance.as_ref()
     }
 
     /// Tells whether what C++ writes through libcutils arrives where this process' events do. A device's libcutils writes to
     /// the kernel and nowhere else.
-    #[must_use]
     pub fn is_where_libcutils_writes(&self) -> bool {
         !LIBCUTILS_IS_THE_DEVICES || self.sink == Sink::Tracefs
     }
@@ -125,7 +120,6 @@ impl Session {
     }
 
     /// Says by what it is known that tracing was on, or off.
-    #[must_use]
     pub fn verified_by(&self) -> &'static str {
         match self.sink {
             Sink::Tracefs => "what arrived there",

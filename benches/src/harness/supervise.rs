@@ -56,7 +56,6 @@ const PATIENCE: u32 = 3;
 /// this process to end (130 for Ctrl-C).
 ///
 /// For `--list` nothing is prepared: `main_child` runs here.
-#[must_use]
 pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
     let args = match Args::from_env() {
         Ok(args) => args,

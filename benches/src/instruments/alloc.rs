@@ -164,7 +164,6 @@ pub struct PerOp {
 /// # Panics
 ///
 /// For no operations.
-#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 allocations")]
 pub fn per_op(ops: u64, mut f: impl FnMut(u64)) -> Option<PerOp> {
     assert!(ops > 0, "no operations allocate nothing");
     f(1);

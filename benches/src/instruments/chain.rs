@@ -11,7 +11,6 @@ use std::time::Instant;
 ///
 /// It is a call everywhere, so that it is the same code everywhere.
 #[inline(never)]
-#[must_use]
 pub fn block(mut x: u64) -> u64 {
     // Without a loop: leaving one costs a mispredicted jump, sometimes.
     macro_rules! steps {
@@ -45,7 +44,6 @@ pub fn run<const BLOCKS: usize>(n: u64) {
 
 /// Returns the nanoseconds of a chain of a hundred blocks, two microseconds or so: the shortest of three, as what interrupts
 /// one says nothing of how fast the processor is.
-#[must_use]
 pub fn time() -> f64 {
     let once = || {
         let start = Instant::now();

@@ -5,13 +5,11 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the CPU time that the calling thread has used.
-#[must_use]
 pub fn thread_cpu() -> Duration {
     duration(ClockId::ThreadCPUTime)
 }
 
 /// Returns the CPU time that all threads of this process have used.
-#[must_use]
 pub fn process_cpu() -> Duration {
     duration(ClockId::ProcessCPUTime)
 }
@@ -25,7 +23,6 @@ fn duration(of: ClockId) -> Duration {
 /// Returns the least that a measurement with [`Instant`] shows: two readings with nothing between.
 ///
 /// A slice must be long beside it; [`crate::measure::paired`] takes care of that.
-#[must_use]
 pub fn timer_floor() -> Duration {
     let mut pairs: Vec<Duration> = (0..1001)
         .map(|_| {

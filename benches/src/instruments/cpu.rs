@@ -35,7 +35,6 @@ impl Pin {
     }
 
     /// Returns the number of that CPU.
-    #[must_use]
     pub fn cpu(&self) -> usize {
         self.cpu
     }

@@ -37,7 +37,6 @@ impl ThreadState {
         [Self::Running, Self::Waiting, Self::TimedWaiting, Self::Blocked, Self::Ending, Self::Other];
 
     /// Java's name of it, where it has one.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Running => "RUNNABLE",
@@ -144,7 +143,6 @@ impl Started {
     }
 
     /// Returns how many threads of this process have been seen so far.
-    #[must_use]
     pub fn count() -> u64 {
         STARTED.load(Relaxed)
     }
@@ -185,15 +183,11 @@ impl Samples {
     }
 
     /// Returns how many threads were alive, on average; `None` if it never looked.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 samples")]
     pub fn mean_alive(&self) -> Option<f64> {
         (self.looks > 0).then(|| self.alive as f64 / self.looks as f64)
     }
 
     /// Returns the part of a role's samples that were in this state; `None` if there was no sample of the role.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 samples")]
     pub fn part(&self, role: &str, state: ThreadState) -> Option<f64> {
         let of = |state: Option<ThreadState>| -> u64 {
             let all =
@@ -205,15 +199,12 @@ impl Samples {
     }
 
     /// Returns the part of all samples that were in this state; `None` if there was none.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 samples")]
     pub fn part_of_all(&self, state: ThreadState) -> Option<f64> {
         let of = self.states.iter().filter(|((_, s), _)| *s == state).map(|(_, n)| n).sum::<u64>();
         (self.alive > 0).then(|| of as f64 / self.alive as f64)
     }
 
     /// Returns the part of all samples that were in this state and function of the kernel.
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 samples")]
     pub fn frames(&self) -> impl Iterator<Item = (ThreadState, &str, f64)> {
         self.frames.iter().map(|((state, frame), n)| (*state, &frame[..], *n as f64 / self.alive as f64))
     }

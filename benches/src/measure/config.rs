@@ -32,7 +32,6 @@ pub struct Config {
 
 impl Config {
     /// Returns the configuration of a full run.
-    #[must_use]
     pub fn full() -> Self {
         Self {
             slice: Duration::from_micros(300),
@@ -49,7 +48,6 @@ impl Config {
     }
 
     /// Returns the configuration of a run with `--quick`.
-    #[must_use]
     pub fn quick() -> Self {
         Self {
             min_rounds: 60,
@@ -62,13 +60,11 @@ impl Config {
     }
 
     /// Returns the configuration of a bench that runs as a test.
-    #[must_use]
     pub fn test() -> Self {
         Self { once: true, min_rounds: 1, max_rounds: 1, pin: false, ..Self::full() }
     }
 
     /// Returns the configuration that a command line asks for.
-    #[must_use]
     pub fn of(args: &Args) -> Self {
         match args {
             Args { test: true, .. } => Self::test(),

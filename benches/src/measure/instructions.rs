@@ -81,7 +81,6 @@ struct Args {
 
 /// Returns the instructions of an operation by the ids of rows, if they were counted at this commit: of another they would
 /// say nothing of what is timed now.
-#[must_use]
 pub fn of_this_commit() -> BTreeMap<String, f64> {
     let dir = row::dir();
     let counted_at = environment::read_from(&dir, INSTRUCTIONS).map(|environment| environment.commit);
@@ -96,7 +95,6 @@ pub fn of_this_commit() -> BTreeMap<String, f64> {
 
 /// Runs the bench with this process' command line. In a process of a case, `run_case` runs its operations in a function whose
 /// name has [`FUNCTION`] in it.
-#[must_use]
 pub fn main(run_case: impl FnOnce(&Id)) -> ExitCode {
     let args = Args::parse();
     match &args.case {
@@ -231,7 +229,6 @@ fn count_one(id: &Id, namespace: &[String]) -> Result<Row, String> {
     }
     let counts = std::fs::read_to_string(place("counts")).map_err(|e| error(&e.to_string()))?;
     let total = total(&counts).ok_or_else(|| error("callgrind has counted nothing"))?;
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 instructions")]
     let each = total as f64 / OPERATIONS as f64;
     Ok(Row {
         unit: INSTRUCTIONS.to_owned(),

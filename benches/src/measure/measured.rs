@@ -7,7 +7,6 @@ use super::rounds::Stopped;
 use crate::row::{Above, Row, Sink, Versus};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample};
-use crate::table::{Cell, Table, Value};
 
 /// A case that is compared to another.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,20 +17,6 @@ pub(crate) struct Compared {
     pub(crate) at_most: Option<f64>,
     /// Whether the difference is wanted, too.
     pub(crate) above: bool,
-}
-
-/// Says for each of these rows that writes what it takes above the inlined system call with the same bytes: its own cost.
-#[must_use]
-pub fn own_costs(rows: &[Row]) -> Table {
-    let mut table =
-        Table::new("own cost: above the inlined system call with the same bytes", ["case", "ns (95 %)"]);
-    for row in rows {
-        let inlined = row.above.iter().find(|(base, _)| base.starts_with("limit/inline_write"));
-        if let Some((_, above)) = inlined {
-            table.push([Cell::name(&row.id), Cell::Value(Value::of(above))]);
-        }
-    }
-    table
 }
 
 /// The rounds of cases that ran beside each other.
@@ -62,37 +47,31 @@ impl Measured {
     }
 
     /// Returns the nanoseconds of one operation, for every round, as they were.
-    #[must_use]
     pub fn rounds(&self, id: &str) -> Option<Vec<f64>> {
         Some(self.samples(id)?.iter().map(|sample| sample.ns).collect())
     }
 
     /// Returns the nanoseconds of one operation, at the reference speed.
-    #[must_use]
     pub fn ns(&self, id: &str) -> Option<Interval> {
         sample::at_reference(self.samples(id)?, self.reference())
     }
 
     /// Returns how many times as long as `base` the case `id` takes.
-    #[must_use]
     pub fn ratio(&self, id: &str, base: &str) -> Option<Interval> {
         sample::ratio(self.samples(id)?, self.samples(base)?)
     }
 
     /// Returns how many nanoseconds longer than `base` the case `id` takes, at the reference speed.
-    #[must_use]
     pub fn difference(&self, id: &str, base: &str) -> Option<Interval> {
         sample::difference(self.samples(id)?, self.samples(base)?, self.reference())
     }
 
     /// Returns how many times as long as `unit` the case `id` takes beyond what `base` does.
-    #[must_use]
     pub fn excess(&self, id: &str, base: &str, unit: &str) -> Option<Interval> {
         sample::excess(self.samples(id)?, self.samples(base)?, self.samples(unit)?)
     }
 
     /// Returns why there were no more rounds.
-    #[must_use]
     pub fn stopped(&self) -> Stopped {
         self.stopped
     }
@@ -100,13 +79,11 @@ impl Measured {
     /// Makes the row of every case, in their order, with the ratios that were asked for.
     ///
     /// A case without a median, because a round was not a finite number, has no row.
-    #[must_use]
     pub fn rows(&self, sink: Sink) -> Vec<Row> {
         self.ids.iter().filter_map(|id| self.row(id, sink)).collect()
     }
 
     /// Makes the row of one case.
-    #[must_use]
     pub fn row(&self, id: &str, sink: Sink) -> Option<Row> {
         let mut row = Row::new(id, self.ns(id)?, sink).with_rounds(&self.rounds(id)?);
         row.speeds = sample::range(self.samples(id)?, self.reference());

@@ -23,7 +23,6 @@
 //! assert!(measured.ratio("rust/add", "limit/empty_loop").is_none_or(|ratio| !ratio.sure));
 //! ```
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::catalogue::Id;
@@ -55,21 +54,18 @@ impl<'a> Case<'a> {
     }
 
     /// Runs `f`, untimed, before each slice and its warm-up: to switch tracing on, for example.
-    #[must_use]
     pub fn before(mut self, f: impl FnMut() + 'a) -> Self {
         self.before = Some(Box::new(f));
         self
     }
 
     /// Runs `f`, untimed, after each slice.
-    #[must_use]
     pub fn after(mut self, f: impl FnMut() + 'a) -> Self {
         self.after = Some(Box::new(f));
         self
     }
 
     /// Runs the operation at most so often at once, and as often at most to warm up: where what it fills has no room for more.
-    #[must_use]
     pub fn at_most(mut self, most: u64) -> Self {
         self.most = most.max(1);
         self
@@ -104,14 +100,7 @@ impl<'a> Case<'a> {
     }
 }
 
-impl fmt::Debug for Case<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Case").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
 /// Cases to run beside each other, and which of them to compare.
-#[derive(Debug)]
 pub struct Paired<'a> {
     config: Config,
     cases: Vec<Case<'a>>,
@@ -120,7 +109,6 @@ pub struct Paired<'a> {
 
 impl<'a> Paired<'a> {
     /// Begins with no cases.
-    #[must_use]
     pub fn new(config: Config) -> Self {
         Self { config, cases: Vec::new(), comparisons: Vec::new() }
     }
@@ -181,7 +169,6 @@ impl<'a> Paired<'a> {
     /// # Panics
     ///
     /// When a comparison names no case.
-    #[must_use]
     pub fn run(mut self) -> Measured {
         let place = |id: &String| {
             self.cases.iter().position(|c| c.id == *id).unwrap_or_else(|| panic!("no case is called {id:?}"))
@@ -227,16 +214,10 @@ fn calibrate(case: &mut Case<'_>, config: &Config) -> Iters {
     }
     // The fastest of three: the one that nothing interrupted.
     let per = (0..3).map(|_| nanos(case.slice(0, n), n)).fold(f64::INFINITY, f64::min);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a slice of a millisecond has fewer than 2^63 operations, and a cast saturates"
-    )]
     let fit = |d: Duration| ((d.as_secs_f64() * 1e9 / per.max(1e-3)).round() as u64).min(case.most);
     Iters { warm_up: fit(config.warm_up), slice: fit(config.slice).max(1) }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 operations in a slice")]
 pub(crate) fn nanos(took: Duration, iters: u64) -> f64 {
     took.as_secs_f64() * 1e9 / iters as f64
 }

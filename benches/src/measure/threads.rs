@@ -127,20 +127,17 @@ fn calibrate(config: &Config, before: &mut impl FnMut(), mut run: impl FnMut(u64
 
 impl Scaling {
     /// Returns the CPU nanoseconds of one operation on this many threads.
-    #[must_use]
     pub fn ns(&self, threads: usize) -> Option<Interval> {
         Interval::of(self.rounds(threads)?)
     }
 
     /// Returns how many times as much CPU time an operation takes as on `base` threads.
-    #[must_use]
     pub fn ratio(&self, threads: usize, base: usize) -> Option<Interval> {
         stats::ratio(self.rounds(threads)?, self.rounds(base)?)
     }
 
     /// Returns how many times as much more CPU time an operation takes than on `base` threads as one of `other` does, which
     /// ran in the same rounds.
-    #[must_use]
     pub fn growth(&self, other: &Self, threads: usize, base: usize) -> Option<Interval> {
         let of = |scaling: &Self| {
             let (many, few) = (scaling.rounds(threads)?, scaling.rounds(base)?);
@@ -150,7 +147,6 @@ impl Scaling {
     }
 
     /// Makes a row `<id>/<n>_threads` for every number of threads, compared to the first of them.
-    #[must_use]
     pub fn rows(&self, id: &str, sink: Sink) -> Vec<Row> {
         let name = |n: usize| format!("{id}/{n}_thread{}", if n == 1 { "" } else { "s" });
         let row = |&n: &usize| {

@@ -38,13 +38,11 @@ pub enum Verdict {
 
 impl Verdict {
     /// Judges something that is known exactly.
-    #[must_use]
     pub const fn kept_if(kept: bool) -> Self {
         if kept { Self::Kept } else { Self::Missed }
     }
 
     /// Judges an interval that should not be above `limit`.
-    #[must_use]
     pub fn at_most(limit: f64, of: impl Into<Interval>) -> Self {
         match of.into() {
             Interval { sure: false, .. } => Self::Open,
@@ -55,21 +53,18 @@ impl Verdict {
     }
 
     /// Judges an interval that should not be below `limit`.
-    #[must_use]
     pub fn at_least(limit: f64, of: impl Into<Interval>) -> Self {
         let Interval { median, low, high, sure } = of.into();
         Self::at_most(-limit, Interval { median: -median, low: -high, high: -low, sure })
     }
 
     /// Judges an interval that should be between two limits.
-    #[must_use]
     pub fn within(limits: [f64; 2], of: Interval) -> Self {
         // Missed is worse than open, and open than kept.
         Self::at_least(limits[0], of).min(Self::at_most(limits[1], of))
     }
 
     /// As it is printed.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -119,28 +114,24 @@ impl Judged {
     }
 
     /// Says more about what was measured.
-    #[must_use]
     pub fn more(mut self, more: impl Into<String>) -> Self {
         self.more = more.into();
         self
     }
 
     /// Makes it one about something that is counted.
-    #[must_use]
     pub fn exact(mut self) -> Self {
         self.exact = true;
         self
     }
 
     /// Tells whether this fails the bench.
-    #[must_use]
     pub fn fails(&self) -> bool {
         self.exact && self.verdict != Verdict::Kept
     }
 
     /// Judges promises about differences, by these rows, and what is promised of system calls that were counted. A promise that
     /// no row is of is left out.
-    #[must_use]
     pub fn of_differences(promises: &[Difference], rows: &[Row]) -> Vec<Self> {
         let mut all = Vec::new();
         for Difference { name, id, base, at_most } in promises {
@@ -174,7 +165,6 @@ impl Judged {
 
     /// Judges the promises of the catalogue by the ratios of these rows, and by what they allocate. A promise that no row
     /// is of is left out.
-    #[must_use]
     pub fn of_rows(promises: &[Promise], rows: &[Row]) -> Vec<Self> {
         let mut all = Vec::new();
         for Promise { name, id, base, at_most } in promises {
@@ -234,7 +224,6 @@ pub fn write(bench: &str, all: &[Judged]) -> io::Result<PathBuf> {
 
 /// Reads what the benches have judged whose rows are in `measured`, by the bench's name, in the order of a full run. What
 /// can't be read is named.
-#[must_use]
 pub fn read(measured: &Path) -> (Vec<(String, Vec<Judged>)>, Vec<String>) {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     let mut found = BTreeMap::new();

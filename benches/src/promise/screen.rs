@@ -25,7 +25,6 @@ pub struct Screen {
 
 impl Screen {
     /// Reads what the benches have left.
-    #[must_use]
     pub fn read(measured: &Path) -> Self {
         let (benches, problems) = read(measured);
         let mut screen = Self { problems, measured: measured.to_owned(), ..Self::default() };
@@ -58,13 +57,11 @@ impl Screen {
     }
 
     /// Returns all lines, without what is around them.
-    #[must_use]
     pub fn lines(&self) -> String {
         self.lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>().join("\n")
     }
 
     /// Tells whether there is nothing to show.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty() && self.problems.is_empty()
     }

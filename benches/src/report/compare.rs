@@ -24,12 +24,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::input::{Input, Machine, place};
-use super::model::{Part, Section};
+use super::model::Section;
 use super::reading::Problems;
 use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
 use crate::table::number::{count, percent, ratio, time};
-use crate::table::{Cell, Table};
 
 /// Below this, a time is a matter of where the linker put the code.
 const FLOOR_NS: f64 = 0.5;
@@ -112,9 +111,13 @@ struct Change {
     then: String,
     now: String,
     /// By how much, with the least and the most that the intervals allow.
-    change: f64,
-    low: f64,
-    high: f64,
+    by: [f64; 3],
+}
+
+impl Change {
+    fn new(row: &str, what: impl Into<String>, [then, now]: [String; 2], by: [f64; 3]) -> Self {
+        Self { row: row.to_owned(), what: what.into(), then, now, by }
+    }
 }
 
 /// Compares today's results with those kept under `name`.
@@ -181,16 +184,8 @@ impl Against {
         if let (Some(a), Some(b)) = (then.allocs, now.allocs)
             && b > a + FLOOR_ALLOCS
         {
-            let change = if a > 0.0 { b / a } else { f64::INFINITY };
-            self.worse.push(Change {
-                row: name.to_owned(),
-                what: "allocations".to_owned(),
-                then: count(a),
-                now: count(b),
-                change,
-                low: change,
-                high: change,
-            });
+            let by = if a > 0.0 { b / a } else { f64::INFINITY };
+            self.worse.push(Change::new(name, "allocations", [a, b].map(count), [by; 3]));
         }
         let own = is_own(&now.id);
         let mut compared = false;
@@ -206,15 +201,8 @@ impl Against {
             }
             // How much of today's time has been added.
             let added = now.median * (1.0 - a.ratio / b.ratio);
-            let change = Change {
-                row: name.to_owned(),
-                what: format!("ratio to {base}"),
-                then: ratio(a.ratio),
-                now: ratio(b.ratio),
-                change: b.ratio / a.ratio,
-                low: b.low / a.high,
-                high: b.high / a.low,
-            };
+            let by = [b.ratio / a.ratio, b.low / a.high, b.high / a.low];
+            let change = Change::new(name, format!("ratio to {base}"), [a.ratio, b.ratio].map(ratio), by);
             self.judge(change, added.abs() > FLOOR_NS);
         }
         for (base, a) in then.above.iter().filter(|_| own) {
@@ -231,15 +219,8 @@ impl Against {
             let worse = b.low / drift > a.high + room;
             self.judged += 1;
             if worse || b.high / drift < a.low - room {
-                let change = Change {
-                    row: name.to_owned(),
-                    what: format!("what it is above {base}, by {} of the machine", ratio(drift)),
-                    then: time(a.ns),
-                    now: time(b.ns),
-                    change: f64::INFINITY,
-                    low: f64::INFINITY,
-                    high: f64::INFINITY,
-                };
+                let what = format!("what it is above {base}, by {} of the machine", ratio(drift));
+                let change = Change::new(name, what, [a.ns, b.ns].map(time), [f64::INFINITY; 3]);
                 if worse { self.worse.push(change) } else { self.better.push(change) }
             }
         }
@@ -258,27 +239,20 @@ impl Against {
             return;
         }
         let text = |x: f64| if instructions { format!("{} {}", count(x), now.unit) } else { time(x) };
-        let change = Change {
-            row: name.to_owned(),
-            what: if instructions {
-                now.unit.clone()
-            } else {
-                format!("time, by {} of the machine", ratio(drift))
-            },
-            then: text(then.median),
-            now: text(now.median),
-            change: b / a,
-            low: now.low / (then.high * drift),
-            high: now.high / (then.low * drift),
+        let what = match instructions {
+            true => now.unit.clone(),
+            false => format!("time, by {} of the machine", ratio(drift)),
         };
+        let by = [b / a, now.low / (then.high * drift), now.high / (then.low * drift)];
+        let change = Change::new(name, what, [then.median, now.median].map(text), by);
         self.judge(change, instructions || (b - a).abs() > FLOOR_NS);
     }
 
     fn judge(&mut self, change: Change, matters: bool) {
         self.judged += 1;
-        if matters && change.low > 1.0 + self.max {
+        if matters && change.by[1] > 1.0 + self.max {
             self.worse.push(change);
-        } else if matters && change.high < 1.0 / (1.0 + self.max) {
+        } else if matters && change.by[2] < 1.0 / (1.0 + self.max) {
             self.better.push(change);
         }
     }
@@ -304,31 +278,8 @@ impl Against {
 
     /// What the report says of it.
     pub(crate) fn section(&self) -> Section {
-        let mut tables = Vec::new();
-        for (title, changes) in [("Worse", &self.worse), ("Better", &self.better)] {
-            let mut table = Table::new(title, ["row", "of", "then", "now", "change"]);
-            for c in changes {
-                let ratio = if c.change.is_finite() {
-                    Cell::Ratio(c.change, Some((c.low, c.high)))
-                } else {
-                    Cell::none("it was nothing before")
-                };
-                let [what, then, now] = [&c.what, &c.then, &c.now].map(Cell::text);
-                table.push([Cell::name(&c.row), what, then, now, ratio]);
-            }
-            tables.push(table);
-        }
-        for (title, rows) in
-            [("Missing", &self.missing), ("Noisy, not judged", &self.noisy), ("Unreadable", &self.problems)]
-        {
-            let mut table = Table::new(title, ["row"]);
-            rows.iter().for_each(|row| table.push([Cell::name(row)]));
-            tables.push(table);
-        }
-        tables.retain(|table| !table.rows.is_empty());
-        let parts = tables.into_iter().map(Part::Table).collect();
         let title = format!("Compared with {}", self.name);
-        Section::new("compared", title, parts).with_text([format!("{}.", self.verdict())])
+        Section::new("compared", title, Vec::new()).with_text(self.to_string().lines())
     }
 }
 
@@ -336,8 +287,9 @@ impl fmt::Display for Against {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in &self.worse {
             write!(f, "WORSE    {}, {}: {} → {}", c.row, c.what, c.then, c.now)?;
-            if c.change.is_finite() {
-                write!(f, ", × {} ({}–{})", ratio(c.change), ratio(c.low), ratio(c.high))?;
+            if c.by[0].is_finite() {
+                let [by, low, high] = c.by.map(ratio);
+                write!(f, ", × {by} ({low}–{high})")?;
             }
             writeln!(f)?;
         }
@@ -438,11 +390,7 @@ mod tests {
     fn worse_and_better_begin_beyond_the_same_factor() {
         let judge = |low: f64, high: f64, matters| {
             let mut all = nothing_yet(0.25);
-            let text = String::new;
-            all.judge(
-                Change { row: text(), what: text(), then: text(), now: text(), change: low, low, high },
-                matters,
-            );
+            all.judge(Change::new("", "", [String::new(), String::new()], [low, low, high]), matters);
             assert_eq!(all.judged, 1);
             (all.worse.len(), all.better.len())
         };
@@ -489,10 +437,10 @@ mod tests {
             let of = |allocs| Row { allocs: Some(allocs), ..one(1.0) };
             all.row("x", &of(then), &of(now), 1.0, true);
             assert_eq!((all.judged, all.better.len()), (0, 0));
-            all.worse.first().map(|change| (change.change, change.low, change.high))
+            all.worse.first().map(|change| change.by)
         };
-        assert_eq!(change(2.0, 8.0), Some((4.0, 4.0, 4.0)));
-        assert_eq!(change(0.0, 3.0), Some((f64::INFINITY, f64::INFINITY, f64::INFINITY)));
+        assert_eq!(change(2.0, 8.0), Some([4.0; 3]));
+        assert_eq!(change(0.0, 3.0), Some([f64::INFINITY; 3]));
         assert_eq!(change(2.0, 2.005), None);
         assert_eq!(change(8.0, 2.0), None);
     }
@@ -521,28 +469,17 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_in_the_section_under_its_title() {
+    fn everything_is_in_the_section() {
         let mut all = nothing_yet(0.05);
         let of = |allocs| Row { allocs: Some(allocs), ..one(1.0) };
         all.row("grown", &of(1.0), &of(2.0), 1.0, true);
         all.missing.push("gone".to_owned());
-        let tables: Vec<_> = all
-            .section()
-            .parts
-            .into_iter()
-            .map(|part| match part {
-                Part::Table(table) => (table.title, table.columns, table.rows.len()),
-                _ => panic!("no table"),
-            })
-            .collect();
-        let columns = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert_eq!(
-            tables,
-            [
-                ("Worse".to_owned(), columns(&["row", "of", "then", "now", "change"]), 1),
-                ("Missing".to_owned(), columns(&["row"]), 1)
-            ]
-        );
+        let text = [
+            "WORSE    grown, allocations: 1 → 2, × 2.00 (2.00–2.00)",
+            "MISSING  gone",
+            "FAILED: against old, 1 rows are more than 5 % worse and 1 are missing",
+        ];
+        assert_eq!(all.section().text, text);
         assert!(!all.to_string().contains("new"), "{all}");
         all.new = 2;
         assert!(all.to_string().contains("\n2 rows are new\n"), "{all}");

@@ -50,7 +50,6 @@ pub(super) fn home() -> PathBuf {
 
 /// Returns what Criterion has found of these cases, each on a line: what it prints itself has the time on another line than a long
 /// name, so that who looks for times finds no name.
-#[must_use]
 pub fn lines(names: &[String]) -> String {
     lines_of(&home(), names)
 }

@@ -31,7 +31,6 @@ use crate::harness::terminal::{fail, say};
 use crate::row;
 
 /// Runs `report` with this process' command line.
-#[must_use]
 pub fn main() -> ExitCode {
     run(&ReportArgs::parse()).unwrap_or_else(|e| fail(2, e))
 }

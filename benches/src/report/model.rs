@@ -90,21 +90,17 @@ impl Series {
     }
 
     pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Limit => "limit (nothing traced, or the raw write)",
-            Self::Cc => "C++ (libcutils)",
-            Self::Rust => "Rust (this workspace)",
-            Self::Ffi => "Rust through libcutils",
-        }
+        const LABELS: [&str; 4] = [
+            "limit (nothing traced, or the raw write)",
+            "C++ (libcutils)",
+            "Rust (this workspace)",
+            "Rust through libcutils",
+        ];
+        LABELS[self as usize]
     }
 
     pub(crate) fn class(self) -> &'static str {
-        match self {
-            Self::Limit => "limit",
-            Self::Cc => "cc",
-            Self::Rust => "rust",
-            Self::Ffi => "ffi",
-        }
+        ["limit", "cc", "rust", "ffi"][self as usize]
     }
 }
 

@@ -104,7 +104,6 @@ fn draw_line(line: &Line, middle: f64, axis: &Axis, layout: Layout) -> Markup {
 
 /// Marks of one line beside each other, so that equal ones can both be seen.
 fn spread(index: usize, of: usize) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a handful of marks")]
     let (index, of) = (index as f64, of as f64);
     (index - (of - 1.0) / 2.0) * (4.5_f64).min(14.0 / of)
 }
@@ -143,7 +142,6 @@ fn legend<'a>(points: impl Iterator<Item = &'a Point>, layout: Layout, top: f64)
     let (mut x, mut y) = (8.0, 16.0);
     let mut items = Vec::new();
     for series in used {
-        #[expect(clippy::cast_precision_loss, reason = "a few letters")]
         let width = 22.0 + 6.4 * series.label().chars().count() as f64;
         if x + width > layout.width && x > 8.0 {
             (x, y) = (8.0, y + 20.0);

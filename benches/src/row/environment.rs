@@ -71,7 +71,6 @@ pub struct Load {
 
 impl Environment {
     /// Describes this machine, this program and the sources it was built from.
-    #[must_use]
     pub fn here() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -156,7 +155,6 @@ impl Ticks {
     }
 
     fn until(self, end: Self, before: f64) -> Option<Load> {
-        #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 ticks")]
         let f = |ticks: u64| ticks as f64;
         let all = end.all.checked_sub(self.all).filter(|&all| all > 0)?;
         let part = |ticks: u64| (f(ticks) / f(all) * 1000.0).round() / 1000.0;
@@ -219,7 +217,6 @@ pub(crate) fn read_from(dir: &Path, bench: &str) -> Option<Environment> {
 }
 
 /// Says when something was, in UTC.
-#[must_use]
 pub fn date(time: u64) -> String {
     // Later than the year 9999 is nonsense from a damaged file.
     let at = UNIX_EPOCH + Duration::from_secs(time.min(253_402_300_799));

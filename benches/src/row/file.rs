@@ -12,7 +12,6 @@ use super::replacement::replace;
 ///
 /// That is the one of `CARGO_TARGET_DIR`, if absolute; else the nearest above the program that
 /// cargo marked (`CACHEDIR.TAG`) or that is called `target`; else `target` here.
-#[must_use]
 pub fn dir() -> PathBuf {
     env_path("ATRACE_OVERHEAD_DIR").unwrap_or_else(|| target_dir().join("overhead"))
 }

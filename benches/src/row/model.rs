@@ -110,7 +110,6 @@ impl From<Interval> for Above {
 
 impl Above {
     /// Returns the nanoseconds with their interval.
-    #[must_use]
     pub fn interval(&self) -> Interval {
         Interval { median: self.ns, low: self.low, high: self.high, sure: self.sure }
     }
@@ -183,7 +182,6 @@ pub const PERCENTS: [usize; 11] = [0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100];
 
 impl Rounds {
     /// Returns the distribution of `samples`; `None` where there are none, or one is not a finite number.
-    #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
             return None;
@@ -198,7 +196,6 @@ impl Rounds {
 
 impl Row {
     /// Makes a row of nanoseconds that is compared to nothing yet.
-    #[must_use]
     pub fn new(id: impl Into<String>, ns: Interval, sink: Sink) -> Self {
         Self {
             id: id.into(),
@@ -219,26 +216,22 @@ impl Row {
     }
 
     /// Returns the median with its interval.
-    #[must_use]
     pub fn interval(&self) -> Interval {
         Interval { median: self.median, low: self.low, high: self.high, sure: self.sure }
     }
 
     /// Returns how many times as long it takes as another, from interleaved rounds or alternating processes.
-    #[must_use]
     pub fn versus(&self, base: &str) -> Option<&Versus> {
         self.vs.get(base).or_else(|| self.vs_process.get(base))
     }
 
     /// Keeps how the rounds were distributed that the numbers are of.
-    #[must_use]
     pub fn with_rounds(mut self, samples: &[f64]) -> Self {
         self.rounds = Rounds::of(samples);
         self
     }
 
     /// Sets what was counted, if it was.
-    #[must_use]
     pub fn with_allocs(mut self, counted: Option<PerOp>) -> Self {
         self.allocs = counted.map(|c| c.allocs);
         self.bytes = counted.map(|c| c.bytes);
@@ -250,7 +243,6 @@ const fn yes() -> bool {
     true
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 const fn is_so(yes: &bool) -> bool {
     *yes
 }
@@ -258,7 +250,6 @@ const fn is_so(yes: &bool) -> bool {
 /// Five digits are more than any interval is wide. A whole number has no point and all its digits: it was counted.
 fn tidy<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let rounded: f64 = if x.fract() == 0.0 { *x } else { format!("{x:.4e}").parse().unwrap_or(*x) };
-    #[expect(clippy::cast_possible_truncation, reason = "below 2^53 and whole")]
     if rounded.fract() == 0.0 && rounded.abs() < 9e15 {
         serializer.serialize_i64(rounded as i64)
     } else {
@@ -266,7 +257,6 @@ fn tidy<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     }
 }
 
-#[expect(clippy::ref_option, reason = "the signature that serde calls")]
 fn tidy_option<S: Serializer>(x: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     x.map(Tidy).serialize(serializer)
 }

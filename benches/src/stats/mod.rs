@@ -35,14 +35,12 @@ pub struct Interval {
 
 impl Interval {
     /// Makes the interval of what is known to `half` to each side.
-    #[must_use]
     pub const fn around(median: f64, half: f64) -> Self {
         Self { median, low: median - half, high: median + half, sure: true }
     }
 
     /// Returns the median of `samples` with its interval; `None` where there is none: no sample, or
     /// one that is not a finite number.
-    #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
             return None;
@@ -65,7 +63,6 @@ impl Interval {
     /// clustered errors", 2008), so it is widened twice: by as much as Student's distribution is wider than the normal
     /// one, and by as much as the deviation in a sample is narrower than that of what it is from. Both are for
     /// the number of clusters of equal size that would say as much. The draws are the same in each run.
-    #[must_use]
     pub fn of_clusters(clusters: &[Vec<f64>]) -> Option<Self> {
         let clusters: Vec<&[f64]> =
             clusters.iter().map(|all| &all[..]).filter(|all| !all.is_empty()).collect();
@@ -99,20 +96,17 @@ impl Interval {
     }
 
     /// Returns half the width of the interval.
-    #[must_use]
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0
     }
 
     /// Returns half the width of the interval as a part of the median; infinite for a median of 0.
-    #[must_use]
     pub fn relative(&self) -> f64 {
         let half = self.half_width();
         if half == 0.0 { 0.0 } else { half / self.median.abs() }
     }
 
     /// Tells whether this, in nanoseconds, is too uncertain to mean anything.
-    #[must_use]
     pub fn is_noisy(&self) -> bool {
         !self.sure || (self.relative() > NOISY_RATIO && self.half_width() > NOISY_NS)
     }
@@ -158,7 +152,6 @@ fn widening(clusters: f64) -> Option<f64> {
 /// two don't hold the median with 95 % confidence.
 fn outside(n: usize) -> Option<usize> {
     // In logarithms: 0.5^n is below the smallest f64 from 1075 samples on.
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 rounds")]
     let f = |x: usize| x as f64;
     let mut ln_p = -f(n) * std::f64::consts::LN_2;
     let mut tail = 0.0;
@@ -178,7 +171,6 @@ fn outside(n: usize) -> Option<usize> {
 /// # Panics
 ///
 /// When they don't have the same number of rounds.
-#[must_use]
 pub fn ratio(a: &[f64], b: &[f64]) -> Option<Interval> {
     assert_eq!(a.len(), b.len(), "rounds come in pairs");
     Interval::of(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())

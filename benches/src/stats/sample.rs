@@ -18,7 +18,6 @@ pub struct Sample {
 
 impl Sample {
     /// A sample of which nobody knows how fast the processor was.
-    #[must_use]
     pub fn of(ns: f64) -> Self {
         Self { ns, chain: [1.0; 2] }
     }
@@ -28,7 +27,6 @@ impl Sample {
     }
 
     /// What the operation would have taken where the chain takes `reference` nanoseconds.
-    #[must_use]
     pub fn at(&self, reference: f64) -> f64 {
         self.ns * reference / self.chain()
     }
@@ -39,7 +37,6 @@ impl Sample {
 }
 
 /// Tells whether the processor was equally fast during all of them, from before to after.
-#[must_use]
 pub fn equally_fast(all: &[Sample]) -> bool {
     let chains = || all.iter().flat_map(|sample| sample.chain);
     let least = chains().fold(f64::INFINITY, f64::min);
@@ -48,7 +45,6 @@ pub fn equally_fast(all: &[Sample]) -> bool {
 
 /// Returns how long the chain takes at the reference speed: what a tenth of the slices were at least as fast as. One that
 /// happens to be the fastest is nothing to go by.
-#[must_use]
 pub fn reference<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> f64 {
     let mut chains: Vec<f64> = samples.into_iter().map(Sample::chain).collect();
     chains.sort_by(f64::total_cmp);
@@ -57,7 +53,6 @@ pub fn reference<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> f64 {
 
 /// Returns the range of speeds, without the twentieth at each end: how many times as long as at the reference speed the
 /// same work took.
-#[must_use]
 pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
     let mut all: Vec<f64> = samples.iter().map(|sample| sample.chain() / reference).collect();
     all.sort_by(f64::total_cmp);
@@ -67,21 +62,18 @@ pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
 
 /// Returns how many times as long slices took than others that ran side by side. Where fewer than
 /// six pairs ran at the same speed, all are compared, and the interval is not sure.
-#[must_use]
 pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
     compare_pairs(of, base, 1.0, |[of, base]| of.ns / base.ns)
 }
 
 /// Returns how much longer slices took than others that ran side by side, at the reference speed. Where fewer than
 /// six pairs ran at the same speed, all are compared, and the interval is not sure.
-#[must_use]
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     compare_pairs(of, base, reference, |[of, base]| of.at(reference) - base.at(reference))
 }
 
 /// Returns how many times as long as `unit` slices took beyond those of `base`. Where fewer than six of the three ran at the
 /// same speed, all are compared, and the interval is not sure.
-#[must_use]
 pub fn excess(of: &[Sample], base: &[Sample], unit: &[Sample]) -> Option<Interval> {
     let all: Vec<_> = of.iter().zip(base).zip(unit).map(|((of, base), unit)| [*of, *base, *unit]).collect();
     let f = |[of, base, unit]: [Sample; 3]| (of.ns - base.ns) / unit.ns;
@@ -117,7 +109,6 @@ pub(crate) fn compare<const N: usize>(
 }
 
 /// Returns the median at the reference speed.
-#[must_use]
 pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
     Interval::of(&samples.iter().map(|sample| sample.at(reference)).collect::<Vec<_>>())
 }

@@ -31,7 +31,6 @@ pub struct Operation {
 }
 
 /// Makes a name of so many characters.
-#[must_use]
 pub fn text(length: usize) -> String {
     "0123456789".chars().cycle().take(length).collect()
 }
@@ -41,13 +40,11 @@ pub fn text(length: usize) -> String {
 /// # Panics
 ///
 /// If the name has a NUL in it.
-#[must_use]
 pub fn c_text(text: &str) -> CString {
     CString::new(text).expect("bench names have no NUL")
 }
 
 /// Returns every kind of event, in the order of the catalogue.
-#[must_use]
 pub fn operations() -> Vec<Operation> {
     EVENTS.iter().map(operation).collect()
 }
@@ -66,7 +63,6 @@ static LITERAL: Name = Name::new("0123456789");
 /// # Panics
 ///
 /// If it is no event of the catalogue.
-#[must_use]
 pub fn in_rust<const TAGS: u64>(event: &Event) -> Run {
     // Not a value that the closures below have to keep.
     let tag = || const { AtraceTag::from_bits_retain(TAGS) };

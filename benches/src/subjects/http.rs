@@ -55,7 +55,6 @@ impl Server {
     }
 
     /// Returns where it listens.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -163,14 +162,12 @@ pub struct Exchange {
 
 impl Exchange {
     /// Begins to ask for `number`, to be answered after `delay` milliseconds.
-    #[must_use]
     pub fn new(delay: u32, number: u64) -> Self {
         let question = text(format_args!("GET /{delay}/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         Self { question, expected: answer(number), answer: [0; 128], filled: 0 }
     }
 
     /// What is to be sent.
-    #[must_use]
     pub fn question(&self) -> &[u8] {
         bytes(&self.question)
     }

@@ -41,7 +41,6 @@ impl Shared {
     }
 
     /// Where other processes open it, as long as this one has it.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
@@ -52,7 +51,6 @@ impl Shared {
     }
 
     /// Reads all of it; returns the sum of its bytes.
-    #[must_use]
     pub fn sum(&self) -> u64 {
         // SAFETY: within the mapping; others may write there meanwhile, so each is read as it is then.
         let byte = |at| unsafe { self.memory.as_ptr().add(at).read_volatile() };

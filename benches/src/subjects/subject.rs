@@ -24,7 +24,6 @@ pub struct Subject {
 
 impl Subject {
     /// Returns the id of the row of a case.
-    #[must_use]
     pub fn id(&self, case: TracingCase) -> Id {
         match (self.peer, catalogue::Subscriber::of_mode(self.name)) {
             (None, Some(own)) => own.id(case),
@@ -36,13 +35,11 @@ impl Subject {
     }
 
     /// Tells whether it allocates the same in each run. A registry takes memory for more spans now and then.
-    #[must_use]
     pub fn allocates_exactly(&self) -> bool {
         self.peer.is_none() && self.name != "registry" && !self.kind.starts_with("layer")
     }
 
     /// The same peer set up in another way, under this name.
-    #[must_use]
     pub fn kind(self, name: &'static str, kind: &'static str, install: fn()) -> Self {
         Self { name, kind, install, ..self }
     }
@@ -59,7 +56,6 @@ pub fn install(subscriber: impl Subscriber + Send + Sync) {
 }
 
 /// A peer, in its own default state.
-#[must_use]
 pub fn peer(name: &'static str, crate_name: &'static str, install: fn()) -> Subject {
     let compared_to = &["no_subscriber"];
     Subject { name, peer: Some(crate_name), kind: "", on: false, way: Way::Limit, install, compared_to }

@@ -52,7 +52,6 @@ impl Subscriber for Noop {
 ///
 /// Inlined with what they install: a program installs its subscriber itself, and what is compiled into a program finds its
 /// threads' memory without a call.
-#[must_use]
 #[inline]
 pub fn all() -> Vec<Subject> {
     let own = SUBSCRIBERS.iter().map(|subscriber| Subject {

@@ -77,14 +77,12 @@ pub struct Value {
 
 impl Table {
     /// Makes a table without lines.
-    #[must_use]
     pub fn new<S: Into<String>>(title: impl Into<String>, columns: impl IntoIterator<Item = S>) -> Self {
         let columns = columns.into_iter().map(Into::into).collect();
         Self { title: title.into(), columns, ..Self::default() }
     }
 
     /// Says something below the table.
-    #[must_use]
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
@@ -96,7 +94,6 @@ impl Table {
     }
 
     /// Leaves out the columns that have no number, and says so below.
-    #[must_use]
     pub fn dense(mut self) -> Self {
         for index in (1..self.columns.len()).rev() {
             let has_none =
@@ -117,7 +114,6 @@ impl Table {
 
     /// Returns what is wrong with the form of the table: a line that has not a cell for each column, or a cell that says
     /// neither a number nor why there is none.
-    #[must_use]
     pub fn hole(&self) -> Option<String> {
         let line =
             self.rows.iter().find(|row| row.len() != self.columns.len() || row.contains(&Cell::Empty))?;
@@ -160,7 +156,6 @@ impl Value {
     }
 
     /// What something costs more than something else, in nanoseconds.
-    #[must_use]
     pub fn of(above: &Above) -> Self {
         Self { own: true, ..Self::times(above.low, above.ns, above.high) }
     }
@@ -168,7 +163,6 @@ impl Value {
 
 impl Cell {
     /// Makes a cell of a measured row.
-    #[must_use]
     pub fn value(row: Option<&Row>) -> Self {
         let Some(row) = row else { return Self::not_measured() };
         Self::Value(Value {
@@ -182,25 +176,21 @@ impl Cell {
     }
 
     /// Makes a cell of what should have been measured and was not.
-    #[must_use]
     pub fn not_measured() -> Self {
         Self::None("not measured in this run".to_owned())
     }
 
     /// Makes a cell that says why there is no number.
-    #[must_use]
     pub fn none(why: impl Into<String>) -> Self {
         Self::None(why.into())
     }
 
     /// Returns this cell, or one that says why it is empty.
-    #[must_use]
     pub fn or(self, why: &str) -> Self {
         if self == Self::Empty { Self::none(why) } else { self }
     }
 
     /// Returns this cell, or if it is empty that nothing was measured.
-    #[must_use]
     pub fn or_not_measured(self) -> Self {
         if self == Self::Empty { Self::not_measured() } else { self }
     }
@@ -211,13 +201,11 @@ impl Cell {
     }
 
     /// Makes a cell of a ratio, empty where there is none.
-    #[must_use]
     pub fn ratio(versus: Option<&Versus>) -> Self {
         versus.map_or(Self::Empty, |v| Self::Ratio(v.ratio, Some((v.low, v.high))))
     }
 
     /// Makes a cell of a count, empty where nothing was counted.
-    #[must_use]
     pub fn count(count: Option<f64>) -> Self {
         count.map_or(Self::Empty, Self::Count)
     }
@@ -228,19 +216,16 @@ impl Cell {
     }
 
     /// Makes a cell of words.
-    #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
 
     /// Makes a cell of a number with so many decimal places, empty where there is none.
-    #[must_use]
     pub fn number(number: Option<f64>, places: usize) -> Self {
         number.map_or(Self::Empty, |number| Self::Number(format!("{number:.places$}")))
     }
 
     /// Makes a cell of the name of a case.
-    #[must_use]
     pub fn name(name: impl Into<String>) -> Self {
         Self::Name(name.into())
     }

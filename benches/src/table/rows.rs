@@ -1,6 +1,6 @@
 //! Rows as they are, in a table.
 
-use super::{Cell, Table};
+use super::{Cell, Table, Value};
 use crate::catalogue::Id;
 use crate::row::Row;
 
@@ -8,14 +8,20 @@ use crate::row::Row;
 pub(crate) const COUNTS: usize = 5;
 
 /// Makes a table of rows as they are.
-#[must_use]
 pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Table {
     let rows: Vec<&Row> = rows.into_iter().collect();
     let has = |f: &dyn Fn(&Row) -> bool| rows.iter().any(|row| f(row));
     let (allocs, bytes) = (has(&|r| r.allocs.is_some()), has(&|r| r.bytes.is_some_and(|b| b > 0.0)));
     let versus = has(&|r| !r.vs.is_empty() || !r.vs_process.is_empty());
     let counts = has(&|r| !r.counts.is_empty());
-    let some = [(versus, "compared"), (allocs, "allocations"), (bytes, "bytes"), (counts, "counted")];
+    let above = has(&|r| !r.above.is_empty());
+    let some = [
+        (versus, "compared"),
+        (above, "more, in ns"),
+        (allocs, "allocations"),
+        (bytes, "bytes"),
+        (counts, "counted"),
+    ];
     let some = some.into_iter().filter_map(|(is_there, column)| is_there.then_some(column));
     let mut table = Table::new(title, ["case", "median"].into_iter().chain(some));
     const UNCOUNTED: &str = "not counted";
@@ -29,6 +35,12 @@ pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Tabl
                 "compared with nothing",
             ));
         }
+        cells.extend(above.then(|| {
+            let all = row.above.iter().map(|(base, above)| {
+                (format!("than {}", named_base(&row.id, base)), Cell::Value(Value::of(above)))
+            });
+            Cell::list(all.collect(), "compared with nothing")
+        }));
         cells.extend(allocs.then(|| Cell::count(row.allocs).or(UNCOUNTED)));
         cells.extend(bytes.then(|| Cell::count(row.bytes).or(UNCOUNTED)));
         cells.extend(counts.then(|| Cell::list(counted_of(row, COUNTS), UNCOUNTED)));

@@ -87,7 +87,6 @@ pub enum Field {
 /// # Panics
 ///
 /// Never: the files are part of the program, and a test has read them.
-#[must_use]
 pub fn originals() -> Vec<Original> {
     [
         ("atrace", "ATrace from Rust and C++", include_str!("atrace.txt")),

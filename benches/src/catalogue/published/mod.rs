@@ -40,7 +40,6 @@ impl OfEvent {
     /// # Panics
     ///
     /// Never: the catalogue has every event that was published.
-    #[must_use]
     pub fn id(&self, who: Who) -> Id {
         Id::event(who, self.state, Event::named(self.event).expect("the catalogue has it"))
     }
@@ -59,7 +58,6 @@ pub struct OfTracing {
 
 impl OfTracing {
     /// Returns the id of the row of the same case here.
-    #[must_use]
     pub fn id(&self) -> Id {
         Id { who: Who::Rust, what: What::Tracing(self.kind.to_owned(), self.case) }
     }

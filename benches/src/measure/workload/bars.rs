@@ -23,7 +23,7 @@ fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Ju
     let judge = |apart: Interval| Verdict::within([-1.0, 1.0], apart);
     let verdict = if outside.is_empty() { judge(together) } else { Verdict::Missed };
     let Interval { median, low, high, .. } = together;
-    let name = format!("{} takes as long as {}", modes[mode].name(), modes[twin].name());
+    let name = format!("{} takes as long as {}", modes[mode].name, modes[twin].name);
     let cases = match (outside.is_empty(), &alone[..]) {
         (false, _) => outside.join(", "),
         (true, [(case, _)]) => (*case).to_owned(),

@@ -32,7 +32,7 @@ mod worker;
 
 use std::any::Any;
 use std::ffi::OsString;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -172,28 +172,19 @@ pub struct Fixture {
     _kept: Option<Box<dyn Any>>,
 }
 
-impl fmt::Debug for Fixture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fixture").field("env", &self.env).finish_non_exhaustive()
-    }
-}
-
 impl Fixture {
     /// Keeps something until the modes have ended.
-    #[must_use]
     pub fn of(kept: impl Any) -> Self {
         Self { env: Vec::new(), _kept: Some(Box::new(kept)) }
     }
 
     /// Has so much room for what a slice writes, in the memory that is shared with a reader of Perfetto's way: that reads
     /// every 4 ms.
-    #[must_use]
     pub fn with_room(self, mib: u32) -> Self {
         self.with_env("ATRACE_SHMEM_KB", (mib << 10).to_string())
     }
 
     /// Sets an environment variable of the modes' processes.
-    #[must_use]
     pub fn with_env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
@@ -205,7 +196,6 @@ impl Fixture {
 }
 
 /// Runs a workload as a bench: reads the command line, measures, prints, and writes the rows.
-#[must_use]
 pub fn run<W: Workload>() -> ExitCode {
     supervise::run(|session| match bench::<W>(&session) {
         Ok(code) => code,
@@ -220,7 +210,7 @@ pub fn run<W: Workload>() -> ExitCode {
 /// What the system answered.
 pub fn take_part<W: Workload>(session: &Session) -> io::Result<bool> {
     let name = session.args().mode.as_deref();
-    let Some(mode) = W::modes().into_iter().find(|mode| name == Some(mode.name())) else { return Ok(false) };
+    let Some(mode) = W::modes().into_iter().find(|mode| name == Some(mode.name)) else { return Ok(false) };
     worker::work::<W>(session, mode)?;
     Ok(true)
 }

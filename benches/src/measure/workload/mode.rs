@@ -1,6 +1,5 @@
 //! The modes: how a program is instrumented, and who listens.
 
-use std::fmt;
 use std::io;
 
 use atrace::AtraceTag;
@@ -14,17 +13,23 @@ use crate::harness::reader::Reading;
 /// tracing is on.
 #[derive(Clone, Copy)]
 pub struct Mode {
-    name: &'static str,
-    compiled_in: bool,
-    writes: bool,
+    /// Its name.
+    pub name: &'static str,
+    /// Whether instrumentation is compiled in.
+    pub(super) compiled_in: bool,
+    /// Whether messages are written.
+    pub(super) writes: bool,
     /// As many sessions the reader of Perfetto's way has; `None`: there is no reader.
-    sessions: Option<u32>,
-    writes_of: Option<&'static str>,
+    pub(super) sessions: Option<u32>,
+    /// The mode whose raw writes it is compared to, where those are not its own.
+    pub(super) writes_of: Option<&'static str>,
     install: fn(),
-    bases: &'static [&'static str],
-    same_as: Option<&'static str>,
+    /// The modes that it is compared to.
+    pub(super) bases: &'static [&'static str],
+    /// The mode that it is promised to take as long as.
+    pub(super) twin: Option<&'static str>,
     pace: Pace,
-    exact: bool,
+    pub(super) exact: bool,
 }
 
 /// Who runs equally often.
@@ -35,29 +40,12 @@ pub(super) enum Pace {
     Own,
 }
 
-impl fmt::Debug for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mode").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 /// What instrumented modes are compared to.
 const BASES: &[&str] = &["none", "nosub"];
 
 impl Mode {
     /// No instrumentation.
-    pub const NONE: Self = Self {
-        name: "none",
-        compiled_in: false,
-        writes: false,
-        sessions: None,
-        writes_of: None,
-        install: || (),
-        bases: &[],
-        same_as: None,
-        pace: Pace::Common,
-        exact: true,
-    };
+    pub const NONE: Self = Self { compiled_in: false, ..Self::new("none", || ()).above(&[]) };
     /// Instrumented, and no subscriber.
     pub const NOSUB: Self = Self::new("nosub", || ()).above(&["none"]);
     /// `AtraceSubscriber::default().with_filter()`, tracing off.
@@ -74,14 +62,12 @@ impl Mode {
         Self::new("perfetto", || Self::install(AtraceSubscriber::default())).by_perfetto().inexact();
 
     /// Returns the six that all workloads have.
-    #[must_use]
     pub fn all() -> Vec<Self> {
         vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON, Self::PERFETTO]
     }
 
     /// Makes an instrumented mode of another kind, tracing off, compared to `none` and `nosub`. `install`
     /// sets the global subscriber, and whatever else its process needs, before the cases are made.
-    #[must_use]
     pub const fn new(name: &'static str, install: fn()) -> Self {
         Self {
             name,
@@ -91,65 +77,56 @@ impl Mode {
             writes_of: None,
             install,
             bases: BASES,
-            same_as: None,
+            twin: None,
             pace: Pace::Common,
             exact: true,
         }
     }
 
     /// Compares it to these modes instead, which must come before it.
-    #[must_use]
     pub const fn above(self, bases: &'static [&'static str]) -> Self {
         Self { bases, ..self }
     }
 
     /// Is promised to take as long as the mode `base`, one that it is compared to. Such a small difference takes more turns
     /// than others to be seen: these modes have most of the time.
-    #[must_use]
     pub const fn same_as(self, base: &'static str) -> Self {
-        Self { same_as: Some(base), ..self }
+        Self { twin: Some(base), ..self }
     }
 
     /// Has slices of its own size, for what takes many times as long as the other modes, whose slices would else be as
     /// short as its own has to be.
-    #[must_use]
     pub const fn apart(self) -> Self {
         Self { pace: Pace::Own, ..self }
     }
 
     /// Has slices of the size that all of this `group` have, and not that of the others.
-    #[must_use]
     pub const fn paced_with(self, group: &'static str) -> Self {
         Self { pace: Pace::Of(group), ..self }
     }
 
     /// Has a subscriber that allocates when it pleases: the counts may differ from run to run.
-    #[must_use]
     pub const fn inexact(self) -> Self {
         Self { exact: false, ..self }
     }
 
     /// Switches tracing on for its process: the messages of the cases are written.
-    #[must_use]
     pub const fn on(self) -> Self {
         Self { writes: true, ..self }
     }
 
     /// Has a reader of Perfetto's way of its own, whose session asks for everything: the events of the cases go there, and
     /// nothing is written.
-    #[must_use]
     pub const fn by_perfetto(self) -> Self {
         Self { sessions: Some(1), ..self }
     }
 
     /// Is connected to a reader of Perfetto's way of its own, which has no session: nobody wants its events.
-    #[must_use]
     pub const fn connected(self) -> Self {
         Self { sessions: Some(0), ..self }
     }
 
     /// Is compared to the raw writes of what this mode writes.
-    #[must_use]
     pub const fn beside_writes_of(self, mode: &'static str) -> Self {
         Self { writes_of: Some(mode), ..self }
     }
@@ -163,54 +140,9 @@ impl Mode {
         tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
     }
 
-    /// Returns its name.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// Tells whether instrumentation is compiled in.
-    #[must_use]
-    pub const fn compiled_in(&self) -> bool {
-        self.compiled_in
-    }
-
-    /// Tells whether messages are written.
-    #[must_use]
-    pub const fn writes(&self) -> bool {
-        self.writes
-    }
-
     /// Tells whether events go to a reader of Perfetto's way.
-    #[must_use]
-    pub const fn is_by_perfetto(&self) -> bool {
+    pub(super) const fn is_by_perfetto(&self) -> bool {
         matches!(self.sessions, Some(1..))
-    }
-
-    /// Returns as many sessions as its reader of Perfetto's way has, if it has one.
-    pub(super) const fn sessions(&self) -> Option<u32> {
-        self.sessions
-    }
-
-    /// Returns the mode whose raw writes it is compared to, where those are not its own.
-    pub(super) const fn writes_of(&self) -> Option<&'static str> {
-        self.writes_of
-    }
-
-    /// Returns the modes that it is compared to.
-    #[must_use]
-    pub const fn bases(&self) -> &'static [&'static str] {
-        self.bases
-    }
-
-    /// Returns the mode that it is promised to take as long as.
-    #[must_use]
-    pub const fn twin(&self) -> Option<&'static str> {
-        self.same_as
-    }
-
-    pub(super) fn is_exact(&self) -> bool {
-        self.exact
     }
 
     /// Tells whether both have slices of the same size.

@@ -247,9 +247,9 @@ mod tests {
     fn a_round_has_a_turn_for_each_group_and_in_it_each_mode_of_all_its_cases() {
         let mut all = cases(&["rust/a", "rust/b", "rust/c"]);
         for case in &mut all[..2] {
-            case.beside = Some("ab".into());
+            case.info.beside = Some("ab".into());
         }
-        all[2].not_in = &["on"];
+        all[2].info.not_in = &["on"];
         let results = Results::new(Mode::all(), all, Sink::Null, Names::default());
         let mut paces = vec![Pace { slice: vec![1; 6], every: vec![1; 6] }; 3];
         paces[2].every[0] = 2;

@@ -9,9 +9,10 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::Fixture;
+use super::case::Info;
 use super::exchange::{Counted, REPLY, Reply, Request, Slice};
 use super::mode::Mode;
-use super::results::{Info, Results};
+use super::results::Results;
 use crate::harness::child;
 use crate::harness::reader::Reader;
 use crate::harness::terminal::say;
@@ -54,14 +55,14 @@ impl Process {
     pub(super) fn start(bench: &str, mode: &Mode, generation: usize, fixture: &Fixture) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .arg0(format!("{bench}-{}-{}-{generation}", mode.name(), std::process::id()))
-            .args(["--mode", mode.name()])
+            .arg0(format!("{bench}-{}-{}-{generation}", mode.name, std::process::id()))
+            .args(["--mode", mode.name])
             .args(std::env::args_os().skip(1))
             .envs(ALLOCATOR)
             .envs(fixture.env())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let reader = mode.sessions().map(Reader::with_sessions).transpose()?;
+        let reader = mode.sessions.map(Reader::with_sessions).transpose()?;
         if let Some(reader) = &reader {
             reader.offer(&mut command);
         }
@@ -117,7 +118,7 @@ impl Process {
     /// Counts the allocations of `n` operations.
     pub(super) fn count(&mut self, results: &Results, case: usize, n: u64) -> io::Result<Option<Counts>> {
         let id = results.case_id(case);
-        let exact = results.is_exact(case) && self.mode.is_exact();
+        let exact = results.is_exact(case) && self.mode.exact;
         let times = if exact { 2 } else { INEXACT };
         let counted: Counted = self.ask(&Request::Count { case, n, times }, id)?;
         let Some(mut counts) = counted else { return Ok(None) };
@@ -187,6 +188,6 @@ impl Process {
     }
 
     fn error(&self, about: &str, what: &str) -> io::Error {
-        io::Error::other(format!("mode {}, {about}: {what}", self.mode.name()))
+        io::Error::other(format!("mode {}, {about}: {what}", self.mode.name))
     }
 }

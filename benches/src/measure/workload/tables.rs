@@ -41,8 +41,8 @@ pub(super) fn overhead(results: &Results) -> Table {
     let modes: Vec<&str> = results
         .modes()
         .iter()
-        .filter(|mode| mode.bases().first() == Some(&BASE))
-        .map(super::Mode::name)
+        .filter(|mode| mode.bases.first() == Some(&BASE))
+        .map(|mode| mode.name)
         .collect();
     let mut table = Table::new(
         format!(

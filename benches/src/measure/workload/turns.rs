@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
+use super::case::Info;
 use super::mode::Mode;
 use super::plan::{self, Pace, Plan, Turn, Twins};
 use super::process::Process;
-use super::results::{Info, Results};
+use super::results::Results;
 use super::{Fixture, Workload};
 use crate::harness::progress;
 
@@ -112,7 +113,7 @@ fn take_turns(
         let reply = processes[mode].slice(results, case, turn, n, !plan.once)?;
         results.add(case, mode, turn, n, &reply);
         let messages = &found.messages[case];
-        if results.modes()[mode].writes() && !messages.is_empty() {
+        if results.modes()[mode].writes && !messages.is_empty() {
             let ways: &[bool] = if results.compares_the_whole() { &[false, true] } else { &[false] };
             for &inlined in ways {
                 let raw = processes[mode].raw(case, messages, plan.writes(reply.elapsed), inlined)?;
@@ -143,7 +144,7 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
         let mut messages = Vec::new();
         for &mode in &modes {
             let process = &mut processes[mode];
-            if results.modes()[mode].writes() && results.writes_are_timed() {
+            if results.modes()[mode].writes && results.writes_are_timed() {
                 messages = process.capture(results, case)?;
             }
             if results.is_counted(case) {
@@ -155,7 +156,7 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
             }
         }
         let (loud, silent): (Vec<usize>, Vec<_>) =
-            modes.into_iter().partition(|&mode| results.modes()[mode].writes());
+            modes.into_iter().partition(|&mode| results.modes()[mode].writes);
         found.paces.push(plan::pace(plan, (long, batch), results.modes(), &operation, &silent, &loud));
         found.messages.push(messages);
     }

@@ -34,7 +34,7 @@ pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()>
     }
     let (_switched, reading) = mode.set_up()?;
     let taken = reading.map(Taken::by);
-    let cases = if mode.compiled_in() { W::cases::<Traced>() } else { W::cases::<Bare>() };
+    let cases = if mode.compiled_in { W::cases::<Traced>() } else { W::cases::<Bare>() };
     let messages = vec![Vec::new(); cases.len()];
     let mut worker = Worker { session, mode, cases, messages, marker: None, held: Held::new(), taken };
     reply::<()>(&Ok(()))?;
@@ -97,26 +97,13 @@ impl Taken {
 
     /// Waits until all have come but so many, and fails where more have; returns how many have been lost so far.
     fn wait(&self, open: u64) -> Reply<u64> {
-        let start = Instant::now();
-        loop {
-            let (come, lost) = self.reading.come_and_lost().map_err(|e| e.to_string())?;
-            let written = self.written;
-            if !self.others_wrote && come + lost > written {
-                return Err(format!("{written} events were written, {come} came, {lost} were lost"));
-            }
-            if self.others_wrote || come + lost + open >= written {
-                return Ok(lost);
-            }
-            if start.elapsed() > PATIENCE {
-                return Err(format!("{written} events were written, only {come} came, {lost} were lost"));
-            }
-            std::thread::sleep(Duration::from_micros(200));
+        if !self.others_wrote {
+            self.reading.wait_for(self.written, open).map_err(|e| e.to_string())?;
         }
+        self.reading.come_and_lost().map(|(_, lost)| lost).map_err(|e| e.to_string())
     }
 }
 
-/// How long is waited for events.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How many events are in chunks that are being filled, at most: a page of the smallest for each of some threads.
 const OPEN: u64 = 16 * 4096 / 12;
 
@@ -181,10 +168,10 @@ impl Worker<'_> {
 
     /// Whether the sink got what it should have.
     fn compare(&self, got: u64, done: &Done) -> Reply<()> {
-        if self.mode.writes() && done.others_wrote {
+        if self.mode.writes && done.others_wrote {
             return Ok(());
         }
-        let expected = if self.mode.writes() { done.messages } else { 0 };
+        let expected = if self.mode.writes { done.messages } else { 0 };
         let right = match self.session.instance() {
             // Others' events are among them.
             Some(_) if self.session.is_shared() => match expected {
@@ -204,7 +191,7 @@ impl Worker<'_> {
         let _pin = self.pin(case)?;
         let case = &mut self.cases[case];
         let mut add = |done: &Done| self.taken.iter_mut().for_each(|taken| taken.add(done));
-        add(&(case.run)(case.batch)?);
+        add(&(case.run)(case.info.batch)?);
         let mut counted = Vec::with_capacity(times);
         for _ in 0..times {
             let start = Instant::now();
@@ -222,8 +209,8 @@ impl Worker<'_> {
             return Ok(Vec::new());
         }
         self.session.clear().map_err(|e| e.to_string())?;
-        let Case { run, batch, .. } = &mut self.cases[case];
-        let done = run(*batch)?;
+        let Case { run, info, .. } = &mut self.cases[case];
+        let done = run(info.batch)?;
         if done.messages == 0 || done.others_wrote {
             return Ok(Vec::new());
         }
@@ -302,6 +289,6 @@ impl Worker<'_> {
 
     fn pin(&self, case: usize) -> Reply<Option<Pin>> {
         let pin = || Pin::to(cpu::last()?);
-        self.cases[case].one_core.then(pin).transpose().map_err(|e| format!("it can't be pinned: {e}"))
+        self.cases[case].info.one_core.then(pin).transpose().map_err(|e| format!("it can't be pinned: {e}"))
     }
 }

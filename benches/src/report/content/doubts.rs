@@ -14,7 +14,7 @@ pub(super) fn warnings(here: &Machine) -> Vec<String> {
     for bench in BENCHES {
         let name = bench.name;
         match here.benches.get(name) {
-            None => all.push(format!("the bench {name} has left nothing: run `{}`", bench.command)),
+            None => all.push(format!("the bench {name} has left nothing: run `{}`", bench.command())),
             Some(found) => {
                 let missing: Vec<String> = bench
                     .rows()

@@ -16,76 +16,58 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     let counted = |id: &Id| here.row(INSTRUCTIONS, &id.to_string()).map(|row| row.median);
     let ratio_to =
         |id: &Id, base: &Id| Cell::ratio(row(id).and_then(|r| r.versus(&base.to_string()))).or_not_measured();
-    let allocs = |row: Option<&Row>| Cell::count(row.and_then(|r| r.allocs)).or_not_measured();
     let instructions = |rust: &Id| match (counted(rust), counted(&rust.with_who(Who::Cc))) {
         (Some(rust), Some(cc)) => Cell::Text(format!("{} / {}", digits_of_count(rust), digits_of_count(cc))),
         (Some(rust), None) => Cell::Text(digits_of_count(rust)),
         _ => Cell::not_measured(),
     };
-    let mut first = Table::new("The original benchmark, there and here", ["case", "there: C++", "there: Rust", "Rust of C++", "here: C++", "here: Rust", "Rust of C++", "of the raw write", "through libcutils", "allocations", "instructions, Rust / C++"]).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. Rust through libcutils is what their wrapper does.");
-    for case in &published::EVENTS {
-        let [rust, cc, ffi] = [Who::Rust, Who::Cc, Who::Ffi].map(|who| case.id(who));
-        let raw = match rust.what {
-            What::Event(State::On, event) => {
-                ratio_to(&rust, &Id { who: Who::Limit, what: What::RawWrite(event) })
-            }
-            _ => Cell::none("off, nothing is written"),
-        };
-        first.push([
-            Cell::Name(rust.name()),
-            Cell::published(case.cc),
-            Cell::published(case.rust),
-            Cell::Ratio(case.rust.ns / case.cc.ns, None),
-            Cell::value(row(&cc)),
-            Cell::value(row(&rust)),
-            ratio_to(&rust, &cc),
-            raw,
-            ratio_to(&ffi, &cc),
-            allocs(row(&rust)),
-            instructions(&rust),
-        ]);
-    }
-    let mut more = Table::new(
-        "Every kind of event",
-        [
-            "case",
-            "C++",
-            "Rust",
-            "Rust of C++",
-            "through libcutils",
-            "of C++",
-            "allocations",
-            "instructions, Rust / C++",
-        ],
-    );
+    let columns = [
+        "case",
+        "there: C++",
+        "there: Rust",
+        "Rust of C++",
+        "here: C++",
+        "here: Rust",
+        "Rust of C++",
+        "of the raw write",
+        "through libcutils",
+        "allocations",
+        "instructions, Rust / C++",
+    ];
+    let mut table = Table::new("Every kind of event", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. Rust through libcutils is what their wrapper does.");
     for measured in &bench.rows {
         let rust = Id::of(&measured.id);
-        let is_other = matches!(rust.what, What::Event(..))
-            && rust.who == Who::Rust
-            && published::EVENTS.iter().all(|case| case.id(Who::Rust) != rust);
-        if !is_other {
+        let What::Event(state, event) = rust.what else { continue };
+        if rust.who != Who::Rust {
             continue;
         }
         let [cc, ffi] = [Who::Cc, Who::Ffi].map(|who| rust.with_who(who));
-        let has_cc = matches!(rust.what, What::Event(_, event) if event.cc.is_some());
-        let of_cc = |cell: Cell| if has_cc { cell } else { Cell::none("C++ has nothing like it") };
-        more.push([
+        let of_cc =
+            |cell: Cell| if event.cc.is_some() { cell } else { Cell::none("C++ has nothing like it") };
+        let published = published::EVENTS.iter().find(|case| case.id(Who::Rust) == rust);
+        let there = |cell: fn(&published::OfEvent) -> Cell| {
+            published.map_or_else(|| Cell::none("it was not published"), cell)
+        };
+        table.push([
             Cell::Name(rust.name()),
+            there(|case| Cell::published(case.cc)),
+            there(|case| Cell::published(case.rust)),
+            there(|case| Cell::Ratio(case.rust.ns / case.cc.ns, None)),
             of_cc(Cell::value(row(&cc))),
             Cell::value(Some(measured)),
             of_cc(ratio_to(&rust, &cc)),
-            Cell::value(row(&ffi)),
+            match state {
+                State::On => ratio_to(&rust, &Id { who: Who::Limit, what: What::RawWrite(event) }),
+                State::Off => Cell::none("off, nothing is written"),
+            },
             of_cc(ratio_to(&ffi, &cc)),
-            allocs(Some(measured)),
+            Cell::count(measured.allocs).or_not_measured(),
             instructions(&rust),
         ]);
     }
     let mut parts = Vec::new();
     parts.extend(main_plot(here).map(Part::Plot));
-    parts.push(Part::Table(first.dense()));
-    if !more.rows.is_empty() {
-        parts.push(Part::Table(more.dense()));
-    }
+    parts.push(Part::Table(table.dense()));
     Some(Section::new("events", "One event: Rust, C++ and the machine's limits", parts).with_text(["Nanoseconds of one operation in a loop, tracing switched off and on by the system's properties, and verified to be so by what arrived."]))
 }
 

@@ -19,7 +19,6 @@ struct Slot<F> {
 
 impl<F: Future> Slots<F> {
     /// Makes so many.
-    #[must_use]
     pub fn new(places: usize) -> Self {
         let slot = |_| Slot { ticket: 0, waiter: Box::pin(None) };
         Self { all: Mutex::new((0..places).map(slot).collect()) }

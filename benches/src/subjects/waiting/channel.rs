@@ -14,7 +14,6 @@ use std::task::{Context, Poll, Waker};
 use super::{Cancel, HANDLER, Handler};
 
 /// Makes a channel that holds so many elements, its handlers kept as `H` says.
-#[must_use]
 pub fn channel<V: Send + 'static, H: Handler>(capacity: usize) -> (Sender<V, H>, Receiver<V, H>) {
     let end = || End { ticket: 0, element: None, waker: None, is_gone: false };
     // One more: what a receiver was handed and gives back.
@@ -127,7 +126,6 @@ impl<V: Send + 'static, H: Handler> Receiver<V, H> {
     }
 
     /// Returns how often either end has waited.
-    #[must_use]
     pub fn waits(&self) -> u64 {
         self.shared.lock().ends.iter().map(|end| end.ticket).sum()
     }

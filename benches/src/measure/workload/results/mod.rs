@@ -3,9 +3,8 @@
 mod rows;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use super::case::{Case, Done};
+use super::case::{Case, Done, Info};
 use super::exchange::Slice;
 use super::mode::Mode;
 use crate::catalogue::Id;
@@ -13,27 +12,6 @@ use crate::instruments::alloc::Counts;
 use crate::row::{Row, Sink};
 use crate::stats::Interval;
 use crate::stats::sample::{Sample, equally_fast};
-
-/// What a case is, without how it runs.
-#[derive(Clone, Debug)]
-pub(super) struct Info {
-    pub(super) id: String,
-    pub(super) counted_over: u64,
-    pub(super) batch: u64,
-    per: Option<&'static str>,
-    exact: bool,
-    /// Whether it is made anew for each slice.
-    pub(super) afresh: bool,
-    traced: bool,
-    not_in: &'static [&'static str],
-    selected: bool,
-    beside: Option<String>,
-    counted: bool,
-    /// Where it is not as long as others'.
-    pub(super) slice: Option<Duration>,
-    /// The parts that it reported, in its order.
-    parts: Vec<String>,
-}
 
 /// Which nanoseconds of a case in a mode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +66,6 @@ pub(super) type Key = (usize, usize, What);
 type Rounds = Vec<Vec<(usize, Sample)>>;
 
 /// What was measured of all cases in all modes.
-#[derive(Debug)]
 pub struct Results {
     modes: Vec<Mode>,
     cases: Vec<Info>,
@@ -109,24 +86,9 @@ pub struct Results {
 
 impl Results {
     pub(super) fn new(modes: Vec<Mode>, cases: Vec<Case>, sink: Sink, names: Names) -> Self {
-        let info = |case: Case| Info {
-            afresh: case.is_afresh(),
-            id: case.id,
-            counted_over: case.counted_over,
-            batch: case.batch,
-            per: case.per,
-            exact: case.exact,
-            traced: case.traced,
-            not_in: case.not_in,
-            selected: true,
-            beside: case.beside,
-            counted: case.counted,
-            slice: case.slice,
-            parts: Vec::new(),
-        };
         Self {
             modes,
-            cases: cases.into_iter().map(info).collect(),
+            cases: cases.into_iter().map(|case| case.info).collect(),
             sink,
             names,
             generations: 0,
@@ -141,13 +103,11 @@ impl Results {
     }
 
     /// Returns the modes.
-    #[must_use]
     pub fn modes(&self) -> &[Mode] {
         &self.modes
     }
 
     /// Returns all rows.
-    #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
@@ -163,7 +123,6 @@ impl Results {
     }
 
     /// Returns how many units that a person would ask for the cost of one operation of a case has.
-    #[must_use]
     pub fn units(&self, case: &str) -> f64 {
         self.case(case).map_or(1.0, |case| self.units_of(case))
     }
@@ -175,7 +134,7 @@ impl Results {
 
     /// The mode that a mode is promised to take as long as; itself if there is none.
     pub(super) fn twin(&self, mode: usize) -> usize {
-        self.modes[mode].twin().and_then(|twin| self.mode(twin)).unwrap_or(mode)
+        self.modes[mode].twin.and_then(|twin| self.mode(twin)).unwrap_or(mode)
     }
 
     /// How far one turn of a case in a mode is from that of its twin, as a multiple of what is allowed.
@@ -194,37 +153,31 @@ impl Results {
     }
 
     /// Returns the parts that a case reported.
-    #[must_use]
     pub fn parts(&self, case: &str) -> &[String] {
         self.case(case).map_or(&[], |case| &self.cases[case].parts)
     }
 
     /// Returns the row of a case in a mode (`none` for one without modes).
-    #[must_use]
     pub fn row(&self, case: &str, mode: &str) -> Option<&Row> {
         self.row_of(case, mode, What::Total)
     }
 
     /// Returns the row of a part of a case.
-    #[must_use]
     pub fn part(&self, case: &str, part: &str, mode: &str) -> Option<&Row> {
         self.row_of(case, mode, What::Part(part.to_owned()))
     }
 
     /// Returns the row of the raw writes of a case.
-    #[must_use]
     pub fn raw_writes(&self, case: &str, mode: &str) -> Option<&Row> {
         self.row_of(case, mode, What::Raw)
     }
 
     /// Returns what a case allocated in a mode, and in how many operations.
-    #[must_use]
     pub fn allocated(&self, case: &str, mode: &str) -> Option<(Counts, u64)> {
         self.allocated.get(&(self.case(case)?, self.mode(mode)?)).copied()
     }
 
     /// Returns what a case counted in a mode under this name, over all rounds: of one operation, or as a gauge.
-    #[must_use]
     pub fn counted(&self, case: &str, mode: &str, name: &str) -> Option<Interval> {
         Interval::of(self.counts.get(&(self.case(case)?, self.mode(mode)?))?.get(name)?)
     }
@@ -245,7 +198,6 @@ impl Results {
     }
 
     /// Tells whether the allocations of a case are the same in each run.
-    #[must_use]
     pub fn allocates_exactly(&self, case: &str) -> bool {
         self.case(case).is_some_and(|case| self.cases[case].exact)
     }
@@ -262,7 +214,6 @@ impl Results {
     /// # Panics
     ///
     /// When the two cases have no turns together: [`Case::beside`] gives them some.
-    #[must_use]
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.beside(of, base)?;
         self.above(&of, &base)
@@ -273,14 +224,12 @@ impl Results {
     /// # Panics
     ///
     /// As that.
-    #[must_use]
     pub fn ratio(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.beside(of, base)?;
         self.times(&of, &base)
     }
 
     /// Returns what a case takes in one mode above a base, as a multiple of what it takes in another above that.
-    #[must_use]
     pub fn added(&self, case: &str, mode: &str, than: &str, base: &str) -> Option<Interval> {
         let key = |mode| Some((self.case(case)?, self.mode(mode)?, What::Total));
         self.added_of(&key(mode)?, &key(than)?, &key(base)?)
@@ -313,7 +262,7 @@ impl Results {
     }
 
     fn mode(&self, name: &str) -> Option<usize> {
-        self.modes.iter().position(|mode| mode.name() == name)
+        self.modes.iter().position(|mode| mode.name == name)
     }
 
     fn row_of(&self, case: &str, mode: &str, what: What) -> Option<&Row> {
@@ -350,7 +299,7 @@ impl Results {
     pub(super) fn runs_in(&self, case: usize, mode: usize) -> bool {
         let Info { selected, traced, not_in, .. } = self.cases[case];
         let mode = &self.modes[mode];
-        selected && (traced || !mode.compiled_in()) && !not_in.contains(&mode.name())
+        selected && (traced || !mode.compiled_in) && !not_in.contains(&mode.name)
     }
 
     /// The modes that a case runs in, by their places.
@@ -416,7 +365,6 @@ impl Results {
             self.push((case, mode, What::Part(name.to_string())), round, slice.sample(*took, *operations));
         }
         let Done { counts, gauges, .. } = &slice.done;
-        #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
         let per_op = counts.iter().map(|(name, total)| (name, *total as f64 / n as f64));
         let of = self.counts.entry((case, mode)).or_default();
         for (name, value) in per_op.chain(gauges.iter().map(|(name, value)| (name, *value))) {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Info, Key, RawWrites, Results, Rounds, What, allowed, median};
+use super::super::case::Info;
+use super::{Key, RawWrites, Results, Rounds, What, allowed, median};
 use crate::row::{Above, Row, Versus};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample};
@@ -34,9 +35,9 @@ impl Results {
             What::Total | What::Raw | What::Inlined => id.clone(),
         };
         match what {
-            What::Raw => (self.names.raw)(&id, self.modes[mode].name()),
-            What::Inlined => (self.names.inlined)(&id, self.modes[mode].name()),
-            _ if *traced => (self.names.row)(&id, self.modes[mode].name()),
+            What::Raw => (self.names.raw)(&id, self.modes[mode].name),
+            What::Inlined => (self.names.inlined)(&id, self.modes[mode].name),
+            _ if *traced => (self.names.row)(&id, self.modes[mode].name),
             _ => id,
         }
     }
@@ -65,7 +66,7 @@ impl Results {
             return Some(row);
         }
         if self.compares_the_whole() {
-            let writes = self.modes[*mode].writes_of().and_then(|of| self.mode(of)).unwrap_or(*mode);
+            let writes = self.modes[*mode].writes_of.and_then(|of| self.mode(of)).unwrap_or(*mode);
             let (raw, inlined) = ((*case, writes, What::Raw), (*case, writes, What::Inlined));
             let vs = if writes == *mode { &mut row.vs } else { &mut row.vs_process };
             for base in [&raw, &inlined] {
@@ -77,7 +78,7 @@ impl Results {
                 row.above.extend(own.map(|own| (self.id(*case, *mode, &inlined.2), Above::from(own))));
             }
         }
-        for &base in self.modes[*mode].bases() {
+        for &base in self.modes[*mode].bases {
             let Some(place) = self.mode(base) else { continue };
             let base_key = (*case, place, what.clone());
             let Some(ns) = self.above(key, &base_key) else { continue };
@@ -108,7 +109,6 @@ impl Results {
         Some(((own.0 - base.0).max(least), (own.1 - base.1).max(least)))
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 allocations")]
     fn per_op(&self, case: usize, mode: usize) -> Option<(f64, f64)> {
         let (counts, n) = self.allocated.get(&(case, mode))?;
         Some((counts.allocs as f64 / *n as f64, counts.bytes as f64 / *n as f64))
