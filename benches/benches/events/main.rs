@@ -119,8 +119,8 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     // In a test, only what is counted can be judged.
     let is_test = session.args().test;
     let promised =
-        if is_test { Vec::new() } else { [promises::of_events(), promises::of_perfetto()].concat() };
-    let differences = if is_test { Vec::new() } else { promises::differences_of_perfetto() };
+        if is_test { Vec::new() } else { [promises::of("events"), promises::of("perfetto")].concat() };
+    let differences = if is_test { Vec::new() } else { promises::of("differences") };
     let judged = [Judged::of_rows(&promised, &rows), Judged::of_differences(&differences, &rows)].concat();
     output.end(&rows, &judged)?;
     let none_asked = rows.is_empty() && !session.args().filters.is_empty();
@@ -210,7 +210,7 @@ fn compare(
 ) -> io::Result<Vec<Row>> {
     let mut counted = Vec::new();
     let mut paired = Paired::new(Config::of(session.args()));
-    let promised = promises::of_events();
+    let promised = promises::of("events");
     for Operation { event, mut rust, cc, .. } in operations() {
         let messages = if state == State::On { event.messages } else { 0 };
         let [rust_id, cc_id] = [who.clone(), Who::Cc].map(|who| Id::event(who, state, event).to_string());

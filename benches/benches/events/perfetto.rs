@@ -277,7 +277,7 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
         let wrote = move |events| room.wrote(events, Size::of(begin()));
         super::sdk::add(&mut paired, room.most(2, Size::of(begin())), wrote, move || room.make());
     }
-    paired.promise(&promises::of_perfetto());
+    paired.promise(&promises::of("perfetto"));
     paired.select(session.args());
     let measured = paired.run();
     println!("\non, perfetto: {measured}");

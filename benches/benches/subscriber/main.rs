@@ -94,7 +94,7 @@ impl Workload for Subscribers {
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
-        let mut all = Judged::of_rows(&promises::of_subscribers(), results.rows());
+        let mut all = Judged::of_rows(&promises::of("subscribers"), results.rows());
         all.extend(by_perfetto(results));
         all
     }

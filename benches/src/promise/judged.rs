@@ -13,9 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::promises::{
-    Difference, Promise, SYSTEM_CALLS, must_not_allocate, of_instructions, of_instructions_of_others,
-};
+use crate::catalogue::promises::{self, Promise, SYSTEM_CALLS, must_not_allocate};
 use crate::catalogue::{BENCHES, INSTRUCTIONS, Id};
 use crate::row::{Row, dir, replace};
 use crate::stats::Interval;
@@ -132,9 +130,9 @@ impl Judged {
 
     /// Judges promises about differences, by these rows, and what is promised of system calls that were counted. A promise that
     /// no row is of is left out.
-    pub fn of_differences(promises: &[Difference], rows: &[Row]) -> Vec<Self> {
+    pub fn of_differences(promises: &[Promise], rows: &[Row]) -> Vec<Self> {
         let mut all = Vec::new();
-        for Difference { name, id, base, at_most } in promises {
+        for Promise { name, id, base, at_most } in promises {
             let [id_text, base] = [id, base].map(Id::to_string);
             let row = rows.iter().find(|row| row.id == id_text);
             let Some(above) = row.and_then(|row| row.above.get(&base)) else { continue };
@@ -182,14 +180,14 @@ impl Judged {
             let row = rows.iter().find(|row| row.id == id)?;
             row.counts.get(INSTRUCTIONS).map(|n| n.round())
         };
-        for (id, at_most) in of_instructions() {
+        for Promise { id, at_most, .. } in promises::of("instructions") {
             let judged = |n| {
                 let verdict = Verdict::kept_if(n <= at_most);
                 Self::new(INSTRUCTIONS, id.short(), count(n), format!("≤ {at_most}"), verdict)
             };
             all.extend(instructions(&id).map(judged));
         }
-        for Promise { name, id, base, at_most } in of_instructions_of_others() {
+        for Promise { name, id, base, at_most } in promises::of("instructions of others") {
             let Some((n, of)) = instructions(&id).zip(instructions(&base)) else { continue };
             let verdict = Verdict::kept_if(n <= at_most * of);
             let judged = Self::new(name, id.short(), ratio(n / of), format!("≤ {at_most:.2}"), verdict);
@@ -278,7 +276,7 @@ mod tests {
             row("rust/tracing_off_begin/1000", [0.21, 0.22, 0.23], false, 0.0),
             row("rust/tracing_off_end", [0.10, 0.19, 0.28], false, 0.0),
         ];
-        let judged = |rows: &[Row]| Judged::of_rows(&promises::of_events(), rows);
+        let judged = |rows: &[Row]| Judged::of_rows(&promises::of("events"), rows);
         let all = judged(&rows);
         let verdicts: Vec<Verdict> = all.iter().map(|judged| judged.verdict).collect();
         assert_eq!(verdicts, [Verdict::Kept, Verdict::Missed, Verdict::Open, Verdict::Kept]);
@@ -319,7 +317,7 @@ mod tests {
     fn differences_and_system_calls_are_judged() {
         let mut row = Row::new("perfetto/tracing_on_begin/10", Interval::around(30.0, 0.0), Sink::Null);
         let judged = |row: &Row| {
-            let all = Judged::of_differences(&promises::differences_of_perfetto(), std::slice::from_ref(row));
+            let all = Judged::of_differences(&promises::of("differences"), std::slice::from_ref(row));
             all.into_iter().map(|judged| (judged.measured, judged.limit, judged.verdict)).collect::<Vec<_>>()
         };
         assert_eq!(judged(&row), []);

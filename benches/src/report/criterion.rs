@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::reading::{Problems, clean, entries, json};
+use super::reading::{Problems, entries, json};
 use crate::row;
 use crate::table::number::time;
 
@@ -79,7 +79,7 @@ fn case(dir: &Path) -> Result<(String, Estimate), String> {
     if !(low <= median && median <= high && high <= 1e15) {
         return Err(format!("{}: {median} is not a median between {low} and {high}", dir.display()));
     }
-    Ok((clean(id, 200), [low, median, high]))
+    Ok((id.to_owned(), [low, median, high]))
 }
 
 #[cfg(test)]

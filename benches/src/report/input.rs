@@ -85,11 +85,8 @@ impl Input {
                         Value::String(s) => s.clone(),
                         other => other.to_string(),
                     };
-                    device.device = fields
-                        .iter()
-                        .take(50)
-                        .map(|(key, value)| (clean(key, 50), clean(&text(value), 300)))
-                        .collect();
+                    device.device =
+                        fields.iter().take(50).map(|(key, value)| (key.clone(), text(value))).collect();
                 }
                 Ok(_) => input.problems.add(format!("{}: not an object", record.display())),
                 Err(e) => input.problems.add(e),
@@ -124,7 +121,7 @@ pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Machine {
         let environment = match environment.exists().then(|| json(&environment)) {
             None => None,
             Some(Ok(value)) => match Environment::deserialize(value) {
-                Ok(environment) => Some(tidy(environment)),
+                Ok(environment) => Some(environment),
                 Err(e) => {
                     problems.add(format!("{}: {e}", environment.display()));
                     None
@@ -175,8 +172,6 @@ fn checked(mut row: Row) -> Result<Row, String> {
     if row.id.is_empty() || row.id.len() > MAX_ID {
         return Err(format!("an id has 1 to {MAX_ID} bytes, not {}", row.id.len()));
     }
-    row.id = clean(&row.id, MAX_ID);
-    row.unit = clean(&row.unit, 20);
     if !holds(row.low, row.median, row.high) {
         return Err(format!("{} is not a median between {} and {}", row.median, row.low, row.high));
     }
@@ -186,12 +181,9 @@ fn checked(mut row: Row) -> Result<Row, String> {
     let sensible = |v: &Versus| v.low > 0.0 && holds(v.low, v.ratio, v.high);
     for all in [&mut row.vs, &mut row.vs_process] {
         all.retain(|base, versus| base.len() <= MAX_ID && sensible(versus));
-        *all = std::mem::take(all).into_iter().map(|(base, v)| (clean(&base, MAX_ID), v)).collect();
     }
     row.above.retain(|base, above| base.len() <= MAX_ID && holds(above.low, above.ns, above.high));
-    row.above = row.above.into_iter().map(|(base, above)| (clean(&base, MAX_ID), above)).collect();
     row.counts.retain(|name, count| name.len() <= MAX_ID && count.abs() <= MAX_NUMBER);
-    row.counts = row.counts.into_iter().map(|(name, count)| (clean(&name, MAX_ID), count)).collect();
     for above in row.above.values_mut() {
         let counted = |x: &f64| x.abs() <= MAX_NUMBER;
         above.allocs = above.allocs.filter(counted);
@@ -211,16 +203,6 @@ fn holds(low: f64, median: f64, high: f64) -> bool {
     [low, median, high].iter().all(|x| x.abs() <= MAX_NUMBER)
         && low <= median + slack
         && median <= high + slack
-}
-
-fn tidy(mut environment: Environment) -> Environment {
-    let Environment { cpu, arch, system, kernel, returns, rustc, cxx, commit, sink, governors, .. } =
-        &mut environment;
-    for text in [cpu, arch, system, kernel, returns, rustc, cxx, commit, sink].into_iter().chain(governors) {
-        *text = clean(text, 200);
-    }
-    environment.governors.truncate(16);
-    environment
 }
 
 fn directories(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {

@@ -10,6 +10,8 @@ use serde_json::Value;
 
 /// No file of ours is a hundredth of this.
 const MAX_FILE: u64 = 16 << 20;
+/// The most characters of a text.
+const MAX_TEXT: usize = 300;
 /// The most problems that are named one by one.
 const MAX_PROBLEMS: usize = 50;
 
@@ -67,9 +69,21 @@ pub(crate) fn json(path: &Path) -> Result<Value, String> {
         if text.len() as u64 > MAX_FILE {
             return Err(io::Error::other(format!("larger than {} MiB", MAX_FILE >> 20)));
         }
-        Ok(serde_json::from_slice(&text)?)
+        Ok(cleaned(serde_json::from_slice(&text)?))
     };
     read().map_err(|e| format!("{} can't be read: {e}", path.display()))
+}
+
+/// The value with all its texts [clean].
+fn cleaned(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(clean(&text, MAX_TEXT)),
+        Value::Array(all) => all.into_iter().map(cleaned).collect(),
+        Value::Object(all) => {
+            all.into_iter().map(|(key, value)| (clean(&key, MAX_TEXT), cleaned(value))).collect()
+        }
+        other => other,
+    }
 }
 
 /// Returns what is in a directory, by name. One that does not exist is empty.

@@ -59,7 +59,7 @@ pub struct Environment {
 }
 
 /// What else a machine did.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// The part of all CPUs' time that other programs took.
     pub others: f64,

@@ -47,6 +47,6 @@ fn draw_cell(cell: &Cell, reasons: &[&str]) -> Markup {
         Cell::Ratio(r, bounds) => html! {
             td { (ratio(*r)) @if let Some((low, high)) = bounds { small { (ratio(*low)) "–" (ratio(*high)) } } }
         },
-        Cell::Count(_) | Cell::Number(_) => html! { td { (cell) } },
+        Cell::Count(_) => html! { td { (cell) } },
     }
 }

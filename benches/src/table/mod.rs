@@ -46,8 +46,6 @@ pub enum Cell {
     Text(String),
     /// The name of a case.
     Name(String),
-    /// A number as it is to be read.
-    Number(String),
     /// Something measured.
     Value(Value),
     /// How many times as long; the interval is missing where none was published.
@@ -220,11 +218,6 @@ impl Cell {
         Self::Text(text.into())
     }
 
-    /// Makes a cell of a number with so many decimal places, empty where there is none.
-    pub fn number(number: Option<f64>, places: usize) -> Self {
-        number.map_or(Self::Empty, |number| Self::Number(format!("{number:.places$}")))
-    }
-
     /// Makes a cell of the name of a case.
     pub fn name(name: impl Into<String>) -> Self {
         Self::Name(name.into())
@@ -244,7 +237,7 @@ impl fmt::Display for Cell {
         match self {
             Self::Empty => Ok(()),
             Self::None(_) => f.write_str("–"),
-            Self::Text(text) | Self::Name(text) | Self::Number(text) => f.write_str(text),
+            Self::Text(text) | Self::Name(text) => f.write_str(text),
             Self::List(all) => {
                 let each: Vec<String> = all.iter().map(|(of, cell)| format!("{cell} {of}")).collect();
                 f.write_str(&each.join("; "))
@@ -303,10 +296,10 @@ mod tests {
             table.hole()
         };
         let name = Cell::name("a");
-        assert_eq!(with(&[name.clone(), Cell::number(Some(1.25), 1)]), None);
-        assert_eq!(with(&[name.clone(), Cell::number(None, 1).or_not_measured()]), None);
+        assert_eq!(with(&[name.clone(), Cell::count(Some(1.25))]), None);
+        assert_eq!(with(&[name.clone(), Cell::count(None).or_not_measured()]), None);
         let hole = Some("the table \"t\" has a hole: a | ".to_owned());
-        assert_eq!(with(&[name.clone(), Cell::number(None, 1)]), hole);
+        assert_eq!(with(&[name.clone(), Cell::count(None)]), hole);
         assert!(with(&[name]).is_some());
     }
 }

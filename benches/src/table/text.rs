@@ -69,7 +69,7 @@ mod tests {
         let name = "rust/channel_sink_no_allocations/rendezvous";
         let columns = ["case", "a", "b", "c", "d", "e", "f"];
         let mut table = Table::new("", columns);
-        let number = || Cell::Number("-12092.0 µs (-19643.0 to 13092.0)".to_owned());
+        let number = || Cell::Text("-12092.0 µs (-19643.0 to 13092.0)".to_owned());
         table.push([Cell::name(name)].into_iter().chain(std::iter::repeat_with(number).take(6)));
         let text = table.to_string();
         assert!(text.contains(name) && text.contains("-19643.0 "), "{text}");

@@ -172,7 +172,10 @@ mod tests {
         let slice = Slice { took, elapsed: took, chain: [1.0; 2], done: Done::new().messages(60) };
         results.add_raw((0, 4), 0, Sample::of(100.0), false, 20, &slice);
         results.finish();
-        assert_eq!(results.raw_writes("rust/a", "on").unwrap().median, 300.0);
+        assert_eq!(
+            results.rows().iter().find(|row| row.id == "limit/raw_writes_of/rust/a/on").unwrap().median,
+            300.0
+        );
     }
 
     #[test]

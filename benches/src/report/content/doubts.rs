@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::input::Machine;
+use super::super::input::{Bench, Machine};
 use crate::catalogue::{BENCHES, INSTRUCTIONS, Id, State};
 use crate::row::environment::Environment;
 use crate::row::{Row, Sink};
@@ -35,55 +35,57 @@ pub(super) fn warnings(here: &Machine) -> Vec<String> {
 /// What is doubtful in what was measured in a place.
 pub(super) fn doubts(place: &Machine) -> Vec<String> {
     let mut all = Vec::new();
-    for (name, bench) in &place.benches {
-        let noisy: Vec<String> =
-            bench.rows.iter().filter(|row| row.noisy).map(|row| row.id.clone()).collect();
-        if !noisy.is_empty() {
-            all.push(format!(
-                "the times of {} of {} rows of {name} are uncertain, as the machine was unsteady; their ratios stand: {}",
-                noisy.len(),
-                bench.rows.len(),
-                listed(&noisy)
-            ));
-        }
-        let close: Vec<String> = bench.rows.iter().filter_map(|on| too_close(on, &bench.rows)).collect();
-        if !close.is_empty() {
-            all.push(format!(
-                "on costs about what off costs, so perhaps nothing was switched on: {}",
-                listed(&close)
-            ));
-        }
-        if name != INSTRUCTIONS
-            && bench.rows.iter().any(|row| matches!(row.sink, Sink::Null | Sink::File | Sink::None))
-        {
-            all.push(format!(
-                "{name} was not measured into the kernel's marker (run it as root, with tracefs): its rows \"on\" are of /dev/null or a file"
-            ));
-        }
-        let Some(environment) = &bench.environment else { continue };
-        if environment.quick {
-            all.push(format!("{name} was measured with --quick: less sure than a full run"));
-        }
-        if environment.changed {
-            all.push(format!(
-                "{name} was measured with sources changed since commit {}: nobody can repeat that",
-                environment.commit
-            ));
-        }
-        if let Some(load) = environment.load {
-            if load.others > 0.05 {
-                all.push(format!(
+    let unknown = Environment::default();
+    for (name, Bench { rows, environment }) in &place.benches {
+        let noisy: Vec<String> = rows.iter().filter(|row| row.noisy).map(|row| row.id.clone()).collect();
+        let close: Vec<String> = rows.iter().filter_map(|on| too_close(on, rows)).collect();
+        let is_marker = |row: &Row| !matches!(row.sink, Sink::Null | Sink::File | Sink::None);
+        let e = environment.as_ref().unwrap_or(&unknown);
+        let load = e.load.unwrap_or_default();
+        let doubts = [
+            (
+                !noisy.is_empty(),
+                format!(
+                    "the times of {} of {} rows of {name} are uncertain, as the machine was unsteady; their ratios stand: {}",
+                    noisy.len(),
+                    rows.len(),
+                    listed(&noisy)
+                ),
+            ),
+            (
+                !close.is_empty(),
+                format!(
+                    "on costs about what off costs, so perhaps nothing was switched on: {}",
+                    listed(&close)
+                ),
+            ),
+            (
+                name != INSTRUCTIONS && !rows.iter().all(is_marker),
+                format!(
+                    "{name} was not measured into the kernel's marker (run it as root, with tracefs): its rows \"on\" are of /dev/null or a file"
+                ),
+            ),
+            (e.quick, format!("{name} was measured with --quick: less sure than a full run")),
+            (
+                e.changed,
+                format!(
+                    "{name} was measured with sources changed since commit {}: nobody can repeat that",
+                    e.commit
+                ),
+            ),
+            (
+                load.others > 0.05,
+                format!(
                     "while {name} was measured, other programs took {} of the CPUs",
                     percent(load.others)
-                ));
-            }
-            if load.stolen > 0.02 {
-                all.push(format!(
-                    "while {name} was measured, the host took {} of the CPUs away",
-                    percent(load.stolen)
-                ));
-            }
-        }
+                ),
+            ),
+            (
+                load.stolen > 0.02,
+                format!("while {name} was measured, the host took {} of the CPUs away", percent(load.stolen)),
+            ),
+        ];
+        all.extend(doubts.into_iter().filter_map(|(is_so, doubt)| is_so.then_some(doubt)));
     }
     let environments: Vec<(&String, &Environment)> =
         place.benches.iter().filter_map(|(name, bench)| Some((name, bench.environment.as_ref()?))).collect();

@@ -1,58 +1,28 @@
 //! What it was measured on, and how to read it.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
 use super::super::input::Machine;
 use super::super::model::{Part, Section};
 use crate::row::environment::{Environment, date};
-use crate::table::number::{digits, percent, time};
 use crate::table::{Cell, Table};
 
-/// What is told of an environment, and how.
-type Field<'a> = (&'a str, &'a dyn Fn(&Environment) -> String);
-
 pub(super) fn environments(here: &Machine) -> Section {
-    let benches: Vec<(&String, &Environment)> =
-        here.benches.iter().filter_map(|(name, bench)| Some((name, bench.environment.as_ref()?))).collect();
-    let fields: [Field<'_>; 14] = [
-        ("measured until", &|e| date(e.time)),
-        ("for", &|e| time(e.seconds * 1e9)),
-        ("CPU", &|e| e.cpu.clone()),
-        ("CPUs", &|e| format!("{}{}, {}", e.cpus, if e.guest { " of a guest" } else { "" }, e.arch)),
-        ("governor", &|e| {
-            if e.governors.is_empty() {
-                "none: the clock is the host's".to_owned()
-            } else {
-                e.governors.join(", ")
-            }
-        }),
-        ("system", &|e| e.system.clone()),
-        ("kernel", &|e| e.kernel.clone()),
-        ("defence against SRSO", &|e| e.returns.clone()),
-        ("Rust", &|e| e.rustc.clone()),
-        ("C++", &|e| e.cxx.clone()),
-        ("commit", &|e| format!("{}{}", e.commit, if e.changed { ", with changes" } else { "" })),
-        ("sink", &|e| e.sink.clone()),
-        ("run", &|e| if e.quick { "--quick".to_owned() } else { "full".to_owned() }),
-        ("load meanwhile", &|e| {
-            e.load.map_or("unknown".to_owned(), |load| {
-                format!(
-                    "others {}, host {}, load average before {}",
-                    percent(load.others),
-                    percent(load.stolen),
-                    digits(load.before)
-                )
-            })
-        }),
-    ];
+    let all =
+        here.benches.iter().filter_map(|(name, bench)| Some((name, fields(bench.environment.as_ref()?))));
+    let benches: Vec<(&String, BTreeMap<String, String>)> = all.collect();
     let mut table =
         Table::new("Environment", [""].into_iter().chain(benches.iter().map(|(name, _)| &name[..])));
-    for (name, field) in fields {
-        let values: Vec<String> = benches.iter().map(|(_, e)| field(e)).collect();
+    for name in benches.first().into_iter().flat_map(|(_, fields)| fields.keys()) {
+        let values: Vec<&String> = benches.iter().filter_map(|(_, fields)| fields.get(name)).collect();
         // What is the same everywhere is said once.
         let same = values.len() > 1 && values.iter().all(|value| *value == values[0]);
-        let cells = values.into_iter().enumerate().map(|(index, value)| match value {
+        let cells = values.iter().enumerate().map(|(index, value)| match value {
             _ if same && index > 0 => Cell::text("same"),
             value if value.is_empty() => Cell::none("it could not be learnt"),
-            value => Cell::Text(value),
+            value => Cell::text(*value),
         });
         table.push([Cell::text(name)].into_iter().chain(cells));
     }
@@ -63,6 +33,21 @@ pub(super) fn environments(here: &Machine) -> Section {
         ]);
     }
     section(vec![Part::Table(table)])
+}
+
+/// What is known of an environment, by its names in the file.
+fn fields(of: &Environment) -> BTreeMap<String, String> {
+    let all = match serde_json::to_value(of) {
+        Ok(Value::Object(all)) => all,
+        _ => serde_json::Map::new(),
+    };
+    let text = |(name, value): (String, Value)| match value {
+        _ if name == "time" => (name, date(of.time)),
+        Value::String(text) => (name, text),
+        Value::Null => (name, String::new()),
+        other => (name, other.to_string()),
+    };
+    all.into_iter().map(text).collect()
 }
 
 pub(super) fn reading() -> Section {

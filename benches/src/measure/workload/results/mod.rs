@@ -122,11 +122,6 @@ impl Results {
         self.cases.iter().filter(|case| case.selected).map(|case| &case.id[..])
     }
 
-    /// Returns how many units that a person would ask for the cost of one operation of a case has.
-    pub fn units(&self, case: &str) -> f64 {
-        self.case(case).map_or(1.0, |case| self.units_of(case))
-    }
-
     fn units_of(&self, case: usize) -> f64 {
         let counted = |name| median(self.counts.get(&(case, self.mode("nosub")?))?.get(name)?);
         self.cases[case].per.and_then(counted).filter(|&n| n >= 1.0).unwrap_or(1.0)
@@ -167,19 +162,9 @@ impl Results {
         self.row_of(case, mode, What::Part(part.to_owned()))
     }
 
-    /// Returns the row of the raw writes of a case.
-    pub fn raw_writes(&self, case: &str, mode: &str) -> Option<&Row> {
-        self.row_of(case, mode, What::Raw)
-    }
-
     /// Returns what a case allocated in a mode, and in how many operations.
     pub fn allocated(&self, case: &str, mode: &str) -> Option<(Counts, u64)> {
         self.allocated.get(&(self.case(case)?, self.mode(mode)?)).copied()
-    }
-
-    /// Returns what a case counted in a mode under this name, over all rounds: of one operation, or as a gauge.
-    pub fn counted(&self, case: &str, mode: &str, name: &str) -> Option<Interval> {
-        Interval::of(self.counts.get(&(self.case(case)?, self.mode(mode)?))?.get(name)?)
     }
 
     /// Adds to the row of a case in a mode what was found otherwise than by its rounds, in
