@@ -207,7 +207,7 @@ fn messages(spans: usize, polls: u64, tasks: u64) -> u64 {
 /// 10,000 → filter → fold.
 fn pipeline<T: Tracing, const SPANS: usize>(capacity: usize) -> Case {
     let afresh = move || pipelines::<T, Flume, SPANS>(capacity);
-    Case::afresh(pipeline_id(capacity, SPANS), afresh).counted_over(5).per("polls").one_core()
+    Case::afresh(pipeline_id(&capacity_name(capacity), SPANS), afresh).counted_over(5).per("polls").one_core()
 }
 
 fn pipelines<T: Tracing, E: Ends, const SPANS: usize>(
@@ -276,14 +276,15 @@ fn capacity_name(capacity: usize) -> String {
     if capacity == 0 { "rendezvous".to_owned() } else { capacity.to_string() }
 }
 
-fn pipeline_id(capacity: usize, spans: usize) -> String {
-    format!("rust/channel_sink/{}/{spans}_spans", capacity_name(capacity))
+/// The id of a case through channels of this name.
+fn pipeline_id(channel: &str, spans: usize) -> String {
+    format!("rust/channel_sink/{channel}/{spans}_spans")
 }
 
 /// 100,000 units, that nothing is allocated for.
 fn units<T: Tracing>(capacity: usize) -> Case {
     let afresh = move || channels::<T, Flume>(capacity);
-    Case::afresh(units_id(capacity), afresh).counted_over(5).per("polls").one_core()
+    Case::afresh(units_id(&capacity_name(capacity)), afresh).counted_over(5).per("polls").one_core()
 }
 
 fn channels<T: Tracing, E: Ends>(capacity: usize) -> impl FnMut(u64) -> Result<Done, Wrong> {
@@ -319,18 +320,22 @@ fn channels<T: Tracing, E: Ends>(capacity: usize) -> impl FnMut(u64) -> Result<D
     }
 }
 
-fn units_id(capacity: usize) -> String {
-    format!("rust/channel_sink_no_allocations/{}", capacity_name(capacity))
+fn units_id(channel: &str) -> String {
+    format!("rust/channel_sink_no_allocations/{channel}")
+}
+
+fn own_name(handler: &str) -> String {
+    format!("own_{handler}")
 }
 
 /// Both through a rendezvous of ours, with this handler, in the modes that the original's numbers are beside.
 fn own<T: Tracing, H: Handler>() -> [Case; 4] {
     [
-        own_case::<H, _>(own_pipeline_id(H::NAME, 0), pipelines::<T, Own<H>, 0>).not_in(&BUT_NONE),
-        own_case::<H, _>(own_pipeline_id(H::NAME, 1), pipelines::<T, Own<H>, 1>),
-        own_case::<H, _>(own_pipeline_id(H::NAME, 2), pipelines::<T, Own<H>, 2>),
+        own_case::<H, _>(pipeline_id(&own_name(H::NAME), 0), pipelines::<T, Own<H>, 0>).not_in(&BUT_NONE),
+        own_case::<H, _>(pipeline_id(&own_name(H::NAME), 1), pipelines::<T, Own<H>, 1>),
+        own_case::<H, _>(pipeline_id(&own_name(H::NAME), 2), pipelines::<T, Own<H>, 2>),
         // The sender is polled for each unit that it waits with, and to end.
-        own_case::<H, _>(own_units_id(H::NAME), channels::<T, Own<H>>)
+        own_case::<H, _>(units_id(&own_name(H::NAME)), channels::<T, Own<H>>)
             .has("polls", || 50_001.0)
             .not_in(&BUT_NONE),
     ]
@@ -350,22 +355,14 @@ fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     case.beside(group).not_in(&BUT_NONE[..4])
 }
 
-fn own_pipeline_id(handler: &str, spans: usize) -> String {
-    format!("rust/channel_sink/own_{handler}/{spans}_spans")
-}
-
-fn own_units_id(handler: &str) -> String {
-    format!("rust/channel_sink_no_allocations/own_{handler}")
-}
-
 /// The id of a case with such a handler.
 type IdOf = fn(&str) -> String;
 
 /// What has a handler for each of something, and the id of the case with such a handler.
 const HANDLERS: [(&str, IdOf); 3] = [
     ("an acquire", semaphore_id),
-    ("a wait of ChannelSink", |handler| own_pipeline_id(handler, 0)),
-    ("a wait of ChannelSinkNoAllocations", own_units_id),
+    ("a wait of ChannelSink", |handler| pipeline_id(&own_name(handler), 0)),
+    ("a wait of ChannelSinkNoAllocations", |handler| units_id(&own_name(handler))),
 ];
 
 /// How many nanoseconds more a boxed handler takes than an inline one.
@@ -406,8 +403,9 @@ fn bars(results: &Results) -> Vec<Judged> {
         let took = took.map(|more| format!("{:+.1} ns ({:+.1} to {:+.1})", more.median, more.low, more.high));
         bars.push(bar.exact().more(took.unwrap_or_default()));
     }
-    let pipelines = CAPACITIES.into_iter().flat_map(|c| [1, 2].map(|spans| (pipeline_id(c, spans), spans)));
-    let units = CAPACITIES.into_iter().map(|capacity| (units_id(capacity), 1));
+    let names = || CAPACITIES.into_iter().map(capacity_name);
+    let pipelines = names().flat_map(|name| [1, 2].map(|spans| (pipeline_id(&name, spans), spans)));
+    let units = names().map(|name| (units_id(&name), 1));
     for (id, spans) in pipelines.chain(units) {
         if let Some(added) = results.added(&id, "perfetto", "on", "nosub") {
             let bar = Judged::new(

@@ -35,7 +35,7 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     }
     if let Some(plot) = content::main_plot(here) {
         let style = Some(html::PLOT_STYLE);
-        write(&docs, "costs.svg", &plot::svg(&plot, plot::WIDE, style).into_string())?;
+        write(&docs, "costs.svg", &plot::svg(&plot, style).into_string())?;
     }
     texts.iter().try_for_each(|(dir, name, text)| write(dir, name, text))?;
     Ok(format!("the lines of README.md and docs/costs.md, and docs/costs.svg, in {}", root.display()))

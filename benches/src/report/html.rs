@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::model::{Finding, Part, Plot, Report, Section};
-use super::plot::{self, NARROW, WIDE};
+use super::plot;
 use crate::table;
 
 /// The colours and letters of plots, on a page or alone.
@@ -86,8 +86,7 @@ fn figure(plot: &Plot) -> Markup {
     html! {
         figure id=(format!("plot-{}", plot.id)) data-plot="dots" {
             h3 { (plot.title) }
-            (plot::svg(plot, WIDE, None))
-            (plot::svg(plot, NARROW, None))
+            div class="scroll" { (plot::svg(plot, None)) }
             @if !plot.caption.is_empty() { figcaption { (plot.caption) } }
         }
     }

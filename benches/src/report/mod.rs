@@ -72,7 +72,7 @@ fn run(args: &ReportArgs) -> Result<ExitCode, String> {
     match plot {
         Some(plot) => {
             let style = Some(html::PLOT_STYLE);
-            write(&out, "costs.svg", &plot::svg(&plot, plot::WIDE, style).into_string())?;
+            write(&out, "costs.svg", &plot::svg(&plot, style).into_string())?;
         }
         None => remove(&out.join("costs.svg"))?,
     }

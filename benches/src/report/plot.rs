@@ -1,42 +1,24 @@
 //! The plot, as SVG that takes its colours from the page: several marks a line, on a logarithmic axis of nanoseconds.
-//!
-//! It is drawn for two widths, as text in a picture that shrinks with the window can't be read: labels beside the
-//! marks where there is room, else above them.
 
 use maud::{Markup, PreEscaped, html};
 
 use super::model::{Group, Line, Plot, Point, Series};
 use crate::table::number::{coordinate as at, time};
 
-/// How a plot is laid out, in units of about a pixel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Layout {
-    class: &'static str,
-    width: f64,
-    /// Where the marks begin and end.
-    left: f64,
-    right: f64,
-    /// Above the marks of a line, for its label, where that is not beside them.
-    label: f64,
-    line: f64,
-}
-
-/// For windows.
-pub(crate) const WIDE: Layout =
-    Layout { class: "wide", width: 820.0, left: 200.0, right: 620.0, label: 0.0, line: 26.0 };
-/// For telephones.
-pub(crate) const NARROW: Layout =
-    Layout { class: "narrow", width: 360.0, left: 6.0, right: 354.0, label: 17.0, line: 20.0 };
-
+// How a plot is laid out, in units of about a pixel: how wide it is, where the marks begin and end, how high a line is.
+const WIDTH: f64 = 820.0;
+const LEFT: f64 = 200.0;
+const RIGHT: f64 = 620.0;
+const LINE: f64 = 26.0;
 const HEADING: f64 = 26.0;
 const AXIS: f64 = 22.0;
 
 /// Draws a plot; nothing if there is nothing to draw. With a style it is a file of its own.
-pub(crate) fn svg(plot: &Plot, layout: Layout, style: Option<&str>) -> Markup {
+pub(crate) fn svg(plot: &Plot, style: Option<&str>) -> Markup {
     let points = || plot.groups.iter().flat_map(|g| &g.lines).flat_map(|l| &l.points);
     let Some(axis) = Axis::of(points()) else { return html! {} };
     let title = if style.is_some() { 30.0 } else { 0.0 };
-    let (legend, legend_height) = legend(points(), layout, title);
+    let (legend, legend_height) = legend(points(), title);
     let top = title + legend_height + 4.0;
     let mut y = top;
     let groups: Vec<(f64, &Group, Vec<f64>)> = plot
@@ -47,20 +29,19 @@ pub(crate) fn svg(plot: &Plot, layout: Layout, style: Option<&str>) -> Markup {
             let start = y;
             y += HEADING;
             let lines = group.lines.iter().map(|_| {
-                let middle = y + layout.label + layout.line / 2.0;
-                y += layout.label + layout.line;
-                middle
+                y += LINE;
+                y - LINE / 2.0
             });
             (start, group, lines.collect())
         })
         .collect();
     let bottom = y + 4.0;
     let height = bottom + AXIS + 18.0;
-    let view = format!("0 0 {} {}", at(layout.width), at(height));
+    let view = format!("0 0 {} {}", at(WIDTH), at(height));
     html! {
-        svg class=(format!("plot {}", layout.class)) viewBox=(view) role="img" aria-label=(plot.title)
+        svg class="plot" viewBox=(view) role="img" aria-label=(plot.title)
             xmlns=[style.map(|_| "http://www.w3.org/2000/svg")]
-            width=[style.map(|_| at(layout.width))] height=[style.map(|_| at(height))] {
+            width=[style.map(|_| at(WIDTH))] height=[style.map(|_| at(height))] {
             @if let Some(style) = style {
                 style { (PreEscaped(style)) }
                 rect class="ground" width="100%" height="100%" rx="8" {}
@@ -68,36 +49,30 @@ pub(crate) fn svg(plot: &Plot, layout: Layout, style: Option<&str>) -> Markup {
             }
             (legend)
             @for power in axis.low..=axis.high {
-                @let place = axis.place(10_f64.powi(power));
-                @let x = at(layout.x(place));
+                @let x = at(axis.x(10_f64.powi(power)));
                 line class="grid" x1=(x) x2=(x) y1=(at(top + 4.0)) y2=(at(bottom)) {}
-                text class="tick" x=(x) y=(at(bottom + 15.0)) text-anchor=(layout.anchor(place)) { (power_label(power)) }
+                text class="tick" x=(x) y=(at(bottom + 15.0)) text-anchor="middle" { (power_label(power)) }
             }
-            text class="tick" x=(at(f64::midpoint(layout.left, layout.right))) y=(at(bottom + 33.0))
+            text class="tick" x=(at(f64::midpoint(LEFT, RIGHT))) y=(at(bottom + 33.0))
                 text-anchor="middle" { "each step ten times as long; 95 % intervals" }
             @for (start, group, middles) in &groups {
                 text class="heading" x="2" y=(at(start + 18.0)) { (group.title) }
                 @for (line, middle) in group.lines.iter().zip(middles) {
-                    (draw_line(line, *middle, &axis, layout))
+                    (draw_line(line, *middle, &axis))
                 }
             }
         }
     }
 }
 
-fn draw_line(line: &Line, middle: f64, axis: &Axis, layout: Layout) -> Markup {
-    let beside = layout.label == 0.0;
-    let (label_x, text_x, label_y) = match beside {
-        true => (layout.left - 10.0, layout.right + 10.0, middle + 4.0),
-        false => (4.0, layout.width - 4.0, middle - layout.line / 2.0 - 3.0),
-    };
-    let [label_anchor, text_anchor] = if beside { ["end", "start"] } else { ["start", "end"] };
+fn draw_line(line: &Line, middle: f64, axis: &Axis) -> Markup {
+    let y = at(middle + 4.0);
     html! {
-        line class="row" x1=(at(layout.left)) x2=(at(layout.right)) y1=(at(middle)) y2=(at(middle)) {}
-        text class="label" x=(at(label_x)) y=(at(label_y)) text-anchor=(label_anchor) { (line.label) }
-        text class="text" x=(at(text_x)) y=(at(label_y)) text-anchor=(text_anchor) { (line.text) }
+        line class="row" x1=(at(LEFT)) x2=(at(RIGHT)) y1=(at(middle)) y2=(at(middle)) {}
+        text class="label" x=(at(LEFT - 10.0)) y=(y) text-anchor="end" { (line.label) }
+        text class="text" x=(at(RIGHT + 10.0)) y=(y) { (line.text) }
         @for (index, point) in line.points.iter().enumerate() {
-            (draw_point(point, middle + spread(index, line.points.len()), axis, layout))
+            (draw_point(point, middle + spread(index, line.points.len()), axis))
         }
     }
 }
@@ -108,8 +83,8 @@ fn spread(index: usize, of: usize) -> f64 {
     (index - (of - 1.0) / 2.0) * (4.5_f64).min(14.0 / of)
 }
 
-fn draw_point(point: &Point, y: f64, axis: &Axis, layout: Layout) -> Markup {
-    let [low, middle, high] = [point.low, point.median, point.high].map(|value| layout.x(axis.place(value)));
+fn draw_point(point: &Point, y: f64, axis: &Axis) -> Markup {
+    let [low, middle, high] = [point.low, point.median, point.high].map(|value| axis.x(value));
     let noisy = if point.noisy { "; noisy: counts as not measured" } else { "" };
     let [least, median, most] = [point.low, point.median, point.high].map(time);
     let tip = format!("{}: {median} (95 %: {least} to {most}){noisy}", point.of);
@@ -137,13 +112,13 @@ fn mark(series: Series, x: f64, y: f64) -> Markup {
 }
 
 /// Which mark is whose, above the plot; and how high that is.
-fn legend<'a>(points: impl Iterator<Item = &'a Point>, layout: Layout, top: f64) -> (Markup, f64) {
+fn legend<'a>(points: impl Iterator<Item = &'a Point>, top: f64) -> (Markup, f64) {
     let used: std::collections::BTreeSet<Series> = points.map(|point| point.series).collect();
     let (mut x, mut y) = (8.0, 16.0);
     let mut items = Vec::new();
     for series in used {
         let width = 22.0 + 6.4 * series.label().chars().count() as f64;
-        if x + width > layout.width && x > 8.0 {
+        if x + width > WIDTH && x > 8.0 {
             (x, y) = (8.0, y + 20.0);
         }
         items.push((x, y, series));
@@ -156,21 +131,6 @@ fn legend<'a>(points: impl Iterator<Item = &'a Point>, layout: Layout, top: f64)
         }
     };
     (markup, y + 8.0)
-}
-
-impl Layout {
-    fn x(self, place: f64) -> f64 {
-        self.left + place * (self.right - self.left)
-    }
-
-    /// Labels at the ends of an axis that reaches the border stay within.
-    fn anchor(self, place: f64) -> &'static str {
-        match place {
-            p if self.label > 0.0 && p < 0.04 => "start",
-            p if self.label > 0.0 && p > 0.96 => "end",
-            _ => "middle",
-        }
-    }
 }
 
 /// Where values are, between two powers of ten.
@@ -193,10 +153,9 @@ impl Axis {
         (low <= high).then_some(Self { low: least, high: most.max(least + 1) })
     }
 
-    /// From 0 at the left to 1 at the right.
-    fn place(&self, value: f64) -> f64 {
+    fn x(&self, value: f64) -> f64 {
         let place = (value.max(1e-3).log10() - f64::from(self.low)) / f64::from(self.high - self.low);
-        place.clamp(0.0, 1.0)
+        LEFT + place.clamp(0.0, 1.0) * (RIGHT - LEFT)
     }
 }
 
@@ -240,28 +199,26 @@ mod tests {
     #[test]
     fn marks_are_where_their_values_are() {
         let plot = plot(&[(1.0, 1.0, 1.0), (30.0, 31.622_776_6, 40.0), (1000.0, 1000.0, 1000.0)]);
-        let x = numbers(&svg(&plot, WIDE, None).into_string(), "cx");
+        let x = numbers(&svg(&plot, None).into_string(), "cx");
         // The legend's is the first.
-        assert_eq!(x[1..], [WIDE.left, (WIDE.left + WIDE.right) / 2.0, WIDE.right]);
+        assert_eq!(x[1..], [LEFT, (LEFT + RIGHT) / 2.0, RIGHT]);
     }
 
     #[test]
     fn nothing_is_drawn_outside() {
         let wild = [(-5.0, 0.0, 1e15), (1e-9, 1e-9, 1e-9), (0.0, 0.0, 0.0), (1e14, 1e14, 1e15)];
-        for layout in [WIDE, NARROW] {
-            let text = svg(&plot(&wild), layout, None).into_string();
-            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
-            assert!(text.contains("rust/&lt;b&gt;") && !text.contains("<b>"), "{text}");
-            for attribute in ["cx", "x1", "x2"] {
-                let all = numbers(&text, attribute);
-                assert!(all.iter().all(|x| (0.0..=layout.width).contains(x)), "{attribute}: {all:?}");
-            }
+        let text = svg(&plot(&wild), None).into_string();
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        assert!(text.contains("rust/&lt;b&gt;") && !text.contains("<b>"), "{text}");
+        for attribute in ["cx", "x1", "x2"] {
+            let all = numbers(&text, attribute);
+            assert!(all.iter().all(|x| (0.0..=WIDTH).contains(x)), "{attribute}: {all:?}");
         }
     }
 
     #[test]
     fn an_empty_plot_is_nothing() {
-        assert_eq!(svg(&plot(&[]), WIDE, None).into_string(), "");
+        assert_eq!(svg(&plot(&[]), None).into_string(), "");
     }
 
     #[test]

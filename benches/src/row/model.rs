@@ -34,16 +34,9 @@ pub enum Sink {
 
 impl fmt::Display for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Tracefs => "tracefs",
-            Self::Cutils => "cutils",
-            Self::Ndk => "ndk",
-            Self::Perfetto => "perfetto",
-            Self::File => "file",
-            Self::Null => "null",
-            Self::None => "none",
-            Self::Other => "other",
-        })
+        // As in the file.
+        let name = serde_json::to_value(self).unwrap_or_default();
+        f.pad(name.as_str().unwrap_or_default())
     }
 }
 

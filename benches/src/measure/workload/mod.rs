@@ -128,8 +128,7 @@ pub trait Workload {
     /// # Errors
     ///
     /// Whatever it takes: the bench ends with that.
-    fn profile(results: &mut Results, args: &Args) -> io::Result<()> {
-        let _ = (results, args);
+    fn profile(_: &mut Results, _: &Args) -> io::Result<()> {
         Ok(())
     }
 
@@ -154,13 +153,10 @@ pub trait Workload {
 
     /// Makes rows of what is known once all of it was measured, such as of [how two cases
     /// differ](Results::add_difference).
-    fn derive(results: &mut Results) {
-        let _ = results;
-    }
+    fn derive(_: &mut Results) {}
 
     /// What was promised of this workload beyond what all promise.
-    fn bars(results: &Results) -> Vec<Judged> {
-        let _ = results;
+    fn bars(_: &Results) -> Vec<Judged> {
         Vec::new()
     }
 }
