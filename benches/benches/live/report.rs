@@ -48,21 +48,18 @@ pub(crate) fn bars(results: &Results) -> Vec<Judged> {
     );
     // A few nanoseconds: as much as two programs differ by that are laid out differently. So of the whole.
     if let Some(ratio) = results.ratio((CREATION, "C_L_fp"), (CREATION, "bare_fp")) {
-        let verdict = Verdict::at_most(1.10, ratio);
         let what = "a creation with a lazy backtrace by frame pointers, of one with the bare capture";
-        let judged = Judged::new(what, CREATION, format!("{:.2}", ratio.median), "≤ 1.10", verdict);
-        bars.push(judged.more(format!("{:.2} – {:.2}", ratio.low, ratio.high)));
+        bars.push(Judged::at_most(what, CREATION, ratio, 1.10, (2, "")));
     }
     let mode = if results.row(TASKS, "C_L_fp").is_some() { "C_L_fp" } else { "C_L" };
-    for (what, row, asked) in [
-        ("a dump of 1000 spans with backtraces", results.row(TASKS, mode), 60.0),
-        ("the same with symbols, warm", results.row(FETCHED_TASKS, mode), 500.0),
+    for (what, case, most) in [
+        ("a dump of 1000 spans with backtraces", TASKS, 60.0),
+        ("the same with symbols, warm", FETCHED_TASKS, 500.0),
     ] {
-        if let Some(row) = row {
-            let us = row.median / 1e3;
-            let verdict = Verdict::at_most(asked * 1e3, row.interval());
-            let of = format!("in the mode {mode}");
-            bars.push(Judged::new(what, of, format!("{us:.1} µs"), format!("≤ {asked} µs"), verdict));
+        if let Some(row) = results.row(case, mode) {
+            let Interval { median, low, high, sure } = row.interval();
+            let us = Interval { median: median / 1e3, low: low / 1e3, high: high / 1e3, sure };
+            bars.push(Judged::at_most(what, format!("in the mode {mode}"), us, most, (1, " µs")));
         }
     }
     bars

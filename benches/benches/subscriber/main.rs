@@ -18,7 +18,7 @@ use atrace_benches::measure::instructions;
 use atrace_benches::measure::workload::{
     self, Done, Fixture, Mode, Names, RawWrites, Results, Tracing, Workload,
 };
-use atrace_benches::promise::{Judged, Verdict};
+use atrace_benches::promise::Judged;
 use atrace_benches::stats::Interval;
 use atrace_benches::subjects::subject::Subject;
 use atrace_benches::subjects::{cases, subscribers};
@@ -135,10 +135,7 @@ fn by_perfetto(results: &Results) -> Vec<Judged> {
         ("by Perfetto's way, beside an event with them", span_args, more, 60.0)
     });
     let judge = |(promise, case, ns, most): (&str, TracingCase, Interval, f64)| {
-        let measured = format!("{:.1} ns", ns.median);
-        let judged =
-            Judged::new(promise, case.name(), measured, format!("≤ {most} ns"), Verdict::at_most(most, ns));
-        judged.more(format!("{:.1}–{:.1}", ns.low, ns.high))
+        Judged::at_most(promise, case.name(), ns, most, (1, " ns"))
     };
     layers.chain(fields).map(judge).collect()
 }

@@ -408,14 +408,8 @@ fn bars(results: &Results) -> Vec<Judged> {
     let units = names().map(|name| (units_id(&name), 1));
     for (id, spans) in pipelines.chain(units) {
         if let Some(added) = results.added(&id, "perfetto", "on", "nosub") {
-            let bar = Judged::new(
-                "what a poll takes that is traced by Perfetto, of one traced by the marker",
-                &id,
-                format!("{:.2}", added.median),
-                "≤ 0.25",
-                Verdict::at_most(0.25, added),
-            );
-            bars.push(bar.more(format!("{:.2} – {:.2}", added.low, added.high)));
+            const NAME: &str = "what a poll takes that is traced by Perfetto, of one traced by the marker";
+            bars.push(Judged::at_most(NAME, &id, added, 0.25, (2, "")));
         }
         let Some(row) = results.row(&id, "on") else { continue };
         let Some((above, raw)) = row.above.get("nosub").and_then(|above| Some((above, above.raw_writes?)))
@@ -423,14 +417,9 @@ fn bars(results: &Results) -> Vec<Judged> {
             continue;
         };
         let resumes = row.counts.get("polls").copied().unwrap_or_default() * spans as f64;
-        let judged = Judged::new(
-            "a poll and span that are traced, of two raw writes",
-            &id,
-            format!("{:.2}", raw.ratio),
-            "≤ 1.05",
-            Verdict::at_most(1.05, raw),
-        );
-        let more = format!("{:.2} – {:.2}; {:.0} ns", raw.low, raw.high, above.ns / resumes);
+        let judged =
+            Judged::at_most("a poll and span that are traced, of two raw writes", &id, raw, 1.05, (2, ""));
+        let more = format!("{}; {:.0} ns", judged.more, above.ns / resumes);
         bars.push(judged.more(more));
     }
     bars

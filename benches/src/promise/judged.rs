@@ -111,6 +111,22 @@ impl Judged {
         }
     }
 
+    /// Makes a promise that something measured is at most `limit`, in this unit and with so many decimal places.
+    pub fn at_most(
+        promise: impl Into<String>,
+        of: impl Into<String>,
+        measured: impl Into<Interval>,
+        limit: f64,
+        (places, unit): (usize, &str),
+    ) -> Self {
+        let interval = measured.into();
+        let [median, low, high] =
+            [interval.median, interval.low, interval.high].map(|x| format!("{x:.places$}"));
+        let verdict = Verdict::at_most(limit, interval);
+        let judged = Self::new(promise, of, median + unit, format!("≤ {limit}{unit}"), verdict);
+        judged.more(format!("{low} – {high}"))
+    }
+
     /// Says more about what was measured.
     pub fn more(mut self, more: impl Into<String>) -> Self {
         self.more = more.into();
@@ -136,15 +152,9 @@ impl Judged {
             let [id_text, base] = [id, base].map(Id::to_string);
             let row = rows.iter().find(|row| row.id == id_text);
             let Some(above) = row.and_then(|row| row.above.get(&base)) else { continue };
-            let verdict = Verdict::at_most(*at_most, above.interval());
-            let judged = Self::new(
-                *name,
-                id.short(),
-                format!("{:.1} ns", above.ns),
-                format!("≤ {at_most} ns"),
-                verdict,
-            );
-            all.push(judged.more(format!("{:.1}–{:.1} above {base}", above.low, above.high)));
+            let judged = Self::at_most(*name, id.short(), above.interval(), *at_most, (1, " ns"));
+            let more = format!("{} above {base}", judged.more);
+            all.push(judged.more(more));
         }
         let (name, most) = SYSTEM_CALLS;
         for (row, calls) in rows.iter().filter_map(|row| Some((row, row.counts.get(name)?))) {

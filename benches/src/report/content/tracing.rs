@@ -45,15 +45,12 @@ fn by_kind(rows: &[Row]) -> Vec<(String, BTreeMap<TracingCase, &Row>)> {
     kinds
 }
 
-/// A table of kinds of subscriber, a column a case and `more`; of what, says `title`.
-fn table_of_kinds(title: &str, more: Option<&str>) -> Table {
-    Table::new(title, ["kind"].into_iter().chain(TracingCase::ALL.map(TracingCase::label)).chain(more))
-}
-
 /// Every kind of subscriber beside the others.
 pub(super) fn kinds(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(SUBSCRIBER)?;
-    let mut table = table_of_kinds("All kinds of subscriber", Some("allocations of a span with fields"));
+    let columns = ["kind"].into_iter().chain(TracingCase::ALL.map(TracingCase::label));
+    let mut table =
+        Table::new("All kinds of subscriber", columns.chain(["allocations of a span with fields"]));
     for (kind, cases) in by_kind(&bench.rows) {
         let mut cells = vec![Cell::Name(kind)];
         cells.extend(TracingCase::ALL.map(|case| Cell::value(cases.get(&case).copied())));
@@ -69,12 +66,5 @@ pub(super) fn kinds(here: &Machine) -> Option<Section> {
             "Peers were not measured: `cargo bench -p atrace-benches --features peers --bench subscriber` adds them."
         }
     };
-    let mut counted = table_of_kinds("The same, instructions", None);
-    for (kind, cases) in here.benches.get(INSTRUCTIONS).map_or_else(Vec::new, |bench| by_kind(&bench.rows)) {
-        let cells = TracingCase::ALL.map(|case| Cell::count(cases.get(&case).map(|row| row.median.round())));
-        counted.rows.push([Cell::Name(kind)].into_iter().chain(cells.map(Cell::or_not_measured)).collect());
-    }
-    let counted = Some(counted).filter(|counted| !counted.rows.is_empty());
-    let parts = [table].into_iter().chain(counted).map(Part::Table).collect();
-    Some(Section::new("kinds", "Subscribers beside each other", parts).with_text([text]))
+    Some(Section::new("kinds", "Subscribers beside each other", vec![Part::Table(table)]).with_text([text]))
 }
