@@ -31,7 +31,7 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
             std::mem::forget(thrown); // Dropping it may panic.
         }
     };
-    Ok(system::spawn(name, Box::new(run))?)
+    system::spawn(name, Box::new(run))
 }
 
 /// Starts a *bare* thread, which the C library does not know and on which no signal is delivered. Returns false if

@@ -1,13 +1,14 @@
 //! Threads of the process.
 
 use std::ffi::c_void;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::c::{self, Call};
 #[cfg(target_os = "android")]
 use super::list::{JOINABLE as STATE, leave, starting};
 use super::signals::{Blocked, Signals};
-use super::{Errno, Plain, Result, bare, zeros};
+use super::{Errno, Plain, bare, zeros};
 use crate::fork::generation;
 
 #[cfg(not(target_os = "android"))]
@@ -33,7 +34,7 @@ type Body = Box<dyn FnOnce() + Send>;
 struct Start([u8; 16], Body);
 
 /// Starts a thread that the caller can't join and on which no signal is delivered. `body` must not panic. Allocates.
-pub(crate) fn spawn(name: &str, body: Body) -> Result<()> {
+pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
         // SAFETY: the pointer is the box that `spawn` has given to this thread alone.
         let Start(mut name, body) = *unsafe { Box::from_raw(start.cast::<Start>()) };
@@ -65,7 +66,7 @@ pub(crate) fn spawn(name: &str, body: Body) -> Result<()> {
     }
     // SAFETY: the box was made above, and no thread has taken it over.
     drop(unsafe { Box::from_raw(start) });
-    Err(Errno(code))
+    Err(Errno(code).into())
 }
 
 /// Identifies the process's bare thread: the process's generation and the thread's kernel id; 0 if there is none.
