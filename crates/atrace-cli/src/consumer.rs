@@ -1,5 +1,17 @@
-//! A client of the system's tracing service: it makes the service record programs and the kernel into a file, and lists the
-//! connected producers.
+//! A client of the system's tracing service: it makes the service record programs and the kernel into a file, and
+//! lists the connected producers.
+//!
+//! # Protocol
+//!
+//! Perfetto's service listens on a second socket for *consumers*. A consumer invokes methods of the `ConsumerPort`
+//! interface; the frames are those of the producer's socket (`atrace_perfetto::wire`). A session is one
+//! `EnableTracing` request, which carries the trace configuration and the file. The service writes to the file
+//! itself, so packets never pass through this process. The service replies to this request when the session ends.
+//!
+//! # Time limits
+//!
+//! Every wait has a limit: `PATIENCE` in total until the recording has begun, and again for the flush at its end;
+//! `PATIENCE_AT_END` for the end itself. A service that does not answer in time counts as failed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,44 +24,44 @@ use atrace_perfetto::wire::{self, Body, FRAME_MAX, Method, PREFIX};
 
 use crate::escape::shown;
 
-/// How long all answers are waited for until a recording has begun, and how long a flush at its end.
+/// The time limit for all replies together until a recording has begun, and for the flush at its end.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long its end is waited for: a service gives its producers five seconds to stop.
+/// The time limit for the end of a recording. A service gives its producers five seconds to stop.
 const PATIENCE_AT_END: Duration = Duration::from_secs(6);
-/// What a service that does not answer is said to be.
+/// The error code of a failed connection for which the system gave none: the service did not answer.
 const ETIMEDOUT: i32 = 110;
-/// How much a service may say at once.
+/// The most bytes that the service may send before a reply is complete.
 const REPLY_MAX: usize = 4 << 20;
-/// How much is shown of why a service ended a recording.
+/// The most bytes shown of the service's reason for ending a recording.
 const FAULT_MAX: usize = 1000;
 /// How often the service writes to the file.
 const PERIOD_MS: u64 = 1000;
-/// How often it has producers hand over what they have.
+/// How often the service asks the producers to commit their chunks.
 const FLUSH_PERIOD_MS: u64 = 5000;
-/// How long producers have to hand over what they have.
+/// How long producers have to commit their chunks in the final flush.
 const FLUSH_MS: u64 = 2000;
 
-/// What is to be recorded.
+/// What to record.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// The size of the service's buffer.
     pub buffer_kib: u64,
-    /// Of producers with such names only; `*` is any text. None: all.
+    /// Patterns for the names of the producers; `*` matches any text. If empty, all producers are recorded.
     pub producers: Vec<String>,
-    /// Apps that trace by ATrace: those that the service is to switch on, which it does on Android only.
+    /// Apps that trace by ATrace and that the service is to switch on. It does so on Android only.
     pub atrace_apps: Vec<String>,
-    /// Events of the kernel: `group/event`, or a whole group.
+    /// Events of the kernel: `group/event`, or `group` for the whole group.
     pub events: Vec<String>,
 }
 
-/// Who is there.
+/// The service's state: what is connected to it.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// The names of the producers, and their users.
+    /// The names of the producers, and the ids of their users.
     pub producers: Vec<(String, u32)>,
-    /// The names of what can be recorded.
+    /// The names of the data sources that can be recorded.
     pub sources: Vec<String>,
-    /// How many sessions there are.
+    /// The number of recording sessions.
     pub sessions: u64,
 }
 
@@ -60,12 +72,12 @@ pub struct Consumer {
     inbox: Vec<u8>,
     scratch: Vec<u8>,
     request: u64,
-    /// How much longer answers are waited for.
+    /// The time that is left for replies.
     left: Duration,
     methods: HashMap<Vec<u8>, Method>,
-    /// The request that is answered when the session has ended.
+    /// The number of the `EnableTracing` request, which is answered when the session has ended.
     enabled: u64,
-    /// Why it has, though nobody here ended it.
+    /// Why the session ended, if this client did not end it.
     ended: Option<String>,
 }
 
@@ -74,7 +86,7 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// The reason why no connection could be made.
     pub fn connect() -> Result<Self, Refused> {
         let (name, trust) = socket::consumers();
         let socket = Socket::connect(&name, trust)?;
@@ -97,7 +109,7 @@ impl Consumer {
         Ok(consumer)
     }
 
-    /// Invokes a method; returns the request's number.
+    /// Invokes a method and returns the request's number.
     fn invoke(
         &mut self,
         method: &str,
@@ -115,7 +127,7 @@ impl Consumer {
         Ok(self.request)
     }
 
-    /// Receives frames until one of them is what is waited for.
+    /// Receives frames until `what` returns a value for one of them. The time comes off `left`.
     fn receive<T>(&mut self, what: impl FnMut(u64, Body<'_>) -> Option<T>) -> io::Result<T> {
         let start = Instant::now();
         let found = self.receive_within(self.left, what);
@@ -123,7 +135,8 @@ impl Consumer {
         found
     }
 
-    /// The same, within this time; without any, of what is there.
+    /// Like [`receive`](Self::receive), with its own time limit. With a limit of zero, it looks only at frames that
+    /// have already arrived.
     fn receive_within<T>(
         &mut self,
         patience: Duration,
@@ -160,7 +173,7 @@ impl Consumer {
         }
     }
 
-    /// Waits for the last reply to a request; `each` looks at all of them.
+    /// Waits for the last reply to a request and passes every reply to `each`.
     fn replies(&mut self, wanted: u64, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let is_done = self.receive(|request, body| match body {
             Body::Reply { is_success, has_more, reply } if request == wanted => {
@@ -172,11 +185,11 @@ impl Consumer {
         if is_done { Ok(()) } else { Err(io::Error::other("the service refused")) }
     }
 
-    /// Asks who is there.
+    /// Asks the service for its state.
     ///
     /// # Errors
     ///
-    /// When the service does not answer.
+    /// Fails if the service does not answer.
     pub fn state(&mut self) -> io::Result<State> {
         let wanted = self.invoke("QueryServiceState", None, |_| ())?;
         let mut state = State::default();
@@ -203,16 +216,17 @@ impl Consumer {
         Ok(state)
     }
 
-    /// Has the service record into a file, until [`stop`](Self::stop).
+    /// Makes the service record into a file, until [`stop`](Self::stop).
     ///
     /// # Errors
     ///
-    /// When the service does not listen any more.
+    /// Fails if the service refuses the session, does not answer in time, or has closed the connection.
     pub fn start(&mut self, wanted: &Wanted, file: &File) -> io::Result<()> {
         self.enabled = self.invoke("EnableTracing", Some(file), |arguments| {
             arguments.message(1, |config| wanted.write(config));
         })?;
-        // Answered after the one before was obeyed; a session that was refused is answered before.
+        // The service answers this query after it has set up the session. If it refuses the session, it answers
+        // `EnableTracing` first.
         let (enabled, asked) = (self.enabled, self.invoke("QueryCapabilities", None, |_| ())?);
         let refused = self.receive(|request, body| match body {
             Body::Reply { reply, .. } if request == enabled => Some(Some(end_of(reply))),
@@ -222,8 +236,8 @@ impl Consumer {
         refused.map_or(Ok(()), |why| Err(io::Error::other(format!("the service refused: {why}"))))
     }
 
-    /// Tells whether the recording is over although nobody here ended it, and why: the service has gone, or its disk is full. Does
-    /// not wait.
+    /// Tells whether the recording ended although this client did not end it, and why: the service may have exited,
+    /// or its disk may be full. Does not wait.
     pub fn ended(&mut self) -> Option<&str> {
         let enabled = self.enabled;
         if self.ended.is_none() {
@@ -239,11 +253,11 @@ impl Consumer {
         self.ended.as_deref()
     }
 
-    /// Ends the recording: what was traced until now is in the file.
+    /// Ends the recording. The file then has everything that was traced until now.
     ///
     /// # Errors
     ///
-    /// When the service does not answer, or had [ended](Self::ended) the recording.
+    /// Fails if the service does not answer, or [ended](Self::ended) the recording earlier.
     pub fn stop(&mut self) -> io::Result<()> {
         if let Some(why) = self.ended() {
             return Err(io::Error::other(why));
@@ -254,7 +268,8 @@ impl Consumer {
         })?;
         match self.replies(flushed, |_| ()) {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(e),
-            // A producer that has just gone does not answer; what it wrote is there.
+            // A producer that has just exited does not answer, which fails the flush. Its packets are recorded
+            // nevertheless.
             _ => {}
         }
         self.left = PATIENCE_AT_END;
@@ -304,19 +319,21 @@ impl Wanted {
     }
 }
 
-/// What a service says was wrong with a session that has ended, fit for a terminal; nothing where all was well.
+/// Returns the service's reason for the failure of a session that has ended, escaped for a terminal; empty if nothing
+/// failed.
 fn fault_of(reply: &[u8]) -> String {
     let fault = Reader::first(reply, 3).map_or(&[][..], Value::bytes);
     shown(&fault[..fault.len().min(FAULT_MAX)]).to_string()
 }
 
-/// The same of one that ended though nobody here ended it: where the file can't be written, the service says nothing.
+/// Returns the reason for the end of a session that this client did not end. If the file can't be written, the
+/// service gives no reason.
 fn end_of(reply: &[u8]) -> String {
     let fault = fault_of(reply);
     if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }
 }
 
-/// A pattern as the regular expression that the service compares whole names with.
+/// Converts a pattern to the regular expression that the service compares whole names with.
 fn regex(pattern: &str) -> String {
     let (mut regex, mut rest) = (String::new(), pattern);
     while let Some(c) = rest.chars().next() {
@@ -329,7 +346,7 @@ fn regex(pattern: &str) -> String {
                 let (start, inner) =
                     inner.strip_prefix(['!', '^']).map_or(("[", inner), |inner| ("[^", inner));
                 regex.push_str(start);
-                // The first character is one, also where it would be the end.
+                // In a pattern, `]` as the first character of a set is an ordinary character.
                 regex.push_str(if inner.starts_with(']') { "\\" } else { "" });
                 regex.push_str(&inner.replace('\\', "\\\\"));
                 regex.push(']');
@@ -343,7 +360,8 @@ fn regex(pattern: &str) -> String {
     regex
 }
 
-/// Where the set of characters ends that begins here, if one does: `[a-z]`, `[!]]`, `[[:digit:]]`.
+/// Returns the index of the `]` that ends the set of characters at the start of `set`, if it is one: `[a-z]`, `[!]]`,
+/// `[[:digit:]]`.
 fn end_of_set(set: &str) -> Option<usize> {
     let mut at = 1 + usize::from(set.strip_prefix('[')?.starts_with(['!', '^']));
     at += usize::from(set.get(at..)?.starts_with(']'));

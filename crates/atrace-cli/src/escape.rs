@@ -1,14 +1,15 @@
 //! Escapes text that other users chose, for a terminal and for a shell.
 //!
-//! Names of processes, patterns and paths of other users may hold anything: control sequences for the terminal, line ends
-//! that forge a line, quotes that end a shell command. The command and the doctor escape all of it before they print it.
+//! The names of processes, patterns and paths of other users may contain anything: control sequences for the
+//! terminal, line ends that forge a line of the output, quotes that end a word of a shell command. The command and
+//! the doctor escape all such text before they print it.
 
 use std::fmt::{self, Write as _};
 
-/// Shows a foreign text on one line: what a terminal could act upon, or a reader not see, is escaped.
+/// Displays a foreign text on one line and escapes all characters that are not printable.
 ///
-/// That is all but printable characters: control characters, line ends, marks of direction and of zero width, and
-/// bytes that are no UTF-8 (`\x1b`, `\u{202e}`). A backslash stays one where nothing is escaped that looks like it.
+/// These are control characters, line ends, marks of direction and of zero width, and bytes that are not UTF-8
+/// (`\x1b`, `\u{202e}`). A backslash is not escaped: the result is for people to read and can't be decoded.
 ///
 /// # Examples
 ///
@@ -37,16 +38,16 @@ fn show(c: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match c {
         '\\' | '\'' | '"' => f.write_char(c),
         _ if c.is_ascii_control() => write!(f, "\\x{:02x}", u32::from(c)),
-        // Rust's own table of what is printable.
+        // `escape_debug` uses Rust's own table of printable characters.
         _ if c.escape_debug().len() > 1 => write!(f, "{}", c.escape_unicode()),
         _ => f.write_char(c),
     }
 }
 
-/// Quotes a text as one word of a POSIX shell, for advice that is to be pasted.
+/// Quotes a text as one word of a POSIX shell, for commands that users are told to paste.
 ///
-/// A text that a terminal could act upon can't be pasted as it is: it is given as `$'…'`, which bash, zsh, mksh
-/// and, since POSIX.1-2024, other shells read.
+/// A text with characters that are not printable is quoted as `$'…'`. bash, zsh and mksh understand this form, and so
+/// does every shell that follows POSIX.1-2024.
 ///
 /// # Examples
 ///
@@ -73,7 +74,7 @@ pub fn quoted<T: AsRef<[u8]> + ?Sized>(text: &T) -> String {
                 match byte {
                     b'\\' | b'\'' => word.extend(['\\', char::from(byte)]),
                     b' '..=b'~' => word.push(char::from(byte)),
-                    // Three digits always: what follows may be a digit too.
+                    // Always three digits, because the next character may be a digit, too.
                     _ => {
                         let _ = write!(word, "\\{byte:03o}");
                     }
@@ -122,7 +123,7 @@ mod tests {
             assert!(!quoted.chars().any(char::is_control), "{quoted:?}");
             let script = format!("printf %s {quoted}");
             let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
-            // As an option of printf it would not be text.
+            // `printf` would take it for an option.
             let expected = if text == b"-n" { b"-n".to_vec() } else { text };
             assert_eq!(output.stdout, expected, "{quoted}");
         }

@@ -1,7 +1,7 @@
-//! Reads what `/proc` says of a process, for the doctor and the command.
+//! Reads what `/proc` says about a process, for the doctor and the command.
 //!
-//! A process may end at any moment, so every value may be missing. The process' user controls the content and length of
-//! most files, so each is read up to a limit. Links are read but not followed.
+//! A process may end at any moment, so every value may be missing. The process's user controls the content and length
+//! of most files, so each file is read up to a limit. Symbolic links are read but not followed.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -9,17 +9,18 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// How much is read of the files of a process, and of how many descriptors.
+/// The limits: bytes per file of a process, and the number of descriptors.
 const CMDLINE: u64 = 4095;
 const SMALL: u64 = 1 << 16;
 const ENVIRONMENT: u64 = 1 << 20;
 const MAPS: u64 = 4 << 20;
 const DESCRIPTORS: usize = 1 << 16;
 
-/// The kind of value, in what the kernel tells a program that it starts, that says so; in every architecture.
+/// The type of the auxiliary vector's entry that tells whether a program runs in secure mode (`getauxval(3)`). The
+/// number is the same on every architecture.
 const AT_SECURE: usize = 23;
 
-/// A process by its number.
+/// A process, identified by its process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Process(pub(crate) u32);
 
@@ -28,7 +29,7 @@ impl Process {
         Self(std::process::id())
     }
 
-    /// One of its files in `/proc`.
+    /// Returns the path of one of the process's files in `/proc`.
     pub(crate) fn path(self, file: &str) -> PathBuf {
         Path::new("/proc").join(self.0.to_string()).join(file)
     }
@@ -37,12 +38,12 @@ impl Process {
         self.path("").exists()
     }
 
-    /// The user it runs as.
+    /// Returns the user that the process runs as.
     pub(crate) fn uid(self) -> Option<u32> {
         fs::metadata(self.path("")).ok().map(|data| data.uid())
     }
 
-    /// Reads one of its files.
+    /// Reads one of the process's files, up to its limit.
     pub(crate) fn read(self, file: &str) -> Option<Vec<u8>> {
         let most = match file {
             "cmdline" => CMDLINE,
@@ -55,17 +56,18 @@ impl Process {
         Some(text)
     }
 
-    /// Where one of its links leads to.
+    /// Returns the target of one of the process's links.
     pub(crate) fn read_link(self, file: &str) -> Option<PathBuf> {
         fs::read_link(self.path(file)).ok()
     }
 
-    /// What the kernel says of it; that is not its user's word.
+    /// Reads `/proc/PID/status`. The kernel writes this file, so its values can be trusted, except for the name.
     pub(crate) fn status(self) -> Option<Status> {
         Some(Status(String::from_utf8_lossy(&self.read("status")?).into_owned()))
     }
 
-    /// Its name as the app patterns see it: argv\[0\], of which the first line counts. None for threads of the kernel.
+    /// Returns the name that app patterns are compared with: the first line of argv\[0\], or `None` for a kernel
+    /// thread.
     pub(crate) fn argv0(self) -> Option<CString> {
         let text = self.read("cmdline")?;
         let name = text.split(|&byte| byte == 0).next()?;
@@ -73,12 +75,12 @@ impl Process {
         CString::new(name.get(..end)?).ok().filter(|name| !name.is_empty())
     }
 
-    /// The variables that it was started with.
+    /// Returns the environment that the process was started with.
     pub(crate) fn environment(self) -> Environment {
         Environment(self.read("environ").unwrap_or_default())
     }
 
-    /// The numbers of its descriptors, and what they lead to.
+    /// Returns the numbers of the process's descriptors and the files that they refer to.
     pub(crate) fn descriptors(self) -> std::io::Result<impl Iterator<Item = (u32, PathBuf)>> {
         let entries = fs::read_dir(self.path("fd"))?.take(DESCRIPTORS).flatten();
         Ok(entries.filter_map(|entry| {
@@ -86,17 +88,18 @@ impl Process {
         }))
     }
 
-    /// Whether it was started with more rights than who started it had (`AT_SECURE`).
+    /// Tells whether the process was started with more rights than its starter had (`AT_SECURE`).
     pub(crate) fn is_elevated(self) -> bool {
         let words = self.read("auxv").unwrap_or_default();
         let (words, _) = words.as_chunks::<{ size_of::<usize>() }>();
-        // Pairs of a kind and a value. A process of another word size is not understood, and none of ours.
+        // The vector consists of pairs of a type and a value. Processes with another word size are not supported:
+        // none of ours has one.
         let mut pairs = words.as_chunks::<2>().0.iter().map(|pair| pair.map(usize::from_ne_bytes));
         pairs.any(|[kind, value]| kind == AT_SECURE && value != 0)
     }
 }
 
-/// What `/proc/PID/status` says. A name with line ends is escaped there.
+/// The content of `/proc/PID/status`. The kernel escapes line ends in the name.
 pub(crate) struct Status(String);
 
 impl Status {
@@ -104,18 +107,18 @@ impl Status {
         Some(self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim())
     }
 
-    /// The numbers of a line.
+    /// Returns the numbers in a line.
     pub(crate) fn numbers(&self, key: &str) -> Vec<u32> {
         let text = self.get(key).unwrap_or_default();
         text.split_whitespace().map_while(|number| number.parse().ok()).collect()
     }
 }
 
-/// The variables of a process.
+/// The environment variables of a process.
 pub(crate) struct Environment(Vec<u8>);
 
 impl Environment {
-    /// The value of a variable that is not empty, nor longer than a path can be.
+    /// Returns the value of a variable, unless it is empty or longer than a path can be.
     pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
         let mut entries = self.0.split(|&byte| byte == 0);
         let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;

@@ -1,10 +1,17 @@
 //! Finds where an event begins in a text trace.
 //!
-//! The kernel writes a thread's name unchanged into a column of 16 bytes, so a newline in a name ends a line but not an
-//! event. The rest of the header is the kernel's alone, and too long for a name to forge: digits that fill their columns,
-//! up to the timestamp. No name is trusted, and no line is assumed to be complete.
+//! # The problem
+//!
+//! The kernel writes a thread's name unchanged into a column of 16 bytes. A name may contain a newline, which ends a
+//! line but not an event. A name could also imitate the beginning of an event.
+//!
+//! # How it works
+//!
+//! An event is recognized by its whole header. The kernel alone writes the part after the name: digits that fill
+//! their columns, up to the timestamp. That part is too long for a name of 15 bytes to forge. No name is trusted, and
+//! no line is assumed to be complete.
 
-/// What stands before an event: `TASK-PID [(TGID)] [CPU] flags timestamp: `.
+/// The header of an event: `TASK-PID [(TGID)] [CPU] flags timestamp: `.
 pub(crate) struct Header<'a> {
     /// The name of the thread.
     pub(crate) task: &'a [u8],
@@ -12,22 +19,22 @@ pub(crate) struct Header<'a> {
     pub(crate) tgid: Option<u32>,
     pub(crate) cpu: u32,
     pub(crate) timestamp: u64,
-    /// How long it is.
+    /// The header's length in bytes.
     pub(crate) len: usize,
 }
 
 impl<'a> Header<'a> {
-    /// The width of the name's column. A name has at most 15 bytes.
+    /// The width of the name's column in bytes. A name has at most 15 bytes.
     pub(crate) const TASK: usize = 16;
 
-    /// Reads the header that `text` begins with.
+    /// Parses the header at the start of `text`.
     pub(crate) fn parse(text: &'a [u8]) -> Option<Self> {
         let (task, rest) = text.split_at_checked(Self::TASK)?;
         let task = spaces(task.strip_prefix(b" ")?);
         let mut rest = rest.strip_prefix(b"-")?;
         let before = rest.len();
         let tid = number(&mut rest)?;
-        // It fills seven columns, and a space follows.
+        // The thread id is padded to seven columns, and a space follows.
         let padding = 8_usize.saturating_sub(before - rest.len()).max(1);
         let (padding, after) = rest.split_at_checked(padding)?;
         rest = after;
@@ -47,7 +54,7 @@ impl<'a> Header<'a> {
         rest = rest.strip_prefix(b"[")?;
         let cpu = number(&mut rest)?;
         rest = spaces(rest.strip_prefix(b"] ")?);
-        // The flags; absent where the option `irq-info` is off.
+        // The flags, which are absent if the option `irq-info` is off.
         let word = rest.iter().position(|&byte| byte == b' ' || byte == b'\n')?;
         if word > 0 && rest.get(word - 1) != Some(&b':') {
             rest = spaces(rest.get(word..)?);
@@ -67,8 +74,8 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Returns the event that begins at or after `at`, without its header and its last line end, and moves `at`
-/// behind it. An event goes on until the next one begins, or the kernel remarks something.
+/// Returns the event that begins at or after `at`, without its header and its last line end, and moves `at` behind
+/// it. An event ends where the next event begins, or where the kernel inserts a remark.
 pub(crate) fn next<'a>(text: &'a [u8], at: &mut usize) -> Option<(Header<'a>, &'a [u8])> {
     loop {
         let rest = text.get(*at..).filter(|rest| !rest.is_empty())?;
@@ -89,13 +96,13 @@ pub(crate) fn next<'a>(text: &'a [u8], at: &mut usize) -> Option<(Header<'a>, &'
     }
 }
 
-/// Where the line around `at` ends, and where the next one begins.
+/// Returns the end of the line around `at`, and the start of the next line.
 fn line_end(text: &[u8], at: usize) -> (usize, usize) {
     let (line, len) = line(text.get(at..).unwrap_or_default());
     (at + line.len(), at + len)
 }
 
-/// The first line, without its end, and its length with it.
+/// Returns the first line without its line end, and the line's length including the line end.
 fn line(text: &[u8]) -> (&[u8], usize) {
     match text.iter().position(|&byte| byte == b'\n') {
         Some(end) => (text.get(..end).unwrap_or_default(), end + 1),
@@ -103,17 +110,18 @@ fn line(text: &[u8]) -> (&[u8], usize) {
     }
 }
 
-/// Whether the kernel wrote this line between events to say that a CPU's buffer begins or lost something.
+/// Tells whether the kernel wrote this line between events, to say that a CPU's part of the buffer starts here or
+/// lost events.
 fn is_remark(line: &[u8]) -> bool {
     line.starts_with(b"##### CPU ") || (line.starts_with(b"CPU:") && line.ends_with(b" EVENTS]"))
 }
 
-/// What follows the spaces.
+/// Returns the bytes after the leading spaces.
 fn spaces(bytes: &[u8]) -> &[u8] {
     bytes.get(bytes.iter().take_while(|&&byte| byte == b' ').count()..).unwrap_or_default()
 }
 
-/// Takes the decimal number that `bytes` begins with.
+/// Takes the decimal number at the start of `bytes`.
 fn number<T: std::str::FromStr>(bytes: &mut &[u8]) -> Option<T> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = bytes.split_at_checked(digits)?;

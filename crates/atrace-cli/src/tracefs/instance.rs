@@ -10,27 +10,28 @@ use atrace_sys::fork::{Generation, generation};
 
 use super::{Markers, Stats, context, root};
 
-/// How often, and how far apart, a busy instance is tried again before it is left to [`sweep`](super::sweep).
+/// The number of attempts to remove a busy instance, and the pause between them. After that the instance is left to
+/// [`sweep`](super::sweep).
 const RMDIR_TRIES: u32 = 40;
 const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 
 /// A tracefs instance.
 ///
-/// One that was [created](Self::create) is removed on drop, in the process that made it only: a forked child
-/// that drops its copy leaves the instance alone. One that was [attached](Self::attach) is never removed.
+/// An instance that was [created](Self::create) is removed on drop, but only in the process that created it: a forked
+/// child that drops its copy leaves the instance alone. An [attached](Self::attach) instance is never removed.
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
-    /// The process that has to remove it; `None` once removed, or where someone else will.
+    /// The process that has to remove the instance; `None` if it is removed already, or not this object's to remove.
     owner: Option<Generation>,
 }
 
 impl Instance {
-    /// Makes the instance `<prefix>-<pid>-<n>`, with `n` counting in this process.
+    /// Creates the instance `<prefix>-<pid>-<n>`, where `n` counts the instances of this process.
     ///
     /// # Errors
     ///
-    /// What [`root`] says, `InvalidInput` for a prefix that is not a file name, or what the kernel answered.
+    /// The errors of [`root`], `InvalidInput` for a prefix that is not a file name, or the kernel's error.
     pub fn create(prefix: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -49,7 +50,7 @@ impl Instance {
                 Ok(()) => {
                     return Ok(Self { path, owner: Some(generation()) });
                 }
-                // Left by an earlier process of this number.
+                // An earlier process with the same id left this one.
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
                 Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                     return Err(context(e, "only root can make the instance", &path));
@@ -59,11 +60,11 @@ impl Instance {
         }
     }
 
-    /// Uses an instance that someone else made and will remove, or tracefs' own top directory.
+    /// Uses an instance that someone else created and will remove, or the top directory of tracefs.
     ///
     /// # Errors
     ///
-    /// Where there is no `trace_marker` at `path`, or this process may not look.
+    /// Fails if there is no `trace_marker` in `path`, or this process may not look.
     pub fn attach(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let marker = path.join("trace_marker");
@@ -76,7 +77,7 @@ impl Instance {
         &self.path
     }
 
-    /// Returns the file that takes this instance's messages: what `ATRACE_MARKER` can name.
+    /// Returns the file that takes this instance's messages. `ATRACE_MARKER` can name it.
     pub fn marker_path(&self) -> PathBuf {
         self.path.join("trace_marker")
     }
@@ -85,7 +86,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// What the kernel answered.
+    /// The kernel's error.
     pub fn read_trace(&self) -> io::Result<Vec<u8>> {
         let path = self.path.join("trace");
         fs::read(&path).map_err(|e| context(e, "reading", &path))
@@ -95,16 +96,16 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// What the kernel answered.
+    /// The kernel's error.
     pub fn markers(&self) -> io::Result<Markers> {
         Ok(Markers::parse(self.read_trace()?))
     }
 
-    /// Empties the ring buffer; its statistics start again at zero.
+    /// Empties the ring buffer and resets its statistics to zero.
     ///
     /// # Errors
     ///
-    /// What the kernel answered.
+    /// The kernel's error.
     pub fn clear(&self) -> io::Result<()> {
         let path = self.path.join("trace");
         OpenOptions::new()
@@ -119,16 +120,16 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// What the kernel answered.
+    /// The kernel's error.
     pub fn set_tracing_on(&self, on: bool) -> io::Result<()> {
         self.control("tracing_on", if on { "1" } else { "0" })
     }
 
-    /// Chooses the clock of the timestamps (`boot` is what Perfetto wants) and empties the ring buffer.
+    /// Selects the clock of the timestamps and empties the ring buffer. Perfetto expects `boot`.
     ///
     /// # Errors
     ///
-    /// What the kernel answered: `InvalidInput` for a clock that it does not know.
+    /// The kernel's error: `InvalidInput` for a clock that it does not know.
     pub fn set_clock(&self, clock: &str) -> io::Result<()> {
         self.control("trace_clock", clock)
     }
@@ -137,7 +138,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name that is not a file name, or what the kernel answered.
+    /// `InvalidInput` for a name that is not a file name, or the kernel's error.
     pub fn set_option(&self, name: &str, on: bool) -> io::Result<()> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
             return Err(io::Error::new(
@@ -152,7 +153,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// What the kernel answered, such as `OutOfMemory`.
+    /// The kernel's error, such as `OutOfMemory`.
     pub fn set_buffer_kb(&self, kb_per_cpu: u64) -> io::Result<()> {
         self.control("buffer_size_kb", &kb_per_cpu.to_string())
     }
@@ -161,18 +162,18 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// What the kernel answered, or `InvalidData` where it can't be understood.
+    /// The kernel's error, or `InvalidData` if the text can't be parsed.
     pub fn stats(&self) -> io::Result<Stats> {
         let mut sum = Stats::default();
         self.cpu_stats()?.iter().for_each(|cpu| sum.add(cpu));
         Ok(sum)
     }
 
-    /// Reads the statistics of the ring buffer, one for each CPU, in no order: each has a part of its own.
+    /// Reads the statistics of each CPU's part of the ring buffer, in no particular order.
     ///
     /// # Errors
     ///
-    /// As [`stats`](Self::stats).
+    /// The same as for [`stats`](Self::stats).
     pub fn cpu_stats(&self) -> io::Result<Vec<Stats>> {
         let dir = self.path.join("per_cpu");
         let mut cpus = Vec::new();
@@ -192,16 +193,17 @@ impl Instance {
         Ok(cpus)
     }
 
-    /// Removes the instance now, and tells whether that worked. An attached one is left alone.
+    /// Removes the instance now. An attached instance is left alone.
     ///
     /// # Errors
     ///
-    /// `ResourceBusy` while a process still holds one of its files open; it is then left to [`sweep`](super::sweep).
+    /// `ResourceBusy` if a process still holds one of its files open. The instance is then left to
+    /// [`sweep`](super::sweep).
     pub fn remove(mut self) -> io::Result<()> {
         self.remove_if_owned()
     }
 
-    /// Leaves the instance where it is, and returns its directory.
+    /// Keeps the instance from being removed, and returns its directory.
     pub fn keep(mut self) -> PathBuf {
         self.owner = None;
         std::mem::take(&mut self.path)
@@ -221,11 +223,11 @@ impl Instance {
         fs::remove_dir(&self.path).map_err(|e| context(e, "removing", &self.path))
     }
 
-    /// Writes to one of this instance's files, such as `events/sched/sched_switch/enable`.
+    /// Writes a value to one of this instance's files, such as `events/sched/sched_switch/enable`.
     ///
     /// # Errors
     ///
-    /// What the kernel answered.
+    /// The kernel's error.
     pub fn control(&self, file: &str, value: &str) -> io::Result<()> {
         let path = self.path.join(file);
         OpenOptions::new()
@@ -236,7 +238,8 @@ impl Instance {
     }
 }
 
-/// Reads a short text that the kernel makes anew whenever it is asked for a part of it: two parts would be of two texts.
+/// Reads a short text in one call. The kernel generates the text anew for each `read`, so two calls could return
+/// parts of two different texts.
 fn read_at_once(path: &Path) -> io::Result<String> {
     let mut text = vec![0; 4096];
     let len = fs::File::open(path)?.read(&mut text)?;
@@ -247,7 +250,7 @@ fn read_at_once(path: &Path) -> io::Result<String> {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Err(e) = self.remove_if_owned() {
-            // Not `eprintln!`, which panics when stderr is gone.
+            // Not `eprintln!`, which panics if stderr is closed.
             let _ = writeln!(io::stderr(), "atrace: {e}: the instance is left behind");
         }
     }

@@ -4,27 +4,27 @@ use std::borrow::Cow;
 
 use super::header;
 
-/// One message that was written to a `trace_marker`, as the text trace shows it.
+/// A message that was written to a `trace_marker`, as the text trace shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Marker {
-    /// The name of the thread, `<...>` where the kernel did not keep it.
+    /// The thread's name, or `<...>` if the kernel did not keep it.
     pub task: Vec<u8>,
-    /// The thread's number.
+    /// The thread id.
     pub tid: u32,
-    /// The process' number, where the option `record-tgid` was on and the kernel kept it.
+    /// The process id, if the option `record-tgid` was on and the kernel kept it.
     pub tgid: Option<u32>,
-    /// The CPU it was written on.
+    /// The CPU that the thread ran on.
     pub cpu: u32,
-    /// When, in the units of the instance's clock: nanoseconds for all clocks that count time. The text trace
-    /// rounds these to microseconds.
+    /// The timestamp in units of the instance's clock: nanoseconds for all clocks that count time. The text trace
+    /// rounds them to microseconds.
     pub timestamp: u64,
     /// The bytes of the message, without the line end.
     pub payload: Vec<u8>,
 }
 
 impl Marker {
-    /// Returns the message as text; what is not UTF-8 becomes U+FFFD.
+    /// Returns the message as text; bytes that are not UTF-8 become U+FFFD.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.payload)
@@ -41,11 +41,11 @@ impl Marker {
     }
 }
 
-/// An iterator over the marker messages of a text trace, in its order.
+/// An iterator over the marker messages of a text trace, in the trace's order.
 ///
-/// The columns before a message have fixed places, so no thread name and no payload can be taken for
-/// something else. What a text trace can't tell is a payload that holds a newline: its further lines belong
-/// to the payload unless they look exactly like an event, in which case they are one.
+/// The columns before a message have fixed positions, so neither a thread's name nor a message can be mistaken for
+/// another column. There is one exception: if a message contains a newline and the text after it looks exactly like
+/// an event, that text is returned as an event. Otherwise the further lines belong to the message.
 #[derive(Clone, Debug)]
 pub struct Markers {
     text: Vec<u8>,

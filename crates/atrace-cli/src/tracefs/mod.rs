@@ -1,12 +1,13 @@
 //! Instances of the kernel's trace buffer: create one, write to it, read it back, remove it.
 //!
-//! A tracefs *instance* is a separate ring buffer, with its own `trace_marker`, clock, options and
-//! statistics, isolated from whatever else is traced on the machine. That makes tests hermetic (one
-//! [`Instance`] each), lets a benchmark fill a buffer that nobody else reads, and lets a recording start
-//! empty.
+//! A tracefs *instance* is a separate ring buffer with its own `trace_marker`, clock, options and statistics. It is
+//! isolated from everything else that is traced on the machine. So tests can be hermetic (one [`Instance`] each), a
+//! benchmark can fill a buffer that nobody else reads, and a recording can start with an empty buffer.
 //!
-//! Only root can create one. Every error of this module says what was attempted on which file and, if known, what
-//! to do.
+//! Only root can create an instance. Every error of this module says which operation failed on which file and, if
+//! known, what to do.
+//!
+//! Source: "Instances" in the kernel's `Documentation/trace/ftrace.rst`.
 //!
 //! # Examples
 //!
@@ -45,7 +46,7 @@ pub use self::markers::{Marker, Markers};
 pub use self::stats::Stats;
 pub use self::sweep::{Swept, sweep, sweep_where};
 
-/// Where tracefs may be mounted, the usual place first.
+/// Returns the directories where tracefs may be mounted, the usual one first.
 fn mounts() -> impl Iterator<Item = &'static str> {
     MARKER_PATHS
         .into_iter()
@@ -53,15 +54,15 @@ fn mounts() -> impl Iterator<Item = &'static str> {
         .map(|(mount, _)| mount)
 }
 
-/// The option of an instance to get a copy of what is written to the top-level marker (Linux 6.16).
+/// The option that makes an instance receive a copy of each message written to the top-level marker (Linux 6.16).
 pub const COPY: &str = "copy_trace_marker";
 
 /// Returns the directory where tracefs is mounted.
 ///
 /// # Errors
 ///
-/// `NotFound` where it is not mounted, `PermissionDenied` where this process may not look into it; the
-/// message says what to do.
+/// `NotFound` if tracefs is not mounted, `PermissionDenied` if this process may not look into it. The message says
+/// what to do.
 pub fn root() -> io::Result<PathBuf> {
     let mut denied = None;
     for mount in mounts() {
@@ -83,7 +84,7 @@ pub fn root() -> io::Result<PathBuf> {
     })
 }
 
-/// Says what was attempted, on which file, beside what the kernel answered.
+/// Adds the operation and the file to an error of the kernel.
 fn context(e: io::Error, what: &str, path: &Path) -> io::Error {
     io::Error::new(e.kind(), format!("{what} {}: {e}", shown(path.as_os_str().as_bytes())))
 }

@@ -1,30 +1,31 @@
-//! The kernel's statistics of a buffer.
+//! The kernel's statistics of a ring buffer.
 
-/// The state of a ring buffer: of one CPU's part, or summed over all CPUs.
+/// The statistics of a ring buffer: of one CPU's part, or summed over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Events that can be read now.
     pub entries: u64,
-    /// Events that were overwritten by newer ones before anyone read them.
+    /// Events that were overwritten by newer events before anyone read them.
     pub overrun: u64,
-    /// Events that were never stored: the buffer was full and does not overwrite, or the writer was
-    /// interrupted too deeply.
+    /// Events that were never stored: the buffer was full and does not overwrite, or the writer was interrupted too
+    /// deeply.
     pub dropped: u64,
     /// Events that a consuming reader (`trace_pipe`) took.
     pub read: u64,
-    /// Bytes that are in use.
+    /// Bytes in use.
     pub bytes: u64,
 }
 
 impl Stats {
-    /// Returns how many events were written since the buffer was last cleared, whatever became of them.
+    /// Returns the number of events written since the buffer was last cleared, including those that were lost or
+    /// read.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.entries + self.overrun + self.read + self.dropped
     }
 
-    /// Returns how many of them nobody can read any more and nobody did.
+    /// Returns the number of events that were lost before anyone read them.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.overrun + self.dropped
@@ -38,7 +39,7 @@ impl Stats {
         self.bytes += other.bytes;
     }
 
-    /// Parses one CPU's `stats` file; `None` where a line that is needed is missing.
+    /// Parses one CPU's `stats` file. Returns `None` if a required line is missing.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let field = |name: &str| {
             text.lines()

@@ -1,4 +1,7 @@
 //! Removes the instances of processes that ended without removing them.
+//!
+//! The name of an instance contains the id of the process that created it. If no process has this id, the instance is
+//! removed. An instance whose files are still open can't be removed, so an instance in use is never lost.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -6,36 +9,37 @@ use std::path::{Path, PathBuf};
 
 use super::{context, root};
 
-/// What the kernel answers about an instance that is being removed, in every architecture.
+/// The kernel's error for an instance that is being removed. The number is the same on every architecture.
 const ENODEV: i32 = 19;
 
-/// What [`sweep`] did.
+/// The result of [`sweep`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Swept {
-    /// The instances that are gone now.
+    /// The instances that were removed.
     pub removed: Vec<PathBuf>,
-    /// The instances whose maker is gone but that some process still holds open.
+    /// The instances whose creator has ended but that another process still holds open.
     pub busy: Vec<PathBuf>,
 }
 
-/// Removes the instances made by [`Instance::create`](super::Instance::create) with this prefix whose process no longer exists.
+/// Removes the instances that [`Instance::create`](super::Instance::create) made with this prefix and whose process
+/// no longer exists.
 ///
-/// A process of another PID namespace looks as if it did not exist: its instance survives only while its
-/// files are open. Give programs that run in containers a prefix of their own.
+/// A process in another PID namespace looks as if it did not exist: its instance survives only while its files are
+/// open. Use a separate prefix for programs that run in containers.
 ///
 /// # Errors
 ///
-/// What [`root`] says, or what the kernel answered.
+/// The errors of [`root`], or the kernel's error.
 pub fn sweep(prefix: &str) -> io::Result<Swept> {
     sweep_where(prefix, |_| true)
 }
 
-/// [`sweep`], of those instances only that `removable` says may go.
+/// Like [`sweep`], but removes only the instances for which `removable` returns true.
 ///
 /// # Errors
 ///
-/// As [`sweep`].
+/// The same as for [`sweep`].
 pub fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path) -> bool) -> io::Result<Swept> {
     let instances = root()?.join("instances");
     let mut swept = Swept::default();
@@ -54,7 +58,7 @@ pub fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path) -> bool) -> io
         match fs::remove_dir(&path) {
             Ok(()) => swept.removed.push(path),
             Err(e) if e.kind() == ErrorKind::ResourceBusy => swept.busy.push(path),
-            // Another sweep was faster, or is at it.
+            // Another process's sweep removed it already, or is just doing so.
             Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(ENODEV) => {}
             Err(e) => return Err(context(e, "removing", &path)),
         }
@@ -62,7 +66,7 @@ pub fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path) -> bool) -> io
     Ok(swept)
 }
 
-/// The process that made the instance called `name`, if its prefix is exactly `prefix`.
+/// Returns the id of the process that created the instance `name`, if the name's prefix is exactly `prefix`.
 pub(super) fn maker(name: &str, prefix: &str) -> Option<u32> {
     let (pid, n) = name.strip_prefix(prefix)?.strip_prefix('-')?.split_once('-')?;
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
