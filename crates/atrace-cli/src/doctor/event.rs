@@ -1,4 +1,7 @@
 //! Tests whether an event arrives in the ring buffer behind a marker.
+//!
+//! The test writes an instant to the marker and compares the kernel's statistics of the ring buffer before and after.
+//! Only root can read the statistics; for other users the write alone counts.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,24 +17,25 @@ use crate::tracefs::{self, Instance};
 
 const MARKER: &str = "trace_marker";
 
-/// What events are written to.
+/// The target of the events.
 pub(super) enum Written {
     Buffer(Buffer),
-    /// A file, which is there.
+    /// A file that exists.
     Else,
 }
 
-/// A ring buffer of the kernel's.
+/// A ring buffer of the kernel.
 pub(super) struct Buffer {
-    /// Its directory as it is found from ours; None where this process may not look there.
+    /// The buffer's directory in this process's file system; `None` if this process may not look there.
     directory: Option<PathBuf>,
-    /// Where the marker is opened: a path of ours, or the descriptor of a process of the same user.
+    /// The path to open the marker with: in this process's file system, or the descriptor of another process of the
+    /// same user.
     marker: PathBuf,
     identity: (u64, u64),
 }
 
 impl Buffer {
-    /// The kernel's own.
+    /// Returns the top-level ring buffer.
     pub(super) fn top() -> Option<Self> {
         let directory = tracefs::root().ok()?;
         let marker = directory.join(MARKER);
@@ -39,7 +43,7 @@ impl Buffer {
         Some(Self { directory: Some(directory), marker, identity: (data.dev(), data.ino()) })
     }
 
-    /// The one whose marker has this device and inode, as a process says of its descriptor.
+    /// Finds the ring buffer whose marker has this device and inode. The process `pid` has the marker open as `fd`.
     pub(super) fn find(identity: (u64, u64), pid: u32, fd: u32) -> Option<Self> {
         let is_it = |directory: &PathBuf| {
             fs::symlink_metadata(directory.join(MARKER))
@@ -52,7 +56,8 @@ impl Buffer {
                 let directory = all.into_iter().find(is_it)?;
                 Some(Self { marker: directory.join(MARKER), directory: Some(directory), identity })
             }
-            // Of a process of the same user, as root may look. It is checked to be on tracefs when it is opened.
+            // This process may not read tracefs, so the other process's descriptor is used. `open_marker` checks that
+            // it is on tracefs.
             Err(_) => {
                 let marker = Process(pid).path(&format!("fd/{fd}"));
                 Some(Self { directory: None, marker, identity })
@@ -64,7 +69,7 @@ impl Buffer {
         open_marker(&self.marker, self.identity, self.directory.is_none())
     }
 
-    /// Looks at its switches.
+    /// Reports the buffer's switches.
     pub(super) fn report(&self, report: &mut Report) {
         let Some(directory) = &self.directory else {
             report.good(Topic::Marker, "open: a marker of the kernel's");
@@ -88,7 +93,7 @@ impl Buffer {
         }
     }
 
-    /// Writes an event of this process and looks for it.
+    /// Writes an event of this process and checks whether it arrived.
     fn probe(&self) -> io::Result<&'static str> {
         let mut marker = self.open()?;
         let text = format!("I|{}|atrace doctor", std::process::id());
@@ -107,7 +112,7 @@ impl Buffer {
 }
 
 impl Patient {
-    /// Tries whether an event arrives, unless it is clear that it would not.
+    /// Reports whether an event arrives. The test is skipped if an earlier check has already failed.
     pub(super) fn event(&self, is_known: bool, written: Option<Written>, report: &mut Report) {
         let wrong: Vec<_> = report.wrong().map(|it| it.topic.name()).collect();
         if !wrong.is_empty() {

@@ -1,46 +1,54 @@
-//! The facts about a process, and their encoding in the answer of the child that found them.
+//! The facts about a process, and their encoding in the answer of the child that collected them.
 //!
-//! Nothing here touches the system. The bytes come from another user: numbers are checked, texts stay bytes.
+//! Nothing here calls the system. The encoded bytes come from another user, so numbers are checked and texts stay
+//! bytes.
+//!
+//! # Format
+//!
+//! An answer is a list of words (`atrace_sys::errand::Words`) in a fixed order. A value that may be missing is a word
+//! that starts with 1, followed by the value, or the single byte 0. Numbers are little-endian. The patterns come
+//! last, one word each.
 
 use atrace_sys::errand::{Words, parse};
 
-/// All that the process itself, its user or its files say.
+/// Everything that the process, its user or its files tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     /// argv\[0\].
     pub(super) name: Option<Vec<u8>>,
-    /// `ATRACE_BACKEND`, `ATRACE_MARKER` and `ATRACE_PROPERTIES` as it found them at its start.
+    /// `ATRACE_BACKEND`, `ATRACE_MARKER` and `ATRACE_PROPERTIES` in the environment that the process was started
+    /// with.
     pub(super) backend: Option<Vec<u8>>,
     pub(super) marker: Option<Vec<u8>>,
     pub(super) properties: Option<Vec<u8>>,
-    /// What `ATRACE_MARKER` names is there.
+    /// The file that `ATRACE_MARKER` names exists.
     pub(super) has_marker: bool,
     pub(super) page: Page,
     pub(super) descriptor: Descriptor,
-    /// It has a thread that watches the properties.
+    /// The process has a thread that watches the properties.
     pub(super) has_watch: bool,
     pub(super) store: StoreFacts,
 }
 
-/// What the process says of itself.
+/// The state that the process publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Page {
     #[default]
     Nothing,
-    /// It can't be looked at: why, as an errno.
+    /// The process can't be examined; the value is the errno.
     Unseen(i32),
-    /// A forked child that has published nothing yet shows its parent's.
+    /// The published state. It is the parent's if the process was forked and has published nothing since.
     Text { text: Vec<u8>, is_parents: bool },
 }
 
 /// The descriptor of the marker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Descriptor {
-    /// What the number is now.
+    /// The file that the descriptor refers to now; `None` if it is closed.
     pub(super) link: Option<Vec<u8>>,
-    /// It is the marker.
+    /// The descriptor still refers to the marker.
     pub(super) is_it: bool,
-    /// What is where the marker was opened is the marker; something is there.
+    /// The path that the marker was opened with still leads to the marker (`is_place`), or to any file (`has_place`).
     pub(super) is_place: bool,
     pub(super) has_place: bool,
 }
@@ -48,14 +56,14 @@ pub(super) struct Descriptor {
 /// The property store of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StoreFacts {
-    /// None: nobody knows.
+    /// `None` if the path is unknown.
     pub(super) path: Option<Vec<u8>>,
     pub(super) presence: Presence,
-    /// The process has one of this name open that was deleted.
+    /// The process has mapped a store of this path that was deleted.
     pub(super) is_stale: bool,
-    /// Why it can't be used.
+    /// Why the store can't be used.
     pub(super) fault: Option<Vec<u8>>,
-    /// The flags' text, and the serial where they are set.
+    /// The text of the tag mask, and the property's serial if it is set.
     pub(super) flags: Vec<u8>,
     pub(super) serial: Option<u32>,
     pub(super) patterns: Vec<Vec<u8>>,
@@ -66,12 +74,12 @@ pub(super) enum Presence {
     There,
     #[default]
     Absent,
-    /// Its directory may not be looked into.
+    /// This process may not read the store's directory.
     Hidden,
 }
 
 impl Facts {
-    /// The answer of an errand.
+    /// Encodes the facts.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut words = Words::default();
         for text in [&self.name, &self.backend, &self.marker, &self.properties] {
@@ -107,7 +115,7 @@ impl Facts {
         words.bytes()
     }
 
-    /// Reads such an answer; None where it is none.
+    /// Decodes the facts; `None` if the bytes are not a valid answer.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let words = &mut parse(bytes)?.into_iter();
         let [name, backend, marker, properties, page] = read_options(words)?;
@@ -142,7 +150,7 @@ impl Facts {
     }
 }
 
-/// A part that may be missing: 1 and its text, or 0.
+/// Adds a value that may be missing: 1 and the value, or 0.
 fn option(words: &mut Words, text: Option<&[u8]>) {
     match text {
         Some(text) => words.add([&[1], text].concat()),
@@ -197,12 +205,12 @@ mod tests {
         }
     }
 
-    /// Each byte of an answer changed, and each length of it: an answer, or none.
+    /// Changes each byte of an answer and cuts it at each length: the reader never panics.
     #[test]
     fn no_answer_ends_the_reader() {
         let bytes = some().bytes();
         for at in 0..bytes.len() {
-            // The list of patterns may end between two of them.
+            // An answer that is cut between two patterns is valid.
             if let Some(facts) = Facts::parse(&bytes[..at]) {
                 assert!(facts.store.patterns.len() < 2, "{at}");
             }

@@ -1,8 +1,10 @@
-//! Looks at a process as its user, and changes nothing.
+//! Collects the facts about a process with the rights of its user, and changes nothing.
 //!
-//! For root, an [`Errand`] does it with the rights of the process' user; if that is root, in a separate process.
-//! That user wrote what is read here. So each file is read up to a fixed size, and no file is opened that could block or is
-//! of another type than expected.
+//! If the caller is root, an [`Errand`] does this: a child process that takes on the ids of the process's user. If
+//! that user is root, too, the work still happens in a separate process. Other callers do it themselves.
+//!
+//! The process's user controls everything that is read here. So each file is read up to a fixed size, and no file is
+//! opened that could block or that has an unexpected type.
 
 use std::ffi::{CString, OsStr};
 use std::fs;
@@ -22,14 +24,15 @@ use super::published::Published;
 use crate::process::{Process, Status};
 use atrace::control::{Control, FLAGS};
 
-/// How many threads are looked at.
+/// The most threads of a process that are examined.
 const THREADS: usize = 1 << 16;
-/// How many states: a process has one, and those that it inherited.
+/// The most state pages that are read. A process has its own page and those that it inherited by `fork`.
 const STATES: usize = 64;
 
-/// Whom to become to look at a process: the first of its ids that is not root's.
+/// Returns the user whose ids the child takes on to examine a process: the first of the process's ids that is not
+/// root's.
 ///
-/// Whose ids are mixed may be looked at by neither of the users, as the kernel has it.
+/// If a process's ids are mixed, the kernel may refuse access to each of the users.
 pub(super) fn user(status: &Status) -> Option<User> {
     let id = |key| {
         let ids = status.numbers(key);
@@ -38,7 +41,7 @@ pub(super) fn user(status: &Status) -> Option<User> {
     Some(User { uid: id("Uid")?, gid: id("Gid")? })
 }
 
-/// Finds out about a process in the way that the caller's rights ask for. What it takes comes off `left`.
+/// Collects the facts about a process, in a child if the caller is root. The time that this takes comes off `left`.
 pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Facts, Failure> {
     if pid == std::process::id() {
         return Ok(own());
@@ -56,7 +59,7 @@ pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Fa
     Facts::parse(&answer).ok_or(Failure::Ended(0))
 }
 
-/// Of the calling process.
+/// Collects the facts about the calling process.
 pub(super) fn own() -> Facts {
     let pid = std::process::id();
     atrace::atrace_init();
@@ -65,7 +68,7 @@ pub(super) fn own() -> Facts {
     complete(pid, User::present().uid, Page::Text { text, is_parents: false }, variable)
 }
 
-/// Of another process.
+/// Collects the facts about another process.
 fn of(pid: u32, uid: u32, numbers: &str) -> Facts {
     let environment = Process(pid).environment();
     complete(pid, uid, page(pid, numbers), |name| environment.get(name).map(<[u8]>::to_vec))
@@ -96,7 +99,7 @@ fn as_path(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
-/// Finds and reads what the process says of itself.
+/// Finds and reads the state that a process publishes.
 pub(super) fn page(pid: u32, numbers: &str) -> Page {
     let process = Process(pid);
     let descriptors = match process.descriptors() {
@@ -109,7 +112,7 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
         .take(STATES)
         .filter_map(|(fd, _)| probe::read_state(&process.path(&format!("fd/{fd}"))))
         .collect();
-    // In another namespace of processes it has more numbers than one.
+    // In a nested PID namespace a process has several ids.
     let is_own = |text: &Vec<u8>| {
         let state = Published::parse(text);
         state.get("pid").is_some_and(|pid| numbers.split_whitespace().any(|number| number == pid))
@@ -123,7 +126,7 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
     }
 }
 
-/// What the page says, if it says something.
+/// Parses the page, if there is one.
 pub(super) fn published(page: &Page) -> Option<Published> {
     match page {
         Page::Text { text, .. } => Some(Published::parse(text)),
@@ -131,7 +134,7 @@ pub(super) fn published(page: &Page) -> Option<Published> {
     }
 }
 
-/// The descriptor of the marker as the kernel shows it.
+/// Examines the marker's descriptor with the help of `/proc`.
 fn descriptor(pid: u32, state: &Published) -> Descriptor {
     let Some((fd, identity)) = state.marker() else { return Descriptor::default() };
     let own = Process(pid).path(&format!("fd/{fd}"));
@@ -157,7 +160,7 @@ fn has_watch(pid: u32) -> bool {
         .any(|name| name.trim_ascii_end() == b"atrace-watch")
 }
 
-/// The properties that the process follows. Makes none.
+/// Reads the property store that the process uses. Creates no store.
 fn store(pid: u32, place: &Path) -> StoreFacts {
     let mut store = StoreFacts { path: Some(place.as_os_str().as_bytes().to_vec()), ..StoreFacts::default() };
     if cfg!(target_os = "linux") {

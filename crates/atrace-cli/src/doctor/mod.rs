@@ -1,4 +1,5 @@
-//! Explains why nothing is traced: checks everything between an event and the trace, and says how to repair it.
+//! Explains why nothing is traced: checks everything between an event and the trace, and says how to repair each
+//! fault.
 //!
 //! ```
 //! let report = atrace_cli::doctor::examine_program(Some("/usr/bin/my_service"));
@@ -8,13 +9,29 @@
 //! }
 //! ```
 //!
-//! A process publishes its state in a page that others can read (`atrace_sys::state`). There is none before its first
-//! event, nor after its host closed every descriptor, nor on Android: then the doctor sees the process only from outside.
+//! # What the doctor sees
 //!
-//! Root does not trust another user's process: a child that becomes this user looks at the process, its files and its
-//! property store, has one second, and answers in bytes. No file that they name is opened for writing, and none
-//! is created. Texts are [escaped](crate::escape::shown), and advice is [quoted](crate::escape::quoted) for a shell.
+//! A process publishes its state in a page that others can read (`atrace_sys::state`). The page exists after the
+//! first event. It is missing if the process closed all its descriptors, and it never exists on Android. Without the
+//! page, the doctor sees the process only from outside: its environment, its threads and its files.
+//!
+//! # Privilege separation
+//!
+//! Root does not trust the process of another user. A child process that takes on this user's ids looks at the
+//! process, its files and its property store (`atrace_sys::errand`). It has one second, and answers in bytes, which
+//! are parsed with bounds checks. No file that the process names is opened for writing or created. Texts are
+//! [escaped](crate::escape::shown), and suggested commands are [quoted](crate::escape::quoted) for a shell.
+//!
+//! # Modules
+//!
+//! - `look` collects the facts about a process; `facts` encodes and decodes them;
+//! - `published` parses the published state;
+//! - `sink`, `properties` and `event` judge the facts: where events go, whether the properties let them pass, whether
+//!   a test event arrives;
+//! - `report` holds the findings;
+//! - `connections` asks many processes for the state of their connection to Perfetto's service.
 
+mod connections;
 mod event;
 mod facts;
 mod look;
@@ -22,25 +39,24 @@ mod properties;
 mod published;
 mod report;
 mod sink;
-mod standings;
 
 use std::time::Duration;
 
 use atrace_sys::errand::{PATIENCE, User};
 
+pub use self::connections::{Standings, standings};
 use self::facts::{Facts, Page};
 use self::published::Published;
 pub use self::report::{Finding, Level, Report, Topic};
-pub use self::standings::{Standings, standings};
 use crate::escape::shown;
 use crate::process::{Process, Status};
 
-/// Looks at a running process.
+/// Examines a running process.
 ///
-/// It is not disturbed. That an event arrives is tried with one of the calling process' own, an instant in the
-/// same ring buffer, where it may write there.
+/// The process is not disturbed. To test whether an event arrives, the calling process writes an instant of its own
+/// to the same ring buffer, if it has the permission.
 ///
-/// As root, this forks: see `atrace_sys::errand`.
+/// As root, this function forks: see `atrace_sys::errand`.
 pub fn examine(pid: u32) -> Report {
     let mut report = Report::default();
     let Some(status) = Process(pid).status() else {
@@ -64,8 +80,8 @@ pub fn examine(pid: u32) -> Report {
     patient.report(published, report)
 }
 
-/// Looks at what a program would find that this user starts now, in the environment of the calling process:
-/// as `argv0`, or under whatever name.
+/// Examines what a program would find if this user started it now, in the environment of the calling process. `argv0`
+/// is the program's name; without it, any pattern counts.
 pub fn examine_program(argv0: Option<&str>) -> Report {
     let mut facts = look::own();
     facts.name = argv0.map(|name| name.as_bytes().to_vec());
@@ -74,13 +90,13 @@ pub fn examine_program(argv0: Option<&str>) -> Report {
     patient.report(published, Report::default())
 }
 
-/// The process that is looked at.
+/// The process that is examined.
 struct Patient {
     pid: u32,
     facts: Facts,
-    /// It is not there yet: it will have the name, and what this process has.
+    /// The process does not exist yet: the facts are those of this process, with the future name.
     is_new: bool,
-    /// How much longer finding out about it may take.
+    /// The time that is left for collecting facts.
     left: Duration,
 }
 
@@ -105,7 +121,7 @@ impl Patient {
         report
     }
 
-    /// Finds out once more, after a while; what can't be found out any more stays as it was, and is not asked again.
+    /// Collects the facts once more after a pause. If that fails, the old facts stay, and no further attempt is made.
     fn look_again(&mut self, pause: Duration) {
         if self.left.is_zero() {
             return;
@@ -141,7 +157,7 @@ impl Patient {
         true
     }
 
-    /// What the process says of itself.
+    /// Reports the state that the process publishes.
     fn state(&self, status: &Status, report: &mut Report) -> Option<Published> {
         let is_root = User::present().uid == 0;
         match &self.facts.page {

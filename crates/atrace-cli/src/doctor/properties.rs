@@ -1,4 +1,4 @@
-//! Checks whether the properties switch a process on, and whether it has read them.
+//! Checks whether the properties switch a process on, and whether the process has read them.
 
 use std::ffi::CString;
 use std::io;
@@ -16,7 +16,7 @@ use atrace::AtraceTag;
 use atrace::control::{FLAGS, parse_flags, pattern_for};
 
 impl Patient {
-    /// Whether the properties switch the process on.
+    /// Reports whether the properties switch the process on.
     pub(super) fn properties(&self, report: &mut Report) {
         let store = &self.facts.store;
         let Some(path) = &store.path else { return };
@@ -39,7 +39,7 @@ impl Patient {
             return report.note(Topic::Properties, format!("{path} {why}"));
         }
         if let Some(fault) = &store.fault {
-            // Already said, where it is the reason for going nowhere.
+            // Already reported as the reason why events go nowhere.
             if !report.wrong().any(|it| it.topic == Topic::Properties) {
                 let mend = format!("remove {path} when no program uses it, and start those again");
                 report.bad(Topic::Properties, shown(fault).to_string(), mend);
@@ -115,7 +115,7 @@ impl Patient {
         }
     }
 
-    /// Whether the process knows what the properties say.
+    /// Reports whether the process knows the current values of the properties.
     pub(super) fn follows(&mut self, published: &Published, report: &mut Report) {
         let tags = AtraceTag::from_bits_retain(published.number("tags").unwrap_or(0));
         if tags.contains(AtraceTag::NotReady) {
@@ -126,7 +126,7 @@ impl Patient {
             );
         }
         let filters = published.number("filters").unwrap_or(0);
-        // A thread that was just started names itself a little later.
+        // A thread that was just started sets its name a little later.
         for _ in 0..20 {
             if self.facts.has_watch || filters == 0 {
                 break;
@@ -161,7 +161,7 @@ impl Patient {
         };
         let mut is_known = is_noticed(self);
         if !is_known && is_watched {
-            // It may be about to.
+            // The watch may be about to read them.
             self.look_again(Duration::from_millis(200));
             is_known = is_noticed(self);
         }
@@ -182,7 +182,7 @@ impl Patient {
     }
 }
 
-/// One word of a shell, in quotes also where it needs none.
+/// Quotes a text as one word of a shell, even if the word needs no quotes.
 fn in_quotes(text: &[u8]) -> String {
     match quoted(text) {
         word if word.starts_with(['\'', '$']) => word,

@@ -1,12 +1,12 @@
-//! The state that a process publishes, as lines of a key and a value.
+//! Parses the state that a process publishes: lines of a key and a value.
 
 use std::collections::HashMap;
 
-/// The lines of a state; see [`atrace::state`] for the keys.
+/// The lines of a state; [`atrace::state`] lists the keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     fields: HashMap<String, String>,
-    /// The functions that the library has not.
+    /// The functions that the library does not have.
     pub(super) lacks: Vec<String>,
 }
 
@@ -31,14 +31,15 @@ impl Published {
         }
     }
 
-    /// How many sessions of Perfetto's service it is in, as its standing there says.
+    /// Returns the number of sessions of Perfetto's service that the process takes part in, from the text of its
+    /// connection state.
     pub(super) fn sessions(&self) -> u64 {
         let text = self.get("perfetto").and_then(|standing| standing.split_once(": connected, "));
         let number = text.and_then(|(_, rest)| rest.split_once(" sessions"));
         number.and_then(|(number, _)| number.parse().ok()).unwrap_or(0)
     }
 
-    /// The number of the marker's descriptor, and the device and inode of its file.
+    /// Returns the number of the marker's descriptor, and the device and inode of its file.
     pub(super) fn marker(&self) -> Option<(u32, (u64, u64))> {
         let mut parts = self.get("marker")?.split(':');
         let fd = parts.next()?.parse().ok()?;
@@ -47,7 +48,7 @@ impl Published {
     }
 }
 
-/// The line of a value, with the system's text for an error that ends it as `errno N`.
+/// Returns the value with an error at its end (`errno N`) replaced by the system's text for it.
 fn with_text(value: &str) -> String {
     let parts = value.rsplit_once("errno ").and_then(|(before, code)| Some((before, code.parse().ok()?)));
     parts.map_or(value.to_owned(), |(before, code)| {

@@ -1,13 +1,14 @@
-//! The findings, and their text: one terminal line for each, whatever other users wrote into it.
+//! The findings of the doctor, and their text. Each finding is one line on a terminal, whatever text of other users
+//! it contains.
 
 use std::fmt;
 
 use crate::escape::shown;
 
-/// The topics, each with the word for it.
+/// Declares the topics, each with its word in the output.
 macro_rules! topics {
     ($($(#[$doc:meta])* $topic:ident: $name:literal,)*) => {
-        /// What was looked at.
+        /// The subject of a finding.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Topic {
@@ -15,7 +16,7 @@ macro_rules! topics {
         }
 
         impl Topic {
-            /// The word for it.
+            /// Returns the topic's word in the output.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$topic => $name,)*
@@ -26,21 +27,21 @@ macro_rules! topics {
 }
 
 topics! {
-    /// The process: is it there, and does it run?
+    /// Whether the process exists and runs.
     Process: "process",
-    /// What the process says of itself.
+    /// The state that the process publishes.
     State: "state",
-    /// The kind of place that was chosen for events.
+    /// The kind of backend that the process uses.
     Backend: "backend",
     /// Perfetto's tracing service.
     Service: "service",
-    /// The library that events go to, and which functions it has.
+    /// The library that events go to, and the functions that it has.
     Library: "library",
     /// Whether tracefs is mounted.
     Mount: "mount",
     /// The marker that events are written to.
     Marker: "marker",
-    /// The process' descriptor of the marker.
+    /// The process's descriptor of the marker.
     Descriptor: "descriptor",
     /// The ring buffer behind the marker.
     Buffer: "buffer",
@@ -54,13 +55,13 @@ topics! {
     Tags: "tags",
     /// The app patterns in the properties, and the name of the process.
     Pattern: "pattern",
-    /// The length of that name.
+    /// The length of the process's name.
     Name: "name",
     /// Whether the process disabled tracing for itself.
     Disabled: "disabled",
-    /// Whether the process noticed the properties' last change.
+    /// Whether the process has read the properties since their last change.
     Serial: "serial",
-    /// Subscribers that keep what they were told, and the thread that tells them.
+    /// Subscribers that cache the enabled tags, and the thread that notifies them of changes.
     Filter: "filter",
     /// Events that could not be written.
     Lost: "lost",
@@ -68,53 +69,53 @@ topics! {
     Event: "event",
 }
 
-/// How it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// As it must be.
+    /// Everything is right.
     Good,
-    /// Worth knowing; events arrive nevertheless, or it can't be told.
+    /// Worth knowing. Events arrive nevertheless, or it is unknown whether they do.
     Note,
-    /// No event arrives.
+    /// A fault: no event arrives.
     Wrong,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What it is about.
+    /// The subject of the check.
     pub topic: Topic,
-    /// How it is.
+    /// The severity.
     pub level: Level,
-    /// What was found.
+    /// The finding itself, as one line.
     pub text: String,
-    /// What to do about it: mostly a command.
+    /// How to repair the fault, mostly as a command.
     pub mend: Option<String>,
 }
 
-/// What was found.
+/// The findings about a process or a program.
 #[derive(Clone, Debug, Default)]
 pub struct Report(pub(super) Vec<Finding>);
 
 impl Report {
-    /// The findings, in the order of an event's way.
+    /// Returns the findings, in the order in which an event passes the checks.
     pub fn findings(&self) -> &[Finding] {
         &self.0
     }
 
-    /// Whether an event written now arrives: that was tried, and nothing is wrong.
+    /// Tells whether an event written now arrives: the test event did, and no check failed.
     pub fn arrives(&self) -> bool {
         self.0.iter().any(|it| it.topic == Topic::Event && it.level == Level::Good)
             && self.wrong().next().is_none()
     }
 
-    /// What is wrong.
+    /// Returns the findings that are faults.
     pub fn wrong(&self) -> impl Iterator<Item = &Finding> {
         self.0.iter().filter(|it| it.level == Level::Wrong)
     }
 
-    /// Shows the text as one line.
+    /// Adds a finding; its text is escaped to one line.
     pub(super) fn add(&mut self, topic: Topic, level: Level, text: impl Into<String>) -> &mut Finding {
         self.0.push(Finding { topic, level, text: shown(&text.into()).to_string(), mend: None });
         let last = self.0.len() - 1;

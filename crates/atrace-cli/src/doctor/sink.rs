@@ -11,11 +11,11 @@ use super::{Patient, event};
 use crate::escape::shown;
 use crate::tracefs;
 
-/// How the reason begins for which a program writes nothing by ATrace that is to write by Perfetto alone.
+/// The start of the reason that a process publishes if it writes to Perfetto's service only, and nothing by ATrace.
 const PERFETTO_ALONE: &str = "ATRACE_BACKEND=perfetto";
 
 impl Patient {
-    /// Looks at where the events go.
+    /// Reports where the events go. Returns the target if a test event can be written to it.
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
         let kind = published.get("sink").unwrap_or("None");
         let place = published.get("place").unwrap_or_default();
@@ -50,7 +50,8 @@ impl Patient {
                         "a libcutils of this Android (ro.build.version.sdk), or the right to write to trace_marker",
                     );
                 }
-                // Where the library itself writes, it does not say: what follows is the marker for the rest.
+                // The library does not tell where it writes. The marker examined below is used for the functions that
+                // the library lacks.
             }
             "File" => {
                 report.note(Topic::Backend, format!("events go to the file {place}, not to the kernel"))
@@ -85,8 +86,8 @@ impl Patient {
         Some(Written::Buffer(buffer))
     }
 
-    /// Judges who is in a session of Perfetto's service, or goes no other way: then properties keep no event from arriving. Returns
-    /// whether that is so.
+    /// Reports on a process that takes part in a session of Perfetto's service, or that writes to that service only.
+    /// Properties do not matter for such a process. Returns whether it is one.
     pub(super) fn by_service(&self, published: Option<&Published>, report: &mut Report) -> bool {
         let Some(published) = published else {
             let is_alone = self.facts.backend.as_deref() == Some(b"perfetto");
@@ -118,7 +119,7 @@ impl Patient {
         true
     }
 
-    /// Why events go nowhere.
+    /// Reports why events go nowhere.
     fn nowhere(&self, reason: &str, report: &mut Report) {
         let again = "start the program again";
         let backend = self.facts.backend.as_deref().unwrap_or_default();
@@ -168,7 +169,7 @@ impl Patient {
         }
     }
 
-    /// Where the process does not say, what it will find.
+    /// Reports what the process will find, if it does not publish its state.
     pub(super) fn unknown_sink(&self, report: &mut Report) -> Option<Written> {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),
@@ -186,13 +187,13 @@ impl Patient {
         if !cfg!(target_os = "android") {
             return None;
         }
-        // There is one ring buffer, and one marker that all write to.
+        // Android has one ring buffer with one marker, to which all processes write.
         let buffer = event::Buffer::top()?;
         buffer.report(report);
         Some(Written::Buffer(buffer))
     }
 
-    /// The descriptor of the marker as the kernel shows it: whether it, or the place it was opened at, is the marker.
+    /// Reports whether the descriptor still refers to the marker, or the marker's path still leads to it.
     fn descriptor(&self, fd: u32, place: &str, report: &mut Report) -> bool {
         let found = &self.facts.descriptor;
         if found.is_it {

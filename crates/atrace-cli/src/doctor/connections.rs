@@ -1,8 +1,15 @@
-//! The connections of processes to Perfetto's service, as the processes report them. For each user, a child process that
-//! becomes that user asks them.
+//! Collects the state of many processes' connections to Perfetto's service, as the processes publish it.
 //!
-//! So no user's processes can hide those of others, however many they are: each user has a separate time limit, and sixteen
-//! users are asked at once, the lowest user ids first.
+//! # Fairness
+//!
+//! A child process for each user takes on that user's ids and reads the states of that user's processes
+//! (`atrace_sys::errand`). Each child has its own time limit, and sixteen children run at once, the lowest user ids
+//! first. So a user with many processes, or with processes that block the reader, can't hide the processes of other
+//! users. There is a limit for all users together; users that were not reached in time are listed.
+//!
+//! # Trust
+//!
+//! An answer is the word of its user. It counts for the processes that this child was asked about, and for no others.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,30 +21,32 @@ use super::look;
 use super::published::Published;
 use crate::process::Process;
 
-/// How many users are asked at once.
+/// How many users' children run at once.
 const TOGETHER: usize = 16;
-/// After this no further user is asked: somebody can have thousands of numbers.
+/// No further child is started after this time: a person can own thousands of user ids.
 const LONGEST: Duration = Duration::from_secs(10);
-/// How much of what a process says is shown, and of how many processes of a user: an answer has few parts.
+/// The limits for the text of one process in bytes, and for the processes of one user. They keep an answer short.
 const TEXT_MAX: usize = 512;
 const PROCESSES_MAX: usize = 1000;
 
-/// How processes stand to Perfetto's service.
+/// The states of processes' connections to Perfetto's service.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Standings {
-    /// What each process said last, by its number: of those that asked for a service, and may be seen from here.
+    /// The text that each process published last, by process id. Processes that never asked for a service, or that
+    /// the caller may not examine, are missing.
     pub known: BTreeMap<u32, String>,
-    /// The users of whose processes not all were asked, and why.
+    /// The users whose processes were not all examined, and why.
     pub missed: BTreeMap<u32, String>,
 }
 
-/// The processes of a user, and the numbers that each has.
+/// The processes of one user, each with its ids in all PID namespaces.
 type Processes = Vec<(u32, String)>;
 
-/// Asks processes how they stand to Perfetto's service; `patience` is how long this may take for a user.
+/// Collects the states of the connections of these processes to Perfetto's service. `patience` returns the time limit
+/// for the processes of a user.
 ///
-/// As root, this forks: see `atrace_sys::errand`. Others see their own processes only.
+/// As root, this function forks: see `atrace_sys::errand`. Other callers see their own processes only.
 pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings {
     let mut standings = Standings::default();
     let (start, present) = (Instant::now(), User::present());
@@ -83,7 +92,7 @@ pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings 
 }
 
 impl Standings {
-    /// Takes what a user's child answered, which is that user's word: it may speak of the user's processes only.
+    /// Takes the answer of a user's child. It may contain texts for the processes of that user only.
     fn take(&mut self, uid: u32, processes: &Processes, answer: &[u8]) {
         let words = parse(answer).unwrap_or_default();
         let Some((is_whole, words)) = words.split_first() else {
@@ -102,7 +111,7 @@ impl Standings {
     }
 }
 
-/// Whether it is whole, and what each process says behind its number.
+/// Encodes an answer: whether it is complete, then for each process its id and its text.
 fn answer_of(processes: &Processes, patience: Duration) -> Vec<u8> {
     let start = Instant::now();
     let (mut found, mut length, mut is_whole) = (Vec::new(), 0, true);
