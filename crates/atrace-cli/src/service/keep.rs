@@ -1,4 +1,8 @@
-//! Stores the packets: all of them in a file as they come, or the newest in memory.
+//! Stores the packets: all of them in a file, or the newest ones in a ring in memory.
+//!
+//! A ring drops its oldest packets, and with them perhaps the definitions that later packets of the same sequence
+//! need. When the ring is saved, packets are left out until their sequence's incremental state was written anew. The
+//! service asks producers for that now and then (`clear_each` in `serve`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -8,50 +12,50 @@ use super::packets::{self, Facts};
 use super::report::{Counts, Ended};
 use atrace_perfetto::trace_file::{TraceFile, Whose, add};
 
-/// Where what is recorded goes.
+/// Where packets are stored.
 #[derive(Debug)]
 pub enum Keep {
-    /// Into a file, as it comes.
+    /// In a file, as they arrive.
     File {
-        /// The file: empty, and this service's.
+        /// An empty file that nobody else writes to.
         file: File,
-        /// It may have so many bytes.
+        /// The file's maximum size in bytes.
         max: Option<u64>,
     },
-    /// The last so many bytes stay in memory, until they are saved.
+    /// In a ring in memory, until they are saved.
     Ring {
-        /// How many.
+        /// The size of the ring.
         bytes: u64,
     },
 }
 
-/// The service's own sequence.
+/// The number of the service's own packet sequence.
 const OWN: u32 = 1;
-/// What is left of a file's size for how it ends.
+/// The part of a file's maximum size that is left for the trace's last packets.
 const END_ROOM: u64 = 512;
-/// So many bytes are written at once. A ring has as many at least.
+/// The number of bytes that are written to the file at once, and the minimum size of a ring.
 const BLOCK: usize = 64 << 10;
 
-/// Packets that are kept.
+/// The stored packets.
 #[derive(Debug)]
 pub(crate) struct Kept {
     to: To,
-    /// Whole packets that are not yet there.
+    /// Whole packets that are not in the file or the ring yet.
     bytes: Vec<u8>,
     own: Whose,
-    /// How many events they are.
+    /// The number of events in `bytes`.
     events: u64,
-    /// Why no more is kept.
+    /// Why no more packets are stored.
     ended: Option<Ended>,
     unkept: Unkept,
 }
 
-/// Events that came and are not in the file.
+/// Events that arrived and are not in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unkept {
-    /// They came after the end.
+    /// They arrived after the end.
     pub(crate) late: u64,
-    /// They were kept, until writing failed.
+    /// They were stored in the buffer, but writing it to the file failed.
     pub(crate) failed: u64,
 }
 
@@ -61,7 +65,8 @@ enum To {
         file: TraceFile,
         max: u64,
     },
-    /// Whole packets, as the file is to have them. Nothing else is remembered of them: it would need as much room as they do.
+    /// Whole packets, in the format of the file. Nothing else is stored about them: an index would need as much
+    /// memory as the packets.
     Ring {
         packets: VecDeque<u8>,
         max: usize,
@@ -78,7 +83,8 @@ impl Kept {
             Keep::Ring { bytes } => {
                 let max = usize::try_from(bytes).unwrap_or(usize::MAX).max(BLOCK);
                 let mut packets = VecDeque::new();
-                // At once as much as it may need, of which there is what is touched: to grow it would need two of it.
+                // The whole size is reserved at once. Memory is used only for the pages that are touched, whereas
+                // growing the ring would need both the old and the new buffer for a moment.
                 if packets.try_reserve_exact(max).is_err() {
                     ended = Some(Ended::Failed(io::ErrorKind::OutOfMemory.into()));
                 }
@@ -94,17 +100,17 @@ impl Kept {
         kept
     }
 
-    /// Whether the oldest packets go.
+    /// Tells whether the oldest packets are overwritten.
     pub(crate) const fn is_ring(&self) -> bool {
         matches!(self.to, To::Ring { .. })
     }
 
-    /// Whether no more is kept.
+    /// Tells whether the recording has ended.
     pub(crate) const fn is_over(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Keeps a producer's packet; tells whether it did.
+    /// Stores a producer's packet; returns whether it did.
     pub(crate) fn add(&mut self, packet: &[u8], facts: Facts, whose: &Whose, is_after_loss: bool) -> bool {
         let event = u64::from(facts.is_event);
         if self.is_over() {
@@ -136,26 +142,26 @@ impl Kept {
                 self.bytes.clear();
             }
         }
-        // So that on a full disk no more than this has no room.
+        // So at most one block is lost if the disk is full.
         if self.bytes.len() >= BLOCK {
             self.flush();
         }
         true
     }
 
-    /// Keeps a packet of the service's own.
+    /// Stores a packet of the service's own sequence.
     fn say(&mut self, packet: &[u8]) {
         add(&mut self.bytes, packet, &self.own, false);
     }
 
-    /// Says what all clocks show now.
+    /// Stores a snapshot of all clocks.
     pub(crate) fn say_clocks(&mut self) {
         if !self.is_over() && !self.is_ring() {
             self.say(&packets::clocks());
         }
     }
 
-    /// What was kept is in the file.
+    /// Writes the buffered packets to the file.
     pub(crate) fn flush(&mut self) {
         let To::File { file, .. } = &mut self.to else { return };
         if !self.bytes.is_empty()
@@ -169,7 +175,7 @@ impl Kept {
         self.events = 0;
     }
 
-    /// Ends the trace; returns why it ended before, and what is not in it.
+    /// Ends the trace. Returns why it ended early, if it did, and the number of events that are not in it.
     pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, Unkept) {
         if let To::File { .. } = self.to {
             self.say(&packets::clocks());
@@ -179,7 +185,7 @@ impl Kept {
         (self.ended, self.unkept)
     }
 
-    /// Saves what is in the ring.
+    /// Saves the ring's packets in a file.
     pub(crate) fn save(&self, file: File, counts: &Counts) -> io::Result<()> {
         let To::Ring { packets, max } = &self.to else {
             return Err(io::Error::other("what is recorded is in a file already"));
@@ -189,7 +195,8 @@ impl Kept {
         for packet in [packets::clocks(), packets::config(*max as u64 >> 10, true)] {
             add(&mut bytes, &packet, &self.own, false);
         }
-        // Whether a sequence's state is known: it may have been told in what is gone.
+        // For each sequence, whether its incremental state is in the part that was read so far. It may have been
+        // overwritten.
         let mut knows = HashMap::<u64, bool>::new();
         let mut at = 0;
         while at < packets.len() {
@@ -215,7 +222,7 @@ impl Kept {
     }
 }
 
-/// The length of the packet that begins there, with what is before it: a key of one byte and the length of the rest.
+/// Returns the length of the packet at `at`, including its head: a key of one byte, and the length of the rest.
 fn len_at(packets: &VecDeque<u8>, at: usize) -> usize {
     let (mut rest, mut head) = (0, 1);
     for byte in packets.range(at + 1..) {
@@ -228,7 +235,7 @@ fn len_at(packets: &VecDeque<u8>, at: usize) -> usize {
     (head + rest).min(packets.len() - at)
 }
 
-/// Adds these bytes of a ring.
+/// Appends a range of the ring to `bytes`.
 fn extend(bytes: &mut Vec<u8>, packets: &VecDeque<u8>, at: usize, len: usize) {
     let (first, second) = packets.as_slices();
     let (from, to) = (at.min(first.len()), (at + len).min(first.len()));
@@ -248,11 +255,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "no files")]
     fn where_there_is_no_more_room_what_had_some_is_there() {
         const ROOM: usize = 4 * BLOCK;
-        // A file that does not grow.
+        // A file that can't grow.
         let (_, file) = Foreign::make(ROOM, 4096).unwrap();
         let mut kept = Kept::new(Keep::File { file: file.into(), max: None }, 1, 0);
         let whose = Whose::new(2, 1, 0);
-        // From one look at a producer that wrote much.
+        // As when the memory of a producer that wrote much is read.
         let is_kept = (0..1000).filter(|_| kept.add(&[0; 1000], Facts::default(), &whose, false));
         assert!(is_kept.count() < ROOM / 1000);
         kept.flush();

@@ -1,19 +1,34 @@
-//! A tracing service for a few programs: what Perfetto's `traced` is for a machine, without its sessions.
+//! A tracing service for a few programs. It does for one recording what Perfetto's `traced` does for a whole machine.
 //!
-//! - [`Service`]: the thread, the socket, and which programs may connect;
+//! # How it works
+//!
+//! A program connects to the service's socket as a *producer* and registers its data sources. The service creates
+//! memory for the producer, or uses memory that the producer offers, and starts the data source `track_event` with
+//! all categories. The producer writes packets into *chunks* of that memory and tells the service over the socket
+//! which chunks are complete. The service copies the packets out of the chunks into a file or a ring in memory, and
+//! frees the chunks. There is one session, from the start of the service to its end.
+//!
+//! Producers are programs that use the crate `atrace` or one of Perfetto's SDKs. The protocol is that of Perfetto's
+//! producer port, described in `atrace_perfetto::wire` and `atrace_perfetto::abi`.
+//!
+//! # Trust
+//!
+//! No producer is trusted. Every size, state and index is checked on a copy, and memory is mapped only if it can't
+//! shrink. A producer that breaks the protocol is disconnected (a [`Fault`]), and the trace stays readable. Memory,
+//! descriptors and time are limited per producer and in total, so no producer can keep the others from being
+//! recorded.
+//!
+//! # Modules
+//!
+//! - [`Service`]: the thread, the socket, and the rule which programs may connect;
 //! - `producer`, `sequence`: the protocol of one producer, and the order of its packets;
 //! - `room`: the limits for the memory of unfinished packets;
-//! - `elsewhere`: threads for calls that a producer can make slow;
-//! - `packets`: the fields that the service reads of a packet, and the packets that it writes itself;
+//! - `blocking`: threads for calls that a producer can make slow;
+//! - `packets`: the fields of a packet that the service reads, and the packets that it writes itself;
 //! - [`Keep`]: a file, or a ring in memory with the newest packets;
-//! - [`Report`]: what was recorded and lost, and which producers were cut off.
-//!
-//! There is one session, from the start of the service to its end, of the data source `track_event` with all its
-//! categories. Producers are programs with the crate `atrace` or with an SDK of Perfetto's. None is trusted: every
-//! size, state and index is checked on a copy, and memory is mapped only if it can't shrink. A producer that breaks the
-//! protocol is cut off, and the trace stays readable.
+//! - [`Report`]: what was recorded and lost, and which producers were disconnected.
 
-mod elsewhere;
+mod blocking;
 pub(crate) mod keep;
 mod packets;
 pub(crate) mod producer;
@@ -32,35 +47,35 @@ pub use self::serve::Service;
 /// The data source that is recorded.
 const SOURCE: &[u8] = b"track_event";
 
-/// Why a producer was cut off.
+/// Why the service disconnected a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A frame that makes no sense, or is too long.
+    /// A frame that can't be parsed or is too long.
     Frame,
-    /// A request before those that must come first, or twice.
+    /// A request that came twice, or before the requests that must come first.
     Order,
-    /// Memory that can shrink, or of a wrong size; or there is none. The errno.
+    /// Memory that can shrink, has a wrong size, or could not be created. The value is the errno.
     Memory(i32),
     /// A page or chunk that does not exist.
     Place,
-    /// A writer that can't be.
+    /// An invalid number of a writer.
     Writer,
-    /// A packet that does not end where its chunk does.
+    /// A packet that does not end within its chunk.
     Packet,
-    /// A count of packets that became less.
+    /// The number of packets in a chunk decreased.
     Count,
-    /// Bytes to be mended outside of their chunk.
+    /// A patch for bytes outside of the chunk.
     Patch,
-    /// It does not read what is said to it.
+    /// The producer does not read the service's messages.
     Deaf,
-    /// It asks for nothing.
+    /// The producer connected and sent nothing.
     Silent,
-    /// More than it may have.
+    /// The producer exceeds a limit.
     TooMuch,
 }
 
 impl Fault {
-    /// By what failed as memory was shared.
+    /// The fault for an error while memory was mapped or created.
     fn memory(error: std::io::Error) -> Self {
         Self::Memory(error.raw_os_error().unwrap_or_default())
     }

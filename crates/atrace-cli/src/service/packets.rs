@@ -1,4 +1,6 @@
-//! The fields that the service reads of a packet, and the packets that it writes itself.
+//! The fields of a packet that the service reads, and the packets that it writes itself.
+//!
+//! Field numbers are those of Perfetto's `trace_packet.proto` and the messages that it contains.
 
 use atrace_perfetto::clock;
 use atrace_perfetto::proto::{Reader, Value, Writer};
@@ -6,19 +8,19 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::report::Counts;
 
-/// Fields of a packet that the service alone writes: whose it is, and what it says of the trace.
+/// The fields that only the service may write. They tell which producer a packet is of, and describe the trace.
 const RESERVED: [u32; 9] = [3, 10, 33, 35, 36, 50, 69, 79, 98];
 
-/// What a producer's packet is, as far as the service asks.
+/// The properties of a producer's packet that matter to the service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// An event of a program.
+    /// The packet is an event of a program.
     pub(crate) is_event: bool,
-    /// It says that something was lost before it.
+    /// The packet reports that packets before it were lost.
     pub(crate) tells_loss: bool,
-    /// State is told anew.
+    /// The packet begins the incremental state anew.
     pub(crate) clears_state: bool,
-    /// It can't be understood without that.
+    /// The packet can't be understood without the incremental state.
     pub(crate) needs_state: bool,
 }
 
@@ -36,7 +38,8 @@ impl Facts {
     }
 }
 
-/// Looks at a packet; `None` where it is no message, or has what is the service's.
+/// Reads the properties of a packet. Returns `None` if it can't be parsed, or has a field that only the service may
+/// write.
 pub(crate) fn look(packet: &[u8]) -> Option<Facts> {
     let mut facts = Facts::default();
     let mut fields = Reader::new(packet);
@@ -49,7 +52,7 @@ pub(crate) fn look(packet: &[u8]) -> Option<Facts> {
     fields.is_whole().then_some(facts)
 }
 
-/// The thread that a packet describes: the system's number, and the name.
+/// Returns the thread id and the name of the thread that a packet describes.
 pub(crate) fn thread(packet: &[u8]) -> Option<(u32, &[u8])> {
     let thread = Reader::first(Reader::first(packet, 60)?.bytes(), 4)?.bytes();
     let number = Reader::first(thread, 2)?.number();
@@ -57,7 +60,7 @@ pub(crate) fn thread(packet: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::try_from(number).ok()?, name))
 }
 
-/// Looks at a packet that was kept, as it is in the file; returns the number of its sequence, too.
+/// Reads the number of the sequence and the properties of a stored packet, which is in the format of the file.
 pub(crate) fn look_again(kept: &[u8]) -> (u64, Facts) {
     let (mut sequence, mut facts) = (0, Facts::default());
     for (field, value) in Reader::new(Reader::first(kept, 1).map_or(&[], Value::bytes)) {
@@ -69,10 +72,10 @@ pub(crate) fn look_again(kept: &[u8]) -> (u64, Facts) {
     (sequence, facts)
 }
 
-/// The category that a session asks for: all.
+/// The pattern that enables all categories.
 const ALL: &[u8] = b"*";
 
-/// The `DataSourceConfig` of the one session: events, of all categories.
+/// Writes the `DataSourceConfig` of the session: track events of all categories.
 pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32) {
     config.bytes(1, super::SOURCE).number(2, buffer.into());
     config.message(113, |categories| {
@@ -80,7 +83,7 @@ pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32) {
     });
 }
 
-/// Has `body` write a packet of at most `room` bytes.
+/// Returns a packet of at most `room` bytes, written by `body`.
 fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut bytes = vec![0; room];
     let mut writer = Writer::new(&mut bytes);
@@ -90,9 +93,9 @@ fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     bytes
 }
 
-/// Says what all clocks show now.
+/// Returns a packet with a snapshot of all clocks.
 pub(crate) fn clocks() -> Vec<u8> {
-    // By `BuiltinClock`.
+    // Numbers of `BuiltinClock`.
     let clocks = [
         (6, ClockId::Boottime),
         (1, ClockId::Realtime),
@@ -115,7 +118,7 @@ pub(crate) fn clocks() -> Vec<u8> {
     })
 }
 
-/// Says what is recorded.
+/// Returns a packet with the configuration of the recording.
 pub(crate) fn config(kib: u64, is_ring: bool) -> Vec<u8> {
     packet(256, |packet| {
         packet.message(33, |config| {
@@ -129,7 +132,7 @@ pub(crate) fn config(kib: u64, is_ring: bool) -> Vec<u8> {
     })
 }
 
-/// Says how it went.
+/// Returns a packet with the statistics of the recording.
 pub(crate) fn stats(counts: &Counts) -> Vec<u8> {
     packet(256, |packet| {
         packet.number(8, clock::asked()).message(35, |stats| {
@@ -155,7 +158,7 @@ mod tests {
         let first = Facts { clears_state: true, tells_loss: true, ..Facts::default() };
         assert_eq!(look(b"\x68\x01\xd0\x02\x01"), Some(first));
         assert_eq!(look(b""), Some(Facts::default()));
-        // Cut, and with whose it is.
+        // A packet that is cut, and packets with fields that only the service may write.
         assert_eq!(look(b"\x5a\x02\x48"), None);
         assert_eq!([look(b"\x18\x01"), look(b"\x50\x01"), look(b"\xf8\x04\x01")], [None; 3]);
     }

@@ -1,7 +1,21 @@
 //! One producer: its requests, its memory, and its packets.
 //!
-//! All data here is untrusted. Invalid data is a [`Fault`], and the producer is cut off; packets that were taken before
-//! stay. Bytes come and go through [`Producer::receive`] and `outbox`: this module has no socket.
+//! All data here is untrusted. Invalid data is a [`Fault`], which disconnects the producer; packets that were taken
+//! before are kept. This module has no socket: bytes come in through [`Producer::receive`] and go out through
+//! `outbox`. So it can be tested and fuzzed without one.
+//!
+//! # The order of requests
+//!
+//! 1. `InitializeConnection` tells the producer's name, and may offer a memory file;
+//! 2. `GetAsyncCommand` is the request whose replies are the service's commands;
+//! 3. `RegisterDataSource` names a data source. The service provides memory if the producer has none, and starts the
+//!    source;
+//! 4. `CommitData` names complete chunks and carries patches.
+//!
+//! # Scraping
+//!
+//! A producer may be killed before it commits its chunks. So the memory is also read without a request
+//! ([`Producer::scrape`]): now and then, before a ring is saved, and when the connection ends.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -21,7 +35,7 @@ use super::room::Room;
 use super::sequence::{Sequence, Take};
 use super::{Fault, SOURCE, packets};
 
-/// The methods of a service, in the order of their numbers, from 1.
+/// The methods of the service. A method's number is its index here plus 1.
 const METHODS: [&str; 12] = [
     "InitializeConnection",
     "RegisterDataSource",
@@ -37,51 +51,51 @@ const METHODS: [&str; 12] = [
     "UpdateDataSource",
 ];
 
-/// The number of the one buffer.
+/// The number of the session's only buffer.
 const BUFFER: u32 = 1;
-/// The memory of a producer that brings none and asks for none of a size.
+/// The size of the memory for a producer that offers none and asks for no valid size.
 const SIZE: usize = 1 << 20;
-/// As much of a producer's name is kept.
+/// The maximum length of a producer's name; the rest is cut off.
 const NAME_MAX: usize = 255;
-/// A producer that does not read has so many bytes wait for it at most.
+/// The maximum number of bytes that wait for a producer that does not read.
 const OUTBOX_MAX: usize = 256 << 10;
-/// As many sources of events may a producer have.
+/// The maximum number of data sources of a producer.
 const SOURCES_MAX: usize = 64;
-/// What the service says in one frame has room in so many bytes.
+/// The maximum size of a frame from the service.
 const SAY_MAX: usize = 1024;
 
-/// What all producers share: where their packets go, and how many there are.
+/// The state that all producers share: where their packets go, counts, and limits.
 #[derive(Debug)]
 pub(crate) struct Books {
     pub(crate) kept: Kept,
     pub(crate) counts: Counts,
-    /// The last number of a sequence that was given.
+    /// The number of the last sequence.
     pub(crate) sequences: u32,
-    /// How much memory all producers have.
+    /// The size of all producers' memory in bytes.
     pub(crate) mapped: usize,
-    /// Producers with such names are recorded; none: all.
+    /// Patterns for the names of the producers that are recorded. If empty, all are.
     pub(crate) patterns: Vec<CString>,
-    /// As many sessions each source has.
+    /// The number of sessions, each of which starts every source.
     pub(crate) sessions: u32,
-    /// How much of all producers is not finished, in bytes.
+    /// The size of all producers' unfinished data in bytes.
     pub(crate) unfinished: usize,
-    /// How much was done for producers: bytes that were received or copied.
+    /// The work done for all producers: bytes that were received or copied.
     pub(crate) work: u64,
 }
 
 impl Books {
-    /// Nothing so far.
+    /// Returns the state of a service without producers.
     pub(crate) fn new(kept: Kept, patterns: Vec<CString>, sessions: u32) -> Self {
         let counts = Counts::default();
-        // The first sequence is the service's own.
+        // Sequence 1 is the service's own.
         Self { kept, counts, sequences: 1, mapped: 0, patterns, sessions, unfinished: 0, work: 0 }
     }
 }
 
-/// As much memory may all producers have.
+/// The maximum size of all producers' memory in bytes.
 const MAPPED_MAX: usize = 1 << 30;
 
-/// A writer of a producer's, as the trace has it.
+/// A writer of a producer: its sequence in the trace, and its thread.
 #[derive(Debug)]
 struct Track {
     whose: Whose,
@@ -89,25 +103,26 @@ struct Track {
     thread: Thread,
 }
 
-/// The thread that a writer belongs to, as it says.
+/// The thread that a writer belongs to, as the producer describes it.
 #[derive(Debug, Default)]
 struct Thread {
-    /// The system's number.
+    /// The thread id.
     number: u32,
     name: Vec<u8>,
     has_lost: bool,
 }
 
-/// As much of a thread's name is kept: Linux has no longer ones.
+/// The maximum length of a thread's name, which is also the limit on Linux.
 const THREAD_NAME_MAX: usize = 15;
-/// As many threads that lost events are named.
+/// The maximum number of threads that are listed as having lost events.
 const THREADS_MAX: usize = 8;
-/// What this library's producers call their version: they count what they lose in their memory.
+/// How the SDK version of this library's producers begins. These producers count the events that they lose, in their
+/// shared memory.
 const COUNTING: &[u8] = b"atrace ";
-/// What a writer takes of the room: of the map, and of itself.
+/// The memory that a writer is assumed to need, including its entry in the map.
 const TRACK: usize = 256;
 
-/// A source of events.
+/// A data source in a session.
 #[derive(Debug)]
 struct Source {
     name: Vec<u8>,
@@ -116,40 +131,40 @@ struct Source {
     has_stopped: bool,
 }
 
-/// A producer.
+/// A connected producer.
 #[derive(Debug)]
 pub(crate) struct Producer {
     pid: u32,
     uid: u32,
     pub(crate) name: Vec<u8>,
     inbox: Vec<u8>,
-    /// What is to be sent, and where in it a descriptor goes along.
+    /// Bytes to send, and the offset at which a descriptor is sent along.
     pub(crate) outbox: Vec<u8>,
     pub(crate) descriptor: Option<(usize, OwnedFd)>,
-    /// A memory file that came with what is being read, or why it is none.
+    /// The memory file that came with the bytes that are being handled, or why it can't be used.
     received: Option<Received>,
     pub(crate) is_initialized: bool,
-    /// The size of a page and of the memory that it asks for.
+    /// The page size and the memory size that the producer asks for.
     hints: (usize, usize),
     memory: Option<Foreign>,
-    /// The request that commands are replies to.
+    /// The number of the `GetAsyncCommand` request. The service's commands are replies to it.
     commands: Option<u64>,
     sources: Vec<Source>,
     instances: u64,
     tracks: HashMap<u16, Track>,
-    /// It counts what it loses.
+    /// The producer counts the events that it loses.
     is_counting: bool,
-    /// The counts as they were last.
+    /// The counts of lost events when they were read last.
     counted: [u32; Loss::ALL.len()],
     lost: [u64; Loss::ALL.len()],
-    /// A chunk's bytes.
+    /// A buffer for the copy of a chunk.
     copy: Vec<u8>,
-    /// How much of this producer is not finished, and how much of that are bytes to receive and to send.
+    /// The size of this producer's unfinished data, and the part of it that is in `inbox` and `outbox`.
     unfinished: usize,
     buffers: usize,
 }
 
-/// A memory file that can be mapped, or why a descriptor is none.
+/// A memory file that can be mapped, or why a descriptor can't be used as one.
 pub(crate) type Received = std::io::Result<OwnedFd>;
 
 impl Producer {
@@ -182,12 +197,13 @@ impl Producer {
         self.pid
     }
 
-    /// How much memory it has.
+    /// Returns the size of the producer's memory in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.memory.as_ref().map_or(0, Foreign::size)
     }
 
-    /// Does what these bytes ask for, once they are whole. The frame that a descriptor is for comes whole with it.
+    /// Handles the requests that are complete with these bytes. A frame with a descriptor arrives in one piece,
+    /// together with the descriptor.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -212,7 +228,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Accounts for what is still to be received and to be sent, and gives back what is not needed.
+    /// Accounts for the bytes in `inbox` and `outbox`, and frees empty buffers.
     pub(crate) fn settle(&mut self, books: &mut Books) -> Result<(), Fault> {
         for buffer in [&mut self.inbox, &mut self.outbox].into_iter().filter(|buffer| buffer.is_empty()) {
             *buffer = Vec::new();
@@ -238,7 +254,7 @@ impl Producer {
         self.send(|bytes| wire::reply_to(bytes, request, false, Some(reply)));
     }
 
-    /// Has the producer do something, if it listens already.
+    /// Sends a command, if the producer has sent `GetAsyncCommand`.
     fn command(&mut self, command: impl FnOnce(&mut Writer<'_>)) {
         if let Some(request) = self.commands {
             self.send(|bytes| wire::reply_to(bytes, request, true, Some(command)));
@@ -276,7 +292,7 @@ impl Producer {
         match method {
             "InitializeConnection" => {
                 let is_its_own = self.initialize(arguments, books)?;
-                // using_shmem_provided_by_producer; what is optional beside it is not offered.
+                // The field `using_shmem_provided_by_producer`. The service offers no optional features.
                 self.reply(request, |reply| {
                     reply.number(1, is_its_own.into());
                 });
@@ -296,7 +312,8 @@ impl Producer {
                 self.sources.retain(|source| source.name != name);
             }
             "CommitData" => self.commit(arguments, books)?,
-            // Not when it registers: it may have written already, and that was taken.
+            // `RegisterTraceWriter` is ignored: the writer may have written before it, and these packets were taken
+            // already.
             "UnregisterTraceWriter" => {
                 let writer = u16::try_from(number(1)).map_err(|_| Fault::Writer)?;
                 if let Some(Track { whose, sequence, thread }) = self.tracks.get_mut(&writer) {
@@ -320,7 +337,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Tells whether the producer's own memory is used.
+    /// Handles `InitializeConnection`. Returns whether the memory that the producer offers is used.
     fn initialize(&mut self, arguments: &[u8], books: &mut Books) -> Result<bool, Fault> {
         if self.is_initialized {
             return Err(Fault::Order);
@@ -369,7 +386,7 @@ impl Producer {
         patterns.is_empty() || patterns.iter().any(|pattern| process::matches(pattern, &name))
     }
 
-    /// Starts the sources that are wanted, as soon as the producer listens.
+    /// Starts the sources that are recorded, once the producer accepts commands.
     fn start(&mut self, books: &mut Books) -> Result<(), Fault> {
         if self.commands.is_none() || books.kept.is_over() || !self.is_wanted(&books.patterns) {
             return Ok(());
@@ -394,7 +411,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Makes memory for the producer and sends it along with SetupTracing.
+    /// Creates memory for the producer and sends it with the command `SetupTracing`.
     fn provide_memory(&mut self, books: &mut Books) -> Result<(), Fault> {
         let page = if PAGES.contains(&self.hints.0) { self.hints.0 } else { PAGES[0] };
         let is_size = |size: &usize| (page..=SIZE_MAX).contains(size) && size.is_multiple_of(page);
@@ -410,7 +427,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Asks for an end of what was started.
+    /// Asks the producer to stop all sources that were started.
     pub(crate) fn stop(&mut self) {
         let running: Vec<_> = self.sources.iter().filter(|source| source.is_started).collect();
         for instance in running.iter().map(|source| source.instance).collect::<Vec<_>>() {
@@ -422,12 +439,12 @@ impl Producer {
         }
     }
 
-    /// Whether nothing runs that was started.
+    /// Tells whether all sources that were started have stopped.
     pub(crate) fn has_stopped(&self) -> bool {
         self.sources.iter().all(|source| !source.is_started || source.has_stopped)
     }
 
-    /// Has the producer tell anew what it told once.
+    /// Asks the producer to write the incremental state anew.
     pub(crate) fn clear_state(&mut self) {
         let started = self.sources.iter().filter(|source| source.is_started);
         for instance in started.map(|source| source.instance).collect::<Vec<_>>() {
@@ -440,7 +457,7 @@ impl Producer {
     }
 
     fn commit(&mut self, arguments: &[u8], books: &mut Books) -> Result<(), Fault> {
-        // A frame names each chunk once.
+        // A frame names each chunk once at most, so it can't cause more work than the size of the memory.
         let work_max = books.work + self.memory.as_ref().map_or(0, Foreign::size) as u64;
         let mut fields = Reader::new(arguments);
         for (_, entry) in fields.by_ref().filter(|(field, _)| *field == 1) {
@@ -461,14 +478,14 @@ impl Producer {
         Ok(())
     }
 
-    /// Takes a complete chunk, and gives it back.
+    /// Takes the packets of a complete chunk, and frees the chunk.
     fn move_chunk(&mut self, page: u32, chunk: u32, is_ours: bool, books: &mut Books) -> Result<(), Fault> {
         let memory = self.memory.as_ref().ok_or(Fault::Order)?;
         if page >= memory.pages() || chunk >= CHUNKS_MAX {
             return Err(Fault::Place);
         }
         if memory.state(page, chunk) != Some(State::Complete) {
-            return Ok(()); // Named too early: it will be named again, or looked for.
+            return Ok(()); // Not complete yet: a later commit or a scrape takes it.
         }
         if is_ours {
             self.take(page, chunk, true, books)?;
@@ -479,7 +496,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Takes what is new in a chunk.
+    /// Takes the new packets of a chunk.
     fn take(&mut self, page: u32, chunk: u32, is_complete: bool, books: &mut Books) -> Result<(), Fault> {
         let Self { memory, tracks, copy, pid, uid, unfinished, is_counting, .. } = self;
         let Some(head) = memory.as_ref().and_then(|memory| memory.copy(page, chunk, copy)) else {
@@ -487,7 +504,7 @@ impl Producer {
         };
         let Books { kept, counts, sequences, unfinished: all, work, .. } = books;
         *work += copy.len() as u64;
-        // A chunk that is being opened has no writer yet.
+        // A chunk that is just being acquired has no writer yet.
         if head.writer == 0 {
             return if is_complete { Err(Fault::Writer) } else { Ok(()) };
         }
@@ -524,7 +541,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Takes what is in the memory and was not handed over, and leaves it there.
+    /// Takes the packets that were not committed. The chunks are not freed.
     pub(crate) fn scrape(&mut self, books: &mut Books) -> Result<(), Fault> {
         self.count_lost(books);
         let Some(memory) = &self.memory else { return Ok(()) };
@@ -541,7 +558,8 @@ impl Producer {
         }
         found.sort_unstable();
         for (_, _, page, chunk) in found {
-            // Asked again: of two chunks of a writer, the first is complete once the second is there.
+            // The state is read again: a chunk of this writer may have been completed since. Once a later chunk of a
+            // writer exists, the earlier ones are complete.
             let state = self.memory.as_ref().and_then(|memory| memory.state(page, chunk));
             if matches!(state, Some(State::Open | State::Complete)) {
                 self.take(page, chunk, state == Some(State::Complete), books)?;
@@ -551,14 +569,15 @@ impl Producer {
         Ok(())
     }
 
-    /// Its memory is not counted as this process' until it is looked at again.
+    /// Lets the kernel remove the memory's pages from this process. They no longer count as its memory until it reads
+    /// them again.
     pub(crate) fn forget(&self) {
         if let Some(memory) = &self.memory {
             memory.forget();
         }
     }
 
-    /// The producer is gone: takes all that it left.
+    /// Takes everything that a producer left when it ended.
     pub(crate) fn finish(&mut self, books: &mut Books) -> Result<(), Fault> {
         let done = self.scrape(books);
         let Books { kept, counts, unfinished, .. } = books;
@@ -570,7 +589,7 @@ impl Producer {
         done
     }
 
-    /// Looks at what the producer has counted as lost, of what was wanted.
+    /// Reads the producer's counts of lost events, if the producer is recorded.
     fn count_lost(&mut self, books: &mut Books) {
         let Some(memory) = self.memory.as_ref().filter(|_| self.is_counting) else { return };
         if books.kept.is_over() || !self.is_wanted(&books.patterns) {
@@ -578,7 +597,7 @@ impl Producer {
         }
         for (place, loss) in Loss::ALL.into_iter().enumerate() {
             let count = memory.lost(loss);
-            // It may be less than before: an end that is owed counts as lost until it is written.
+            // A count may decrease: an unmatched end counts as lost until it is written.
             let more = i64::from(count.wrapping_sub(self.counted[place]).cast_signed());
             self.counted[place] = count;
             self.lost[place] = self.lost[place].saturating_add_signed(more);
@@ -586,7 +605,7 @@ impl Producer {
         }
     }
 
-    /// What it lost, if it did.
+    /// Returns the producer's losses, if there are any.
     pub(crate) fn lost(&self) -> Option<Lost> {
         let [room, inside, early] = self.lost;
         let losers = self.tracks.values().map(|track| &track.thread).filter(|thread| thread.has_lost);
@@ -599,14 +618,14 @@ impl Producer {
         (lost.events() > 0).then_some(lost)
     }
 
-    /// Gives its memory back.
+    /// Gives the producer's memory and limits back.
     pub(crate) fn leave(self, books: &mut Books) {
         books.unfinished -= self.unfinished;
         books.mapped -= self.memory.as_ref().map_or(0, Foreign::size);
     }
 }
 
-/// What takes the packets of a sequence: looks at each, counts it and keeps it.
+/// Returns a function that takes the packets of a sequence: it checks, counts and stores each.
 fn taker(
     kept: &mut Kept,
     counts: &mut Counts,

@@ -1,86 +1,87 @@
-//! The results of a service: counts, and which producers it cut off.
+//! The results of a service: counts, losses, and the producers that were disconnected.
 
 use std::fmt;
 use std::io;
 
 use super::Fault;
 
-/// How much of what there was.
+/// Counts of events, packets and producers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Events of programs.
     pub events: u64,
-    /// How often a producer said, or it was seen, that events were lost.
+    /// How often events were lost, as a producer reported or as the service found out.
     pub losses: u64,
-    /// Events that producers lost, by their own count.
+    /// The number of lost events, as counted by producers.
     pub lost: u64,
-    /// How often one said so that does not count them.
+    /// How many of the `losses` are of producers that do not count lost events.
     pub uncounted: u64,
-    /// Events that came and were not kept, as the recording had ended.
+    /// Events that arrived and were not stored, because the recording had ended.
     pub unsaved: u64,
-    /// Packets that are no such, or claim to be somebody else's; they were left out.
+    /// Packets that were left out, because they can't be parsed or contain fields that only the service may write.
     pub invalid: u64,
     /// Producers that connected.
     pub producers: u64,
-    /// Those that are connected.
+    /// Producers that are connected now, or were when the service ended.
     pub connected: u64,
-    /// Sources of events that producers registered.
+    /// Data sources that producers registered.
     pub sources: u64,
     /// Bytes of packets.
     pub bytes: u64,
-    /// Chunks of producers' memory.
+    /// Complete chunks that were read.
     pub chunks: u64,
-    /// Chunks that were mended later.
+    /// Chunks that were patched after they were complete.
     pub patches: u64,
-    /// Producers that were cut off.
+    /// Producers that were disconnected because they broke the protocol.
     pub lies: u64,
-    /// Connections that were refused: another user's, or too many.
+    /// Connections that were refused: of another user, or beyond the maximum.
     pub refused: u64,
 }
 
-/// A producer that was cut off.
+/// A producer that was disconnected because it broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// As it calls itself: bytes of a stranger.
+    /// The name that the producer gave itself: untrusted bytes.
     pub name: Vec<u8>,
-    /// Why.
+    /// The reason.
     pub fault: Fault,
 }
 
-/// What a producer lost, by its own count.
+/// The events that a producer lost, as counted by the producer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// As it calls itself: bytes of a stranger.
+    /// The name that the producer gave itself: untrusted bytes.
     pub name: Vec<u8>,
-    /// Events that found no room in its memory.
+    /// Events for which no chunk was free.
     pub room: u64,
-    /// Events within another event of their thread, or of more threads than can be told apart.
+    /// Events that a signal handler wrote in the middle of another event, or that were written by more threads than
+    /// there are thread slots.
     pub inside: u64,
-    /// Events before the recording reached it.
+    /// Events before the session reached the process.
     pub early: u64,
-    /// The size of its memory, in KiB.
+    /// The size of the producer's memory in KiB.
     pub kib: u64,
-    /// The threads that lost events, as far as they said so: the system's number, and the name.
+    /// The threads that reported losses: their thread ids and names.
     pub threads: Vec<(u32, Vec<u8>)>,
 }
 
 impl Lost {
-    /// All of them.
+    /// Returns the total number of lost events.
     pub const fn events(&self) -> u64 {
         self.room.saturating_add(self.inside).saturating_add(self.early)
     }
 }
 
-/// Why no more was recorded, before the service was to end.
+/// Why the recording ended before the service was stopped.
 #[derive(Debug)]
 pub enum Ended {
-    /// The file has as many bytes as it may.
+    /// The file has reached its maximum size.
     Full,
-    /// The file can't be written to: the disk is full, perhaps.
+    /// The file can't be written to; the disk may be full.
     Failed(io::Error),
 }
 
@@ -93,20 +94,20 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What a service did.
+/// The results of a service.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// How much there was.
+    /// The counts.
     pub counts: Counts,
-    /// The first of those that were cut off.
+    /// The first producers that were disconnected.
     pub cut_off: Vec<CutOff>,
-    /// Those that lost most.
+    /// The producers that lost the most events.
     pub lost: Vec<Lost>,
-    /// Why it ended early.
+    /// Why the recording ended early, if it did.
     pub ended: Option<Ended>,
 }
 
-/// As many of those that were cut off, and of those that lost events, are remembered.
+/// The maximum length of both lists.
 const NAMED: usize = 20;
 
 impl Report {

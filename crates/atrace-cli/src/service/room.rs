@@ -1,15 +1,15 @@
-//! Limits the memory of unfinished data: incomplete frames and answers, packets that continue, chunks that wait for
-//! bytes, and known writers.
+//! Limits the memory of unfinished data: incomplete frames, messages that a producer has not read, packets that
+//! continue in another chunk, chunks that wait for patches, and known writers.
 //!
-//! There is one limit per connection and one for all. A connection has at most half of what the others leave, so that
-//! there is room for the next one, too.
+//! There is one limit per connection and one for all connections. A connection gets at most half of the memory that
+//! the others leave. So there is always memory left for the next connection.
 
-/// The most that one connection has.
+/// The limit per connection in bytes.
 const OF_ONE: usize = 16 << 20;
-/// The most that all have.
+/// The limit for all connections in bytes.
 const OF_ALL: usize = 64 << 20;
 
-/// What a connection has of the room, and what all have.
+/// The memory in use: of one connection, and of all.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     pub(super) own: &'a mut usize,
@@ -17,7 +17,7 @@ pub(super) struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Takes so many bytes; false: there are not as many, and nothing was taken.
+    /// Reserves memory. Returns false, and reserves nothing, if a limit would be exceeded.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let others = *self.all - *self.own;
         let is_there = *self.own + bytes <= OF_ONE.min((OF_ALL - others.min(OF_ALL)) / 2);
@@ -28,7 +28,7 @@ impl Room<'_> {
         is_there
     }
 
-    /// Gives back what was taken.
+    /// Releases reserved memory.
     pub(super) fn give(&mut self, bytes: usize) {
         *self.own -= bytes;
         *self.all -= bytes;

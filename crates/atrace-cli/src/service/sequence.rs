@@ -1,7 +1,23 @@
-//! The packets of one writer: chunks in their order, packets that span several chunks, bytes that come later.
+//! Puts the packets of one writer together: chunks in their order, packets that span several chunks, and bytes that
+//! are patched later.
 //!
-//! A chunk may be read more than once: while it is written, then when it is complete. So the number of packets taken from
-//! the last chunk is stored. If a chunk is missing, the next packet is marked as following a loss.
+//! # Chunks
+//!
+//! A writer numbers its chunks. Numbers wrap around and are compared modulo 2³². A chunk may be read more than once:
+//! while it is being written, and again when it is complete. So the number of packets already taken from the last
+//! chunk is stored. The last packet of an incomplete chunk is never taken, because it is still being written.
+//!
+//! # Losses
+//!
+//! If a chunk is missing, the next packet is marked as following a loss. A packet that continues in a missing chunk
+//! is dropped.
+//!
+//! # Patches
+//!
+//! A writer may learn the length of a nested message only after it has handed over the chunk. It then marks the chunk
+//! (`NEEDS_PATCHES`) and sends the missing bytes over the socket. The chunk and all chunks after it wait until the
+//! bytes have arrived. If the memory for waiting chunks is used up, the oldest chunk is taken without its incomplete
+//! packet.
 
 use std::collections::VecDeque;
 
@@ -10,28 +26,28 @@ use atrace_perfetto::foreign::{CONTINUES, GOES_ON, Head, NEEDS_PATCHES};
 use super::Fault;
 use super::room::Room;
 
-/// The longest packet.
+/// The maximum size of a packet that spans several chunks.
 const PACKET_MAX: usize = 4 << 20;
-/// A length that says: the packet is to be left out.
+/// A length that means: drop this packet (`kPacketSizeDropPacket`).
 const LEFT_OUT: usize = 0x0fff_ffff;
 
-/// A writer's packets.
+/// The packets of one writer.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
     last: Option<Last>,
-    /// The start of a packet that goes on in the next chunk.
+    /// The start of a packet that continues in the next chunk.
     begun: Option<Vec<u8>>,
-    /// Chunks that wait for bytes of the first of them.
+    /// Complete chunks, the first of which waits for patches.
     waiting: VecDeque<Waiting>,
-    /// Something was lost before the next packet.
+    /// Packets were lost before the next packet.
     is_after_loss: bool,
 }
 
-/// The last chunk that was looked at.
+/// The last chunk that was read.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     number: u32,
-    /// How many of its packets were taken.
+    /// How many of the chunk's packets were taken.
     taken: u16,
     is_complete: bool,
 }
@@ -40,28 +56,30 @@ struct Last {
 struct Waiting {
     head: Head,
     bytes: Vec<u8>,
-    /// So many of its packets were taken before.
+    /// How many of the chunk's packets were taken before it had to wait.
     taken: u16,
 }
 
 impl Waiting {
-    /// What it takes of the room.
+    /// Returns the memory that the chunk needs.
     fn size(&self) -> usize {
         size_of::<Self>() + self.bytes.len()
     }
 }
 
-/// Takes packets: calls with each, and whether something was lost before it; tells whether it was kept.
+/// Takes a packet. The second argument tells whether packets were lost before it. Returns whether the packet was
+/// stored.
 pub(super) trait Take: FnMut(&[u8], bool) -> bool {}
 impl<F: FnMut(&[u8], bool) -> bool> Take for F {}
 
 impl Sequence {
-    /// How far a chunk with this number is behind those that were looked at.
+    /// Returns the distance of a chunk's number from the last chunk that was read.
     pub(super) fn age(&self, number: u32) -> u32 {
         self.last.map_or(number, |last| number.wrapping_sub(last.number))
     }
 
-    /// The writer is another from now on: its chunks are counted anew, and what waits will not be mended.
+    /// Begins a new writer with the same number. Chunk numbers start anew, and waiting chunks will not be patched any
+    /// more.
     pub(super) fn begin_anew(&mut self, room: &mut Room<'_>, take: &mut impl Take) -> Result<(), Fault> {
         let done = self.give_up(room, take);
         self.last = None;
@@ -71,7 +89,7 @@ impl Sequence {
         done
     }
 
-    /// Takes the packets of a chunk that were not taken; with `is_complete`, there will be no more of them.
+    /// Takes the packets of a chunk that were not taken before. A chunk that is complete gets no more packets.
     pub(super) fn chunk(
         &mut self,
         head: Head,
@@ -93,9 +111,9 @@ impl Sequence {
             }
         }
         if !is_complete && (head.flags & NEEDS_PATCHES != 0 || !self.waiting.is_empty()) {
-            return Ok(()); // Later, once it is complete.
+            return Ok(()); // It is taken once it is complete.
         }
-        // The last of an open one is being written.
+        // The last packet of an incomplete chunk is still being written.
         let whole = if is_complete { head.packets } else { head.packets.saturating_sub(1) };
         if whole < taken {
             return Err(Fault::Count);
@@ -117,7 +135,7 @@ impl Sequence {
         self.packets(flags, bytes, taken, whole, room, take)
     }
 
-    /// Takes a chunk's packets, those from `taken` on.
+    /// Takes the packets of a chunk from number `taken` on.
     fn packets(
         &mut self,
         flags: u16,
@@ -157,7 +175,7 @@ impl Sequence {
         take: &mut impl Take,
     ) {
         if continues == self.begun.is_none() {
-            // A start without its end, or an end whose start was lost: neither is of use.
+            // The start of a packet without its end, or an end without its start: neither can be used.
             self.lose(room);
             if continues {
                 return;
@@ -194,7 +212,8 @@ impl Sequence {
         self.is_after_loss = true;
     }
 
-    /// Mends a chunk that waits; tells whether there is such a one. With `is_last` it waits no longer.
+    /// Patches a waiting chunk. Returns whether the chunk is known. After the last patch (`is_last`) the chunk waits
+    /// no longer.
     pub(super) fn patch<'a>(
         &mut self,
         number: u32,
@@ -203,7 +222,8 @@ impl Sequence {
         room: &mut Room<'_>,
         take: &mut impl Take,
     ) -> Result<bool, Fault> {
-        // They are in the order of their numbers, which begin anew after the last.
+        // The waiting chunks are sorted by number. The numbers wrap around, so they are compared by their distance
+        // from the first.
         let Some(first) = self.waiting.front().map(|first| first.head.number) else { return Ok(false) };
         let age = |waiting: &Waiting| waiting.head.number.wrapping_sub(first);
         let found = self.waiting.binary_search_by_key(&number.wrapping_sub(first), age).ok();
@@ -226,7 +246,7 @@ impl Sequence {
         Ok(true)
     }
 
-    /// Nothing more comes: takes what waits, without the packets that lack bytes.
+    /// Takes the waiting chunks without the packets that lack bytes. To be called when no patch can arrive any more.
     pub(super) fn give_up(&mut self, room: &mut Room<'_>, take: &mut impl Take) -> Result<(), Fault> {
         while !self.waiting.is_empty() {
             self.give_up_one(room, take)?;
@@ -239,7 +259,8 @@ impl Sequence {
         room.give(waiting.size());
         let Waiting { head, bytes, taken } = waiting;
         let is_whole = head.flags & NEEDS_PATCHES == 0;
-        // Only the last packet can lack something: the writer leaves a chunk in the middle of one.
+        // Only the last packet of a chunk can need a patch, because the writer continues that packet in the next
+        // chunk.
         let count = if is_whole { head.packets } else { head.packets.saturating_sub(1) };
         let flags = if is_whole { head.flags } else { head.flags & CONTINUES };
         self.packets(flags, &bytes, taken, count, room, take)?;
@@ -250,7 +271,7 @@ impl Sequence {
     }
 }
 
-/// Splits a packet's length off: at most four bytes.
+/// Splits off the length of a packet: a varint of at most four bytes.
 fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut len = 0;
     for (at, byte) in bytes.iter().enumerate().take(4) {
@@ -266,7 +287,7 @@ fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
 
-    /// A sequence, and room for what it does not finish.
+    /// A sequence with its memory limits.
     #[derive(Default)]
     struct Tried {
         sequence: Sequence,
@@ -295,7 +316,8 @@ mod tests {
         Head { number, writer: 1, packets, flags }
     }
 
-    /// Hands chunks over, and returns the packets that came, with a `!` before those after a loss.
+    /// Passes chunks to the sequence and returns the packets that came out, with a `!` before those that follow a
+    /// loss.
     fn taken(tried: &mut Tried, chunks: &[(Head, &[u8], bool)]) -> (Vec<String>, Result<(), Fault>) {
         let mut all = Vec::new();
         let (sequence, mut room) = tried.parts();
@@ -325,7 +347,7 @@ mod tests {
         ];
         assert_eq!(taken(&mut tried, &chunks), (["a", "b", "c", "d"].map(String::from).to_vec(), Ok(())));
         assert_eq!(tried.sequence.age(10), 2);
-        // Counts only grow.
+        // The number of packets may only grow.
         let back = [(head(9, 3, 0), &bytes[..], false), (head(9, 2, 0), bytes, false)];
         assert_eq!(taken(&mut tried, &back).1, Err(Fault::Count));
     }
@@ -378,7 +400,7 @@ mod tests {
         assert_eq!(tried.patch(0, patch(u64::MAX, b"!"), true, &mut take), Err(Fault::Patch));
         assert_eq!(tried.patch(0, std::iter::empty(), true, &mut take), Ok(true));
         assert_eq!(all, [&b"a"[..], b"b!cd", b"e"]);
-        // What never gets its bytes.
+        // Chunks whose patches never arrive.
         let late = [(head(3, 2, NEEDS_PATCHES), &b"\x01f\x01?"[..], true), (head(4, 1, 0), b"\x01g", true)];
         assert_eq!(taken(&mut tried, &late), (Vec::new(), Ok(())));
         let mut all = Vec::new();
@@ -394,7 +416,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_lost_and_told() {
-        // Others have all but 2 KiB, of which half are for this one.
+        // The other connections leave 2 KiB, half of which this connection may use.
         let mut tried = Tried { all: (64 << 20) - (2 << 10), ..Tried::default() };
         let long = [&b"\x80\x04"[..], &[b'x'; 512]].concat();
         let chunk = |number, flags| (head(number, 1, flags), &long[..], true);
@@ -406,7 +428,7 @@ mod tests {
         ];
         assert_eq!(taken(&mut tried, &chunks), (Vec::new(), Ok(())));
         assert_eq!(tried.own, 0);
-        // Of chunks that wait, the oldest make room.
+        // The oldest of the waiting chunks are given up.
         let waits = |number| (head(number, 2, NEEDS_PATCHES), &b"\x01a\x01?"[..], true);
         let many: Vec<_> = (4..40).map(waits).collect();
         let (all, done) = taken(&mut tried, &many);

@@ -1,8 +1,28 @@
 //! The service's thread: its socket, its connections, and its periodic work.
 //!
-//! It never waits for a producer: data that a producer does not read waits in memory, up to a limit, and other threads
-//! receive and close descriptors (`elsewhere`). Producers can't keep it from ending either: each gets a
-//! short turn, and between two turns the thread checks whether it is to end.
+//! # How it works
+//!
+//! One thread serves all producers with `poll`. In each round it gives every connection a *turn*, accepts new
+//! connections, and does the work that is due: reading the producers' memory (`LOOK`), recording the clocks
+//! (`CLOCKS`), asking for new incremental state, and writing to the file.
+//!
+//! # Nobody can make it wait
+//!
+//! - The thread never waits for a producer. Messages that a producer does not read stay in memory, up to a limit.
+//! - It never receives or closes a foreign descriptor, because that can block. Other threads do (`blocking`). A
+//!   connection that has sent a descriptor is not read until they have received it.
+//! - A turn is short (`TURN`), and between two turns the thread checks whether the service was stopped. So producers
+//!   can't keep the service from ending.
+//!
+//! # The end
+//!
+//! The service stops all data sources and gives the producers `END` to answer. Then it reads what is left in their
+//! memory, until `FINISH` is over.
+//!
+//! # Threads
+//!
+//! [`Service`] is a handle. It talks to the thread through a channel for orders, a pipe that wakes the thread, and a
+//! flag.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -28,73 +48,77 @@ use rustix::net::{
 use rustix::process::{Resource, getrlimit};
 
 use super::Fault;
-use super::elsewhere::Elsewhere;
+use super::blocking::Blocking;
 use super::keep::{Keep, Kept};
 use super::producer::{Books, Producer, Received};
 use super::report::{Counts, CutOff, Report};
 
-/// How often what lies in producers' memory is looked for.
+/// How often the memory of the producers is read.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often clocks are told.
+/// How often a snapshot of the clocks is recorded.
 const CLOCKS: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long producers have to end what was started.
+/// How long the producers have to stop their data sources.
 const END: Duration = Duration::from_secs(1);
-/// Until when, from the start of the end, what producers left is looked for.
+/// The time limit for the whole end of the service, including the last look at the producers' memory.
 const FINISH: Duration = Duration::from_secs(2);
-/// How long the thread rests where a call is refused that it would be woken by, or that would take what woke it.
+/// How long the thread pauses after `accept` or `poll` failed for lack of resources. Otherwise it would wake up again
+/// at once.
 const REST: Duration = Duration::from_millis(50);
-/// How much is done for a producer before the others have their turn: bytes that are received or copied.
+/// The amount of work in one turn of a connection: bytes that are received or copied.
 const TURN: u64 = 256 << 10;
-/// Descriptors that are left for others than producers.
+/// The number of descriptors that are left for other purposes than producers.
 const DESCRIPTORS_LEFT: u64 = 64;
-/// The most connections. With what else is open the process has fewer than 256 descriptors.
+/// The maximum number of connections. With everything else that is open, the process has fewer than 256 descriptors.
 const CONNECTIONS_MAX: u64 = 176;
-/// Connections beyond that which are not closed yet.
+/// The number of ended connections, beyond that maximum, that may wait to be closed.
 const CLOSING_MAX: usize = 16;
-/// The most descriptors that are being received at once. As many more may have been received and not been looked at.
+/// How many messages with descriptors may be received at a time. The same number may have been received and wait to
+/// be handled.
 const RECEIVING_MAX: usize = 16;
 
-/// A service that runs, in a thread of this process. Dropped, it ends.
+/// A running service, with a thread in this process. It ends when the handle is dropped.
 #[derive(Debug)]
 pub struct Service {
-    /// A byte: there are orders. Closed: it is to end.
+    /// A byte in the pipe means that there are orders. Closing the pipe ends the service.
     wake: Option<PipeWriter>,
-    /// The same, to be asked without a call.
+    /// Set when the service is to end. Unlike the pipe, it can be read without a system call.
     is_to_end: Arc<AtomicBool>,
     orders: mpsc::Sender<Order>,
     events: Arc<AtomicU64>,
     thread: Option<JoinHandle<Report>>,
 }
 
-/// To save the ring, and to say when that was done.
+/// An order to save the ring in a file, and the channel for the result.
 type Order = (File, mpsc::Sender<io::Result<()>>);
 
 impl Service {
-    /// Serves the programs of this user that connect to `listener`, from now on.
+    /// Starts to serve the programs of this user that connect to `listener`.
     ///
     /// # Errors
     ///
-    /// When there is no pipe or no thread.
+    /// Fails if no pipe or thread can be created.
     pub fn start(listener: UnixListener, uid: u32, keep: Keep) -> io::Result<Self> {
         Self::start_for(listener, uid, &[], keep)
     }
 
-    /// The same with so many sessions at once, which all record the same: to see what each costs.
+    /// Like [`start`](Self::start), with several sessions that all record the same. For measuring the cost of a
+    /// session.
     ///
     /// # Errors
     ///
-    /// As with [`start`](Self::start).
+    /// The same as for [`start`](Self::start).
     pub fn start_sessions(listener: UnixListener, uid: u32, sessions: u32, keep: Keep) -> io::Result<Self> {
         Self::begin(listener, uid, &[], sessions, keep)
     }
 
-    /// The same for programs whose names some of these patterns mean; none: all.
+    /// Like [`start`](Self::start), for programs whose names match one of these patterns. An empty list means all
+    /// programs.
     ///
     /// # Errors
     ///
-    /// As with [`start`](Self::start); or a pattern holds a NUL.
+    /// The same as for [`start`](Self::start). Also fails if a pattern contains a NUL.
     pub fn start_for(listener: UnixListener, uid: u32, patterns: &[String], keep: Keep) -> io::Result<Self> {
         Self::begin(listener, uid, patterns, 1, keep)
     }
@@ -117,7 +141,8 @@ impl Service {
         let shared = (Arc::clone(&events), Arc::clone(&is_to_end));
         let mut serving = Serving::new(listener, uid, (patterns, sessions), keep, shared)?;
         let thread = std::thread::Builder::new().name("atrace-service".to_owned());
-        // A file that may grow no further is an error, and no signal that ends the process.
+        // If the file exceeds the limit for files (`RLIMIT_FSIZE`), `write` returns an error, and no signal ends the
+        // process.
         let thread = thread::without_signals(|| {
             thread.spawn(move || {
                 serving.run(woken, &received);
@@ -127,21 +152,21 @@ impl Service {
         Ok(Self { wake: Some(wake), is_to_end, orders, events, thread: Some(thread) })
     }
 
-    /// How many events there are so far.
+    /// Returns the number of events recorded so far.
     pub fn events(&self) -> u64 {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Whether it has ended by itself.
+    /// Tells whether the service has ended on its own.
     pub fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Saves what a ring holds.
+    /// Saves the packets that are in the ring.
     ///
     /// # Errors
     ///
-    /// What the file says; or the service records into a file, or has ended.
+    /// The file's error. Also fails if the service records into a file, or has ended.
     pub fn save(&self, file: File) -> io::Result<()> {
         let (done, waits) = mpsc::channel();
         let gone = || io::Error::other("the recording has ended");
@@ -152,7 +177,7 @@ impl Service {
         waits.recv().map_err(|_| gone())?
     }
 
-    /// Ends it: what programs wrote until now is kept.
+    /// Ends the service. Everything that programs have written until now is recorded.
     pub fn finish(mut self) -> Report {
         self.end()
     }
@@ -171,7 +196,7 @@ impl Drop for Service {
     }
 }
 
-/// A connection.
+/// A connection of a producer.
 struct Connection {
     number: u64,
     socket: Arc<UnixStream>,
@@ -180,54 +205,54 @@ struct Connection {
     receiving: Receiving,
 }
 
-/// Who receives what is sent.
+/// Which thread receives the connection's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receiving {
     Here,
-    /// There is a descriptor, which is being received elsewhere.
-    Elsewhere,
-    /// There is one, and no room elsewhere yet.
+    /// A message with a descriptor is being received by the pool.
+    InPool,
+    /// A message with a descriptor waits until the pool has room.
     Waits,
 }
 
-/// What was received elsewhere: by which connection, and what.
+/// A message that the pool received: the number of the connection, and the message.
 type Arrived = (u64, rustix::io::Result<(Vec<u8>, Option<Received>)>);
 
-/// The thread's.
+/// The state of the service's thread.
 struct Serving {
     listener: Option<UnixListener>,
-    /// Where nothing can be accepted, from when on it is tried again.
+    /// When connections are accepted again, after `accept` failed.
     accepts_from: Instant,
     uid: u32,
     connections: Vec<Connection>,
-    /// The number of the last connection.
+    /// The number of the last accepted connection.
     numbers: u64,
     connections_max: usize,
-    elsewhere: Elsewhere,
-    /// Those that have ended and are to be closed elsewhere.
+    blocking: Blocking,
+    /// Connections that have ended and wait to be closed by the pool.
     ended: Vec<Arc<UnixStream>>,
     arrived: mpsc::Receiver<Arrived>,
     arrives: mpsc::Sender<Arrived>,
-    /// How many have not arrived yet.
+    /// The number of messages that the pool is still receiving.
     receiving: usize,
-    /// A byte: something has arrived, or there is room elsewhere.
+    /// A byte in this pipe means that a message has arrived, or that the pool has room.
     news: PipeReader,
     tell: Arc<PipeWriter>,
     books: Books,
     report: Report,
     events: Arc<AtomicU64>,
     is_to_end: Arc<AtomicBool>,
-    /// When all turns are to be over.
+    /// When the current phase of the end is over; `None` before the end.
     ends_at: Option<Instant>,
     looked: Instant,
     told: Instant,
-    /// So many bytes there were when state was asked for last.
+    /// The count of bytes when new incremental state was asked for last.
     cleared: u64,
     clear_each: u64,
     bytes: Vec<u8>,
 }
 
-/// What is ready of what was waited for.
+/// Which of the polled descriptors are ready.
 struct Ready {
     wake: bool,
     listener: bool,
@@ -258,7 +283,7 @@ impl Serving {
             connections: Vec::new(),
             numbers: 0,
             connections_max: connections_max as usize,
-            elsewhere: Elsewhere::start()?,
+            blocking: Blocking::start()?,
             ended: Vec::new(),
             arrived,
             arrives,
@@ -278,7 +303,7 @@ impl Serving {
         })
     }
 
-    /// Serves until it is to end, or nothing more can be kept.
+    /// Serves until the service is stopped or nothing more can be stored.
     fn run(&mut self, wake: PipeReader, orders: &mpsc::Receiver<Order>) {
         self.books.kept.flush();
         while !self.books.kept.is_over() && !self.is_due() {
@@ -296,7 +321,7 @@ impl Serving {
         }
     }
 
-    /// Whether no further turn is to begin.
+    /// Tells whether no further turn may begin.
     fn is_due(&self) -> bool {
         match self.ends_at {
             None => self.is_to_end.load(Ordering::Relaxed),
@@ -304,12 +329,12 @@ impl Serving {
         }
     }
 
-    /// Ends all sources, and takes what is left.
+    /// Stops all data sources, and takes the packets that are left.
     fn end(mut self) -> Report {
         let start = Instant::now();
         self.ends_at = Some(start + END);
         if let Some(listener) = self.listener.take() {
-            self.elsewhere.run(move || drop(listener));
+            self.blocking.run(move || drop(listener));
         }
         self.books.counts.connected = self.connections.len() as u64;
         for connection in &mut self.connections {
@@ -325,7 +350,7 @@ impl Serving {
             self.serve(&ready);
         }
         self.ends_at = Some(start + FINISH);
-        // Those with less memory first: those with much do not keep them from being looked at.
+        // Producers with less memory come first, so that those with much memory can't use up the time.
         self.connections.sort_by_key(|connection| connection.producer.memory());
         for mut connection in std::mem::take(&mut self.connections) {
             let is_due = self.is_due();
@@ -333,7 +358,7 @@ impl Serving {
             self.close(connection, done);
         }
         for socket in self.ended.drain(..) {
-            self.elsewhere.run(move || drop(socket));
+            self.blocking.run(move || drop(socket));
         }
         let counts = self.books.counts;
         self.events.store(counts.events, Ordering::Relaxed);
@@ -368,13 +393,14 @@ impl Serving {
             let has_more = if producer.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
             places.push(match receiving {
                 Receiving::Here => PollFd::new(socket, PollFlags::IN | has_more),
-                // A place that is never ready: that the other side has gone would be told at once, again and again.
+                // A placeholder that is never ready. With the socket itself, `poll` would report at once, and in
+                // every round, that the peer has hung up.
                 _ => PollFd::new(&self.news, PollFlags::empty()),
             });
         }
         let is_woken = match poll(&mut places, Timespec::try_from(timeout).ok().as_ref()) {
             Ok(_) | Err(Errno::INTR) => true,
-            // Each is asked, as nobody says which is ready.
+            // `poll` failed, so every descriptor is treated as ready.
             Err(_) => {
                 std::thread::sleep(REST.min(timeout));
                 false
@@ -407,7 +433,7 @@ impl Serving {
             let came = at.map(|at| arrived.swap_remove(at).1);
             match self.attend(&mut connection, is_ready, came) {
                 Ok(true) => self.connections.push(connection),
-                // It is finished at the end.
+                // The end of the service finishes this connection.
                 Ok(false) if self.is_due() => self.connections.push(connection),
                 Ok(false) => {
                     let done = connection.producer.finish(&mut self.books);
@@ -436,7 +462,8 @@ impl Serving {
         self.events.store(self.books.counts.events, Ordering::Relaxed);
     }
 
-    /// A connection's turn: takes what has arrived, receives and sends; false: the connection has ended.
+    /// Gives a connection its turn: handles the message from the pool, receives, and sends. Returns false if the
+    /// connection has ended.
     fn attend(
         &mut self,
         connection: &mut Connection,
@@ -463,7 +490,7 @@ impl Serving {
         {
             match peek(&*connection.socket, &mut self.bytes) {
                 Ok((0, _)) => is_there = false,
-                Ok((_, true)) => self.receive_elsewhere(connection)?,
+                Ok((_, true)) => self.receive_in_pool(connection)?,
                 Ok((len, false)) => match receive(&*connection.socket, &mut self.bytes[..len]) {
                     Ok(len) => connection.producer.receive(&self.bytes[..len], None, &mut self.books)?,
                     Err(_) => is_there = false,
@@ -478,7 +505,8 @@ impl Serving {
             return Err(Fault::Silent);
         }
         send(socket, producer);
-        // What is sent with a descriptor is the first that is sent to it.
+        // A descriptor is sent with the producer's first messages, when its socket has room. If it could not be sent,
+        // the producer does not read.
         if producer.descriptor.is_some() {
             return Err(Fault::Deaf);
         }
@@ -489,29 +517,29 @@ impl Serving {
         Ok(is_there)
     }
 
-    /// Has what comes with a descriptor received elsewhere; until then nothing else is received of this connection. Who sends
-    /// one that nobody asked for is cut off where there is no room.
-    fn receive_elsewhere(&mut self, connection: &mut Connection) -> Result<(), Fault> {
+    /// Lets the pool receive a message with a descriptor. Until it has arrived, nothing else is received from this
+    /// connection. A producer that sends a descriptor where none is expected is disconnected if the pool has no room.
+    fn receive_in_pool(&mut self, connection: &mut Connection) -> Result<(), Fault> {
         let (number, is_wanted) = (connection.number, !connection.producer.is_initialized);
-        if self.receiving >= RECEIVING_MAX || !self.elsewhere.has_room() {
+        if self.receiving >= RECEIVING_MAX || !self.blocking.has_room() {
             connection.receiving = Receiving::Waits;
             return if is_wanted { Ok(()) } else { Err(Fault::TooMuch) };
         }
         let (socket, len) = (Arc::clone(&connection.socket), self.bytes.len());
         let (arrives, tell) = (self.arrives.clone(), Arc::clone(&self.tell));
-        self.elsewhere.run(move || {
+        self.blocking.run(move || {
             let received = receive_with(&*socket, len, is_wanted);
-            // The last one closes it.
+            // If this is the last reference, the connection is closed here.
             drop(socket);
             let _ = arrives.send((number, received));
             let _ = (&*tell).write(&[0]);
         });
         self.receiving += 1;
-        connection.receiving = Receiving::Elsewhere;
+        connection.receiving = Receiving::InPool;
         Ok(())
     }
 
-    /// The connection has ended, or is ended.
+    /// Removes a connection, which has ended or broke the protocol.
     fn close(&mut self, connection: Connection, done: Result<(), Fault>) {
         let Connection { socket, producer, .. } = connection;
         if let Err(fault) = done {
@@ -524,25 +552,25 @@ impl Serving {
         self.end_of(socket);
     }
 
-    /// Ends a connection now, and has it closed as soon as there is room elsewhere.
+    /// Shuts a connection down. The pool closes it as soon as it has room.
     fn end_of(&mut self, socket: Arc<UnixStream>) {
         let _ = socket.shutdown(Shutdown::Both);
         self.ended.push(socket);
     }
 
     fn close_ended(&mut self) {
-        while self.elsewhere.has_room()
+        while self.blocking.has_room()
             && let Some(socket) = self.ended.pop()
         {
             let tell = Arc::clone(&self.tell);
-            self.elsewhere.run(move || {
+            self.blocking.run(move || {
                 drop(socket);
                 let _ = (&*tell).write(&[0]);
             });
         }
     }
 
-    /// Takes what lies in producers' memory.
+    /// Reads the memory of all producers.
     fn look(&mut self) {
         self.looked = Instant::now();
         for mut connection in std::mem::take(&mut self.connections) {
@@ -554,11 +582,11 @@ impl Serving {
     }
 
     fn accept(&mut self) {
-        // A flood has its turn, as others do.
+        // The number of connections accepted in one round is limited, so a flood of them can't stop the service.
         for _ in 0..64 {
             self.close_ended();
-            // Those that are not closed yet have their descriptors, too.
-            let closing = self.ended.len() + self.elsewhere.len();
+            // Connections that are not closed yet still have their descriptors.
+            let closing = self.ended.len() + self.blocking.len();
             let has_descriptor = self.connections.len() + closing < self.connections_max + CLOSING_MAX;
             let accepted = match &self.listener {
                 Some(listener) if has_descriptor => listener.accept(),
@@ -568,7 +596,7 @@ impl Serving {
                 Ok((socket, _)) => socket,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
-                // There is no descriptor for it: who waits there waits on.
+                // No descriptor is free. The connections stay in the listener's queue.
                 Err(_) => {
                     self.accepts_from = Instant::now() + REST;
                     return;
@@ -592,8 +620,9 @@ impl Serving {
         }
     }
 
-    /// Makes room for a connection of this process, which has at most half of the places that others leave: the oldest that
-    /// has said nothing goes. One that has been greeted stays.
+    /// Makes room for a connection of a process. A process has at most half of the places that the other processes
+    /// leave. If there is no place, the oldest connection that has not sent `InitializeConnection` is closed. A
+    /// connection that has sent it stays.
     fn has_room(&mut self, pid: u32) -> bool {
         let own = self.connections.iter().filter(|connection| connection.producer.pid() == pid).count();
         let left = self.connections_max.saturating_sub(self.connections.len() - own);
@@ -612,8 +641,8 @@ impl Serving {
     }
 }
 
-/// Looks at what there is, without taking it: how many bytes, and whether descriptors come along. They are not received,
-/// and not closed, as they stay where they are.
+/// Looks at the bytes that have arrived, without receiving them. Returns their number, and whether descriptors come
+/// with them. The descriptors stay in the socket: they are neither received nor closed.
 fn peek(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, bool)> {
     let mut control = RecvAncillaryBuffer::default();
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
@@ -621,14 +650,14 @@ fn peek(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, bool)
     Ok((got.bytes, got.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-/// Receives what was looked at.
+/// Receives the bytes that `peek` returned.
 fn receive(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<usize> {
     let mut control = RecvAncillaryBuffer::default();
     Ok(recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::DONTWAIT)?.bytes)
 }
 
-/// Receives at most so many bytes, and, where one is wanted, a memory file that came along. All other descriptors are closed,
-/// which may take long.
+/// Receives at most `len` bytes and, if it is wanted, a memory file that comes with them. All other descriptors are
+/// closed, which may block.
 fn receive_with(
     socket: impl AsFd,
     len: usize,
@@ -651,12 +680,13 @@ fn receive_with(
     Ok((bytes, descriptor.map(check)))
 }
 
-/// Sends what can be sent now. Nothing is sent to one that has gone; what it said before is still to be received.
+/// Sends as much as the socket takes now. If the peer has closed the connection, the messages are dropped; what it
+/// sent before is still received.
 fn send(socket: &UnixStream, producer: &mut Producer) {
     while !producer.outbox.is_empty() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        // A descriptor goes with the first byte of its frame.
+        // A descriptor is sent with the first byte of its frame.
         let (start, file) =
             producer.descriptor.as_ref().map_or((usize::MAX, None), |(at, file)| (*at, Some(file)));
         let files: Vec<_> = file.filter(|_| start == 0).map(AsFd::as_fd).into_iter().collect();

@@ -1,10 +1,20 @@
-//! Threads for calls that a producer can make sleep in the kernel: the last close of a descriptor.
+//! A small thread pool for calls that a producer can make block in the kernel.
 //!
-//! For a TCP socket with `SO_LINGER`, the close takes as long as the socket's owner chose. The kernel closes descriptors,
-//! too: those that do not fit where a message is received and, when a connection is closed, those that were not received.
-//! So these threads also receive the descriptors beside a message, and close connections.
+//! # The problem
 //!
-//! There are few threads and few places in the queue, and at least one thread from the start.
+//! The call is the last `close` of a descriptor. Closing a TCP socket with `SO_LINGER` takes as long as the socket's
+//! owner chose, and a producer may send such a socket. It may do so even where none is expected: the kernel closes
+//! descriptors that do not fit into the buffer of `recvmsg`, and, when a connection is closed, those that were never
+//! received.
+//!
+//! # How it works
+//!
+//! The pool's threads make all such calls: they receive messages that carry descriptors, and they close connections
+//! and the descriptors that were sent. The service's own thread never does.
+//!
+//! The numbers of threads and of waiting tasks are limited. The first thread is started with the pool, so a task is
+//! always done at some time. Callers ask [`has_room`](Blocking::has_room) before they add a task that a producer can
+//! cause.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,9 +26,9 @@ const WAITING: usize = 64;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The threads, which end once this is dropped and nothing waits any more.
+/// The pool. Its threads end after it was dropped and the last task is done.
 #[derive(Debug)]
-pub(super) struct Elsewhere(Arc<Shared>);
+pub(super) struct Blocking(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -63,16 +73,16 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-impl Elsewhere {
+impl Blocking {
     /// Starts the first thread.
     ///
     /// # Errors
     ///
-    /// When there is none.
+    /// Fails if no thread can be started.
     pub(super) fn start() -> io::Result<Self> {
-        let elsewhere = Self(Arc::default());
-        elsewhere.add_thread(&mut elsewhere.0.state())?;
-        Ok(elsewhere)
+        let blocking = Self(Arc::default());
+        blocking.add_thread(&mut blocking.0.state())?;
+        Ok(blocking)
     }
 
     fn add_thread(&self, state: &mut State) -> io::Result<()> {
@@ -82,30 +92,30 @@ impl Elsewhere {
         Ok(())
     }
 
-    /// Whether something more can wait.
+    /// Tells whether the queue has room for a task.
     pub(super) fn has_room(&self) -> bool {
         self.0.state().waiting.len() < WAITING
     }
 
-    /// How much waits or is being done.
+    /// Returns the number of tasks that wait or run.
     pub(super) fn len(&self) -> usize {
         let state = self.0.state();
         state.waiting.len() + state.threads - state.idle
     }
 
-    /// Has a thread do it soon.
+    /// Adds a task to the queue. The limit of the queue is not checked.
     pub(super) fn run(&self, task: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state();
         state.waiting.push_back(Box::new(task));
         if state.waiting.len() > state.idle && state.threads < THREADS {
-            // Without one more, those that there are do it later.
+            // If no further thread can be started, the existing threads do the task later.
             let _ = self.add_thread(&mut state);
         }
         self.0.changed.notify_one();
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for Blocking {
     fn drop(&mut self) {
         self.0.state().is_over = true;
         self.0.changed.notify_all();
