@@ -1,4 +1,8 @@
-//! The user who called the command. Under `sudo`, the started program and the written files belong to that user.
+//! The user who called the command. Under `sudo`, the started program runs as that user, and the written files belong
+//! to that user.
+//!
+//! [`Caller::act`] works with the user's rights inside this process. It changes the effective ids of the calling
+//! thread only, and changes them back afterwards. The ids of other threads stay root's.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,21 +16,22 @@ use uzers::{get_user_by_uid, get_user_groups};
 use crate::command::processes::Process;
 use crate::command::terminal::{Failure, Result, failed, say};
 
-/// No user and no group: the kernel takes it for "as it is".
+/// The number that `setresuid` and `setresgid` take for "leave unchanged". It is no valid user or group.
 pub(crate) const UNCHANGED: u32 = u32::MAX;
 
-/// A user to run a program as.
+/// A user that a program can run as.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
-    /// Their name and home, where the system knows them.
+    /// The user's name and home directory, if the system knows them.
     pub(crate) known: Option<(OsString, PathBuf)>,
 }
 
 impl Caller {
-    /// The user who called `sudo` (or `pkexec`); None where nobody else did.
+    /// Returns the user who called `sudo` or `pkexec`, or `None` if another user did not call this command through
+    /// them.
     pub(crate) fn behind_sudo() -> Result<Option<Self>> {
         if !geteuid().is_root() {
             return Ok(None);
@@ -37,7 +42,7 @@ impl Caller {
         Ok(Some(Self::of(uid, id("SUDO_GID")?)))
     }
 
-    /// The user with this number, in this group or that which the system knows.
+    /// Returns the user with this id, in this group or, without one, in the user's primary group.
     pub(crate) fn of(uid: u32, gid: Option<u32>) -> Self {
         let user = get_user_by_uid(uid);
         let gid = gid.or(user.as_ref().map(|user| user.primary_group_id())).unwrap_or(uid);
@@ -52,8 +57,9 @@ impl Caller {
         Self { uid, gid, groups, known }
     }
 
-    /// Does the work with the rights of this user, whatever the paths it meets turn out to be, and takes root's
-    /// back. The process stays root's: the user can neither trace nor signal it.
+    /// Does the work with the rights of this user, and takes root's rights back afterwards. So it does not matter
+    /// where the paths that the work uses lead to. The real user id stays root's, so the user can neither trace nor
+    /// signal the process.
     pub(crate) fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
         if [self.uid, self.gid].contains(&UNCHANGED) {
@@ -68,7 +74,7 @@ impl Caller {
     }
 }
 
-/// The user or group whose number a variable has.
+/// Parses a user or group id in an environment variable.
 fn id(variable: &str) -> Result<Option<u32>> {
     let Some(text) = std::env::var_os(variable) else { return Ok(None) };
     let digits = text.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
@@ -78,8 +84,9 @@ fn id(variable: &str) -> Result<Option<u32>> {
     }
 }
 
-/// The groups of the process of this user that this one comes from: also those that have no name, or that its user took on
-/// since (`newgrp`). What a user's process is in, any other of theirs may be in.
+/// Returns the groups of the nearest ancestor process that runs as this user. They may include groups without a name,
+/// or groups that the user joined later (`newgrp`). Every process of a user may have the groups that another of the
+/// user's processes has.
 fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     let mut process = Process::this();
     loop {
@@ -93,7 +100,7 @@ fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     }
 }
 
-/// Root's rights, taken back when this is dropped. They are those of the thread.
+/// Takes root's rights back when it is dropped. The rights are those of the calling thread.
 struct Back {
     groups: Vec<Gid>,
     gid: Gid,
@@ -105,7 +112,7 @@ impl Drop for Back {
             .and_then(|()| set_thread_res_gid(None, self.gid, None))
             .and_then(|()| set_thread_groups(&self.groups));
         if let Err(e) = done {
-            // Half one user and half another, nothing that follows can be right.
+            // With the ids of two users mixed, nothing after this can be done safely.
             say(format_args!("taking root's rights back: {e}"));
             std::process::exit(125);
         }

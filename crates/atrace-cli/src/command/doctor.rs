@@ -1,4 +1,4 @@
-//! `atrace doctor`: the library's report about each of the named processes.
+//! `atrace doctor`: prints the doctor's report about each of the named processes.
 
 use crate::doctor::{Report, examine, examine_program};
 use crate::escape::shown;
@@ -13,7 +13,7 @@ pub(crate) struct DoctorArgs {
     patient: Option<String>,
 }
 
-/// The exit status is 0 only if an event written now arrives, for each process that was looked at.
+/// Returns the exit status: 0 only if an event written now would arrive, for each process that was examined.
 pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     let mut all_arrive = true;
     let mut show = |report: Report| {
@@ -46,7 +46,8 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     Ok(u8::from(!all_arrive))
 }
 
-/// By its whole name, its name without the path, or a pattern.
+/// Tells whether a name means the process: the whole of argv[0], its last path component, or a pattern that matches
+/// it.
 fn is_called(process: Process, name: &str) -> bool {
     let Some(argv0) = process.argv0() else { return false };
     let argv0 = argv0.to_string_lossy();

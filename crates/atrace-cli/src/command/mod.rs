@@ -1,6 +1,17 @@
 //! The command line: `atrace run`, `record`, `on`, `off`, `status` and `doctor`.
 //!
-//! A command switches back everything that it switched, and each error says what to do.
+//! A command undoes everything that it switched on, except for `on` itself. If it is killed, the next command undoes
+//! it (`notes`, `buffer::sweep`). Each error says what to do.
+//!
+//! # Modules
+//!
+//! - `run`, `record`, `switch`, `status`, `doctor`: the commands;
+//! - `program`: starts and supervises a program;
+//! - `stores`: the users' property stores, which are opened with the rights of their users;
+//! - `buffer`: the kernel's ring buffers;
+//! - `file`: the file of a recording;
+//! - `notes`: what to clean up after a killed command;
+//! - `caller`, `processes`, `terminal`: users, processes and the output.
 
 mod buffer;
 mod caller;
@@ -51,7 +62,7 @@ enum Command {
     Witness(witness::WitnessArgs),
 }
 
-/// Runs the command that the program's arguments say.
+/// Runs the command that the program's arguments name, and returns its exit status.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

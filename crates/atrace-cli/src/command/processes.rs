@@ -11,7 +11,7 @@ use atrace_sys::process::matches;
 
 pub(crate) use crate::process::Process;
 
-/// All processes but this one, by their numbers.
+/// Returns all processes except this one, by their process ids.
 pub(crate) fn all() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut all: Vec<_> =
@@ -21,7 +21,8 @@ pub(crate) fn all() -> Vec<Process> {
     all
 }
 
-/// The processes that have a file of this directory open, as far as can be seen.
+/// Returns the processes that have a file in this directory open. Processes that this user may not examine are
+/// missing.
 pub(crate) fn holders(directory: &Path) -> Vec<Process> {
     let holds = |process: &Process| {
         process.descriptors().is_ok_and(|mut all| all.any(|(_, file)| file.starts_with(directory)))
@@ -29,20 +30,20 @@ pub(crate) fn holders(directory: &Path) -> Vec<Process> {
     all().into_iter().filter(holds).collect()
 }
 
-/// The same in words.
+/// Returns the same processes as text.
 pub(crate) fn name_holders(directory: &Path) -> String {
     let found: Vec<_> = holders(directory).iter().map(Process::to_string).collect();
     if found.is_empty() { "a process that can't be seen from here".to_owned() } else { found.join(", ") }
 }
 
-/// The running processes that some of the patterns mean.
+/// Returns the running processes that match one of the patterns.
 pub(crate) fn matching(patterns: &[String]) -> Vec<Process> {
     let mut all = all();
     all.retain(|process| patterns.iter().any(|pattern| process.matches(pattern)));
     all
 }
 
-/// That a pattern matches nothing, and what was perhaps meant.
+/// Says that no process matches the patterns, and names similar processes.
 pub(crate) fn none_matches(patterns: &[String]) -> String {
     let mut text = format!("no running process matches {}", shown(&patterns.join(" or ")));
     let like = |process: &Process| {
@@ -64,18 +65,18 @@ pub(crate) fn none_matches(patterns: &[String]) -> String {
 }
 
 impl Process {
-    /// Whether an app pattern means it.
+    /// Tells whether an app pattern matches the process's name.
     pub(crate) fn matches(self, pattern: &str) -> bool {
         let Ok(pattern) = CString::new(pattern) else { return false };
         self.argv0().is_some_and(|name| matches(&pattern, &name))
     }
 
-    /// A variable of its environment, as it was when it started.
+    /// Returns a variable of the environment that the process was started with.
     pub(crate) fn variable(self, name: &str) -> Option<OsString> {
         self.environment().get(name).map(|value| OsString::from_vec(value.to_vec()))
     }
 
-    /// The signals that it ignores, a bit each.
+    /// Returns the set of signals that the process ignores: bit N - 1 is signal N.
     pub(crate) fn ignored_signals(self) -> u64 {
         let status = self.status();
         let mask = status.as_ref().and_then(|status| status.get("SigIgn"));

@@ -28,7 +28,8 @@ pub(crate) fn main() -> Result<()> {
         let followers: Vec<_> = processes.iter().filter(|process| store.is_of(process)).collect();
         let (start, mut is_late) = (Instant::now(), false);
         for (index, pattern) in patterns.iter().enumerate() {
-            // A recording adds its own to what is listed already.
+            // A recording adds its pattern after those that are listed already, so the last entries are the
+            // recordings'.
             let later = patterns[index + 1..].iter().filter(|other| *other == pattern).count();
             let why = match running.of(&store, pattern).nth(later) {
                 Some(pid) => format!(": on because recording {pid} runs"),
@@ -37,7 +38,7 @@ pub(crate) fn main() -> Result<()> {
             print(&format!("  pattern {}{why}", shown(pattern)));
             let pattern = CString::new(pattern.as_str()).unwrap_or_default();
             for follower in &followers {
-                // Patterns and names that take long to compare are their user's.
+                // The users choose the patterns and names, and may choose some that take long to compare.
                 if !is_late && start.elapsed() > PATIENCE {
                     is_late = true;
                     print("    (not all processes were looked at: there are too many, or too many patterns)");
@@ -64,7 +65,7 @@ pub(crate) fn main() -> Result<()> {
     Ok(())
 }
 
-/// Whether the system's tracing service of Perfetto's runs, and who is there.
+/// Prints whether Perfetto's system service runs, and the producers that are connected to it.
 fn print_service() {
     let (place, _) = socket::consumers();
     let place = shown(place.as_encoded_bytes()).to_string();

@@ -1,4 +1,4 @@
-//! `atrace on` and `atrace off`.
+//! `atrace on` and `atrace off`: switch patterns in the users' property stores.
 
 use crate::escape::shown;
 
@@ -19,7 +19,8 @@ pub(crate) fn on(args: &SwitchArgs) -> Result<()> {
     let running = notes::sweep();
     let matching = matching(&args.patterns);
     let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
-    // Twice listed, it would have to be switched off twice; what a recording switched on goes with it.
+    // A pattern that is listed twice would have to be switched off twice. The entries of running recordings do not
+    // count, because they are removed when the recordings end.
     let once = |store: &Store| {
         let beside = |pattern: &String| (pattern.clone(), running.of(store, pattern).count());
         Work::Enable(args.patterns.iter().map(beside).collect())

@@ -11,7 +11,7 @@ use crate::escape::{quoted, shown};
 /// The exit status of a command that failed.
 const FAILED: u8 = 1;
 
-/// An error: one or more lines that say what failed and what to do.
+/// An error: one or more lines that say what failed and what to do about it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,
@@ -30,7 +30,7 @@ impl Failure {
     }
 }
 
-/// What failed: `what`, because of `e`.
+/// Returns a function that makes an error: `what` failed because of `e`.
 pub(crate) fn failed<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
     move |e| Failure::new(format!("{what}: {e}"))
 }
@@ -53,20 +53,20 @@ impl From<atrace::control::Error> for Failure {
     }
 }
 
-/// A path, fit for a terminal.
+/// Displays a path, escaped for a terminal.
 pub(crate) fn shown_path(path: &Path) -> impl fmt::Display + '_ {
     shown(path.as_os_str().as_bytes())
 }
 
-/// A path, fit for a shell.
+/// Quotes a path for a shell.
 pub(crate) fn quoted_path(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
 }
 
-/// Why the output is not whole.
+/// The first error of printing the output.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line of the output; [`unprinted`] returns what could not be.
+/// Prints a line of the output. If that fails, [`unprinted`] returns the error.
 pub(crate) fn print(line: &str) {
     let mut stdout = io::stdout();
     if let Err(e) = writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
@@ -74,24 +74,24 @@ pub(crate) fn print(line: &str) {
     }
 }
 
-/// Notes that something could not be printed; a reader that has seen enough is no failure.
+/// Notes an error of printing. A closed pipe is no error, because the reader has seen enough.
 pub(crate) fn note(e: io::Error) {
     if e.kind() != ErrorKind::BrokenPipe {
         let _ = UNPRINTED.set(e);
     }
 }
 
-/// What is missing of the output, and why.
+/// Returns the error of printing, if there is one.
 pub(crate) fn unprinted() -> Option<Failure> {
     UNPRINTED.get().map(|e| Failure::new(format!("the output is not whole: {e}")))
 }
 
-/// Writes a line to stderr. Not `eprintln!`, which panics when stderr is gone.
+/// Writes a line to stderr. Does not use `eprintln!`, which panics if stderr is closed.
 pub(crate) fn say(line: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "atrace: {line}");
 }
 
-/// A number with its thousands apart.
+/// Formats a number with commas between thousands.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,11 +1,11 @@
-//! Kernel events by category: Android's category names, or the kernel's own groups and events.
+//! The kernel's events by category: Android's names of categories, or the kernel's own groups and events.
 
 use std::fs;
 use std::path::Path;
 
 use crate::command::terminal::{Failure, Result, say};
 
-/// A name and the events it stands for; a kernel has some of them.
+/// Categories and their events. A kernel may have only some of these events.
 const CATEGORIES: [(&str, &str); 9] = [
     (
         "sched",
@@ -30,7 +30,8 @@ const CATEGORIES: [(&str, &str); 9] = [
     ("binder", "binder"),
 ];
 
-/// The events of these categories, whatever this kernel has of them: where that can't be seen.
+/// Returns the events of these categories without checking which of them this kernel has, for users that may not read
+/// tracefs.
 pub(crate) fn events_unseen(names: &[String]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for name in names {
@@ -59,7 +60,7 @@ fn no_category(name: &str) -> Failure {
 
 /// Returns the events of these categories, as paths below `events`.
 ///
-/// A name that is none of ours is the kernel's: a group (`net`) or an event (`net/netif_rx`).
+/// A name that is not in [`CATEGORIES`] is the kernel's: a group (`net`) or an event (`net/netif_rx`).
 pub(crate) fn events(root: &Path, names: &[String]) -> Result<Vec<String>> {
     let events = root.join("events");
     let is_there = |event: &str| events.join(event).join("enable").exists();
@@ -78,7 +79,7 @@ pub(crate) fn events(root: &Path, names: &[String]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// A group, or a group and an event; nothing that leads out of the directory.
+/// Tells whether a name is a group, or a group and an event. Such a name can't lead out of the directory.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -1,8 +1,8 @@
-//! Cleans up the buffers of recordings whose command was killed, when the next recording begins.
+//! Cleans up the buffers of recordings whose command was killed. This happens when the next recording begins.
 //!
-//! A buffer with events in it is saved first: to the file in the killed command's note, by the same rules, or else to
-//! root's own directory. A buffer that a process still writes to is left for later. A buffer that can't be saved is
-//! marked, and stays until a user has saved it.
+//! A buffer with events is saved first: to the file named in the killed command's note, by the same rules, or else to
+//! root's home directory. A buffer that a process still writes to is left for a later command. A buffer that can't be
+//! saved is marked, and stays until a user has saved it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use crate::command::notes;
 use crate::command::processes::{holders, name_holders};
 use crate::command::terminal::{Result, say, shown_path};
 
-/// Saves and removes what killed recordings have left, and says what can't be.
+/// Saves and removes the buffers that killed recordings left, and says which could not be.
 pub(crate) fn sweep() -> Result<()> {
     let unsaved: Vec<_> = notes::unsaved().into_iter().map(|(pid, _)| pid).collect();
     let swept = tracefs::sweep_where(PREFIX, |path| {
@@ -52,19 +52,19 @@ pub(crate) fn sweep() -> Result<()> {
             left.push(pid);
         }
     }
-    // The names are of use until the recording is saved.
+    // The names of processes are needed until the recording is saved.
     let is_left = |pid: &u32| left.contains(pid);
     tracefs::sweep_where(names::PREFIX, |path| maker(path, names::PREFIX).is_none_or(|pid| !is_left(&pid)))?;
     notes::forget(&unsaved.into_iter().filter(|pid| !is_left(pid)).collect::<Vec<_>>());
     Ok(())
 }
 
-/// Saves the recording whose command is dead, if there is one; then, or if there is none, its buffer may go.
+/// Saves the recording of a killed command, if its buffer has events. Returns whether the buffer may be removed.
 fn save(path: &Path) -> Result<bool> {
     if is_kept(path) {
         return Ok(false);
     }
-    // Of commands that start at once, one does it.
+    // Several commands may start at once. The lock lets one of them save the recording.
     let Ok(directory) = File::open(path) else { return Ok(true) };
     if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Ok(false);
@@ -82,7 +82,8 @@ fn save(path: &Path) -> Result<bool> {
         ));
         return Ok(false);
     }
-    // What filled it without being there, as `record` does.
+    // A copy of the top-level marker's messages, as `record` sets it up, fills the buffer even though no process has
+    // it open.
     if path.join("options").join(tracefs::COPY).exists() {
         instance.set_option(tracefs::COPY, false)?;
     }
@@ -93,7 +94,7 @@ fn save(path: &Path) -> Result<bool> {
         .and_then(|output| save_from(&instance, output, names.len(), |process| names.get(&process).cloned()));
     match saved {
         Ok(saved) => {
-            // For another command that comes before it is removed.
+            // Another command may look at the buffer before it is removed.
             instance.clear()?;
             say(format_args!(
                 "saved {}: a recording whose command (process {pid}) was killed",
@@ -109,7 +110,7 @@ fn save(path: &Path) -> Result<bool> {
     }
 }
 
-/// Where the command was to save it, or root's own directory.
+/// Returns the file that the killed command was to save to, or a file in root's home directory.
 fn output(instance: &Path, pid: u32) -> Result<Output> {
     if let Some((_, noted)) = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));

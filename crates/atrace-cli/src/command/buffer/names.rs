@@ -1,5 +1,7 @@
-//! The names of a program's processes, most of which have ended before the recording is saved. They come from a separate
-//! small buffer, in which the kernel records each program that a process executes.
+//! The names of a program's processes, most of which have ended before the recording is saved.
+//!
+//! The names come from a small separate ring buffer. In it the kernel records `sched_process_exec`, the event of a
+//! process that executes a program, for the started program and its children (`set_event_pid`, option `event-fork`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +13,7 @@ use crate::command::buffer::ring::set_size;
 use crate::command::buffer::text;
 use crate::command::terminal::Result;
 
-/// What the instances for names are called.
+/// The prefix of the instances for names.
 pub(crate) const PREFIX: &str = "atrace-names";
 
 const EVENT: &str = "events/sched/sched_process_exec/enable";
@@ -20,51 +22,51 @@ const EVENT: &str = "events/sched/sched_process_exec/enable";
 pub(crate) struct Names(Option<Instance>);
 
 impl Names {
-    /// Where the kernel has no such event, there will be no names.
+    /// Creates the buffer. If the kernel lacks the event, there are no names.
     pub(crate) fn make() -> Result<Self> {
         if !tracefs::root()?.join(EVENT).exists() {
             return Ok(Self(None));
         }
         let instance = Instance::create(PREFIX)?;
         set_size(&instance, 64)?;
-        // Of the processes in `set_event_pid` and their children; nobody is in there yet.
+        // The option covers the processes in `set_event_pid` and their children. No process is in it yet.
         instance.set_option("event-fork", true)?;
         Ok(Self(Some(instance)))
     }
 
-    /// The directory of the buffer, for [`begin`](Self::begin).
+    /// Returns the directory of the buffer, which [`begin`](Self::begin) takes.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.0.as_ref().map(Instance::path)
     }
 
-    /// Begins to note what becomes of the calling process and its children.
+    /// Starts to record the programs that the calling process and its children execute.
     pub(crate) fn begin(instance: &Path) -> std::io::Result<()> {
         fs::write(instance.join("set_event_pid"), std::process::id().to_string())?;
         fs::write(instance.join(EVENT), "1")
     }
 
-    /// The threads of the program that there are now, wherever they have been reparented to.
+    /// Returns the threads of the program that exist now, even if they have another parent by now.
     pub(crate) fn living(&self) -> Vec<u32> {
         let path = self.directory().map(|directory| directory.join("set_event_pid"));
         let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
         text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
-    /// The program that each process became last, without its path.
+    /// Returns, for each process, the name of the program that it executed last, without the path.
     pub(crate) fn read(&self) -> HashMap<u32, String> {
         self.0.as_ref().map(read).unwrap_or_default()
     }
 }
 
-/// The same, from the buffer of whoever made it.
+/// Reads the names from a buffer that any command created.
 pub(crate) fn read(instance: &Instance) -> HashMap<u32, String> {
     let (Ok(text), Ok(stats)) = (instance.read_trace(), instance.stats()) else { return HashMap::new() };
     let (names, events) = text::execs(&text);
-    // Else a file is called so that it looks like several events, and no name is to be trusted.
+    // If the counts differ, the name of a file imitates further events, and no name can be trusted.
     if events == stats.entries { names } else { HashMap::new() }
 }
 
-/// The names of threads that the kernel kept.
+/// Returns the names of threads that the kernel has kept.
 pub(crate) fn kept() -> Result<HashMap<u32, String>> {
     let text = fs::read(tracefs::root()?.join("saved_cmdlines")).unwrap_or_default();
     Ok(text::kept(&text))

@@ -10,20 +10,20 @@ use crate::tracefs::{self, Instance};
 use crate::command::processes::name_holders;
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
 
-/// What the instances of this command are called.
+/// The prefix of this command's instances.
 pub(crate) const PREFIX: &str = "atrace-recording";
 
-/// The event that has the kernel learn which process a thread is of.
+/// The event that makes the kernel store which process a thread belongs to.
 pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 
-/// How many names of threads the kernel shall keep. It kept 128 before Linux 6.10, for the whole machine.
+/// How many names of threads the kernel is to keep for the whole machine. Before Linux 6.10 it kept 128.
 const NAMES: u64 = 4096;
 
-/// The most that a buffer gets unasked: for each CPU, and for all.
+/// The limits for the default size of a buffer: for each CPU, and in total.
 const DEFAULT_KB: u64 = 16 << 10;
 const DEFAULT_TOTAL_KB: u64 = 256 << 10;
 
-/// Makes an instance that takes events as Perfetto wants them.
+/// Creates an instance that takes events in the form that Perfetto expects.
 pub(crate) fn make(kb: Option<u64>) -> Result<Instance> {
     let root = tracefs::root()?;
     let instance = Instance::create(PREFIX)?;
@@ -32,13 +32,13 @@ pub(crate) fn make(kb: Option<u64>) -> Result<Instance> {
     Ok(instance)
 }
 
-/// Sets the clock, the size, and that the events say which process their thread is of.
+/// Sets the clock, the size, and the option that adds the process id to each event.
 pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result<()> {
     instance.set_clock("boot")?;
     resize(instance, kb)?;
     instance.set_option("record-tgid", true)?;
-    // The kernel learns the processes and names of threads only while some event is enabled: one that never
-    // passes its filter.
+    // The kernel stores the processes and names of threads only while some event is enabled. This event is, but its
+    // filter never passes.
     let teacher = format!("events/{TEACHER}");
     if instance.path().join(&teacher).exists() {
         instance.control(&format!("{teacher}/filter"), "pid == -2")?;
@@ -49,7 +49,7 @@ pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Has these events of the kernel recorded, too.
+/// Enables these kernel events in the instance.
 pub(crate) fn enable(instance: &Instance, events: &[String]) -> Result<()> {
     for event in events {
         if event == TEACHER {
@@ -78,7 +78,8 @@ fn resize(instance: &Instance, kb: Option<u64>) -> Result<()> {
     set_size(instance, kb).map_err(|e| Failure::new(format!("--buffer {kb}: {e}: name a smaller one")))
 }
 
-/// Nobody can be reading a buffer while its size changes: who looks at this one is soon done.
+/// Sets the size of a buffer. The size can't change while someone reads the buffer, so the call is repeated for up to
+/// two seconds.
 pub(crate) fn set_size(instance: &Instance, kb: u64) -> std::io::Result<()> {
     let mut result = instance.set_buffer_kb(kb);
     for _ in 0..100 {
@@ -91,15 +92,15 @@ pub(crate) fn set_size(instance: &Instance, kb: u64) -> std::io::Result<()> {
     result
 }
 
-/// How much memory can be had.
+/// Returns the memory that is available, in KiB.
 pub(crate) fn available_kb() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(u64::MAX / 1024)
 }
 
-/// The size of the table of names is one for the machine. It is left as it was made: others may have come to
-/// rely on it, it is small, and to make it smaller drops every name.
+/// Enlarges the kernel's table of thread names, of which the machine has one. It is not made smaller afterwards:
+/// other users may rely on it by then, it is small, and shrinking it drops all names.
 fn keep_names(root: &Path) {
     let path = root.join("saved_cmdlines_size");
     let size = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u64>().ok());
@@ -108,7 +109,8 @@ fn keep_names(root: &Path) {
     }
 }
 
-/// The instances with this prefix, and the processes that made them: their names are `PREFIX-PID-N`.
+/// Returns the instances with this prefix, and the ids of the processes that created them. Their names are
+/// `PREFIX-PID-N`.
 pub(crate) fn instances(prefix: &str) -> Result<Vec<(PathBuf, u32)>> {
     let instances = tracefs::root()?.join("instances");
     let entries = fs::read_dir(&instances).map_err(failed(shown_path(&instances)))?;
@@ -116,16 +118,16 @@ pub(crate) fn instances(prefix: &str) -> Result<Vec<(PathBuf, u32)>> {
     Ok(paths.filter_map(|path| maker(&path, prefix).map(|pid| (path, pid))).collect())
 }
 
-/// The process that made an instance.
+/// Returns the id of the process that created an instance.
 pub(crate) fn maker(path: &Path, prefix: &str) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_prefix(prefix)?.strip_prefix('-')?;
     name.split_once('-')?.0.parse().ok()
 }
 
-/// Removes an instance, or says who keeps it from going.
+/// Removes an instance, or says which processes hold it open.
 pub(crate) fn remove(instance: Instance) -> Result<()> {
     let path = instance.path().to_owned();
-    // Emptied: a process that holds it open holds little.
+    // An empty buffer costs little while a process still holds it open.
     let _ = instance.clear();
     match instance.remove() {
         Err(e) if e.kind() == ErrorKind::ResourceBusy => {

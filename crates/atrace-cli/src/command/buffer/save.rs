@@ -10,10 +10,11 @@ use crate::command::buffer::names;
 use crate::command::file::{Output, systrace};
 use crate::command::terminal::{Failure, Result, failed, quoted_path, shown_path};
 
-/// The mark of a recording that could not be saved: it is stopped, and its buffer does not overwrite.
+/// The mark of a recording that could not be saved: its buffer does not overwrite old events. The recording is
+/// stopped already.
 const MARK: &str = "options/overwrite";
 
-/// Saves the trace, with the names of its processes: there are perhaps as many as `processes`.
+/// Saves the trace with the names of its processes. `processes` is the expected number of them.
 pub(crate) fn save_from(
     instance: &Instance,
     mut output: Output,
@@ -21,7 +22,7 @@ pub(crate) fn save_from(
     mut name: impl FnMut(u32) -> Option<String>,
 ) -> Result<PathBuf> {
     let kept = names::kept()?;
-    // The names that the kernel kept are those of threads, and so of main threads too.
+    // The kernel keeps names of threads. A process's main thread has the process's id, so its name serves, too.
     let name = |process: u32| name(process).or_else(|| kept.get(&process).cloned());
     let problem = format!("can't save {}", shown_path(output.named()));
     let saved = File::open(instance.path().join("trace")).and_then(|source| {
@@ -32,8 +33,8 @@ pub(crate) fn save_from(
     output.finish().map_err(failed(problem))
 }
 
-/// Saves the trace of an instance of ours. Where that fails the instance stays, and the error says how to get
-/// at it.
+/// Saves the trace of one of this command's instances. If that fails, the instance stays, and the error says how to
+/// save it by hand.
 pub(crate) fn save(
     instance: Instance,
     output: Output,
@@ -46,23 +47,23 @@ pub(crate) fn save(
     }
 }
 
-/// The error of a recording that could not be saved, and what brings it to a file.
+/// Returns the error for a recording that could not be saved, with the command that saves it.
 pub(crate) fn kept(e: Failure, rescue: &str) -> Failure {
     Failure::new(format!("{e}\natrace: nothing is lost yet; make room and run: {rescue}"))
 }
 
-/// Leaves an instance that could not be saved, marked so that nobody removes it.
+/// Marks an instance that could not be saved, so that no command removes it, and leaves it.
 pub(crate) fn keep(instance: Instance) -> PathBuf {
     let _ = instance.control(MARK, "0");
     instance.keep()
 }
 
-/// Whether an instance holds a recording that could not be saved.
+/// Tells whether an instance holds a recording that could not be saved.
 pub(crate) fn is_kept(path: &Path) -> bool {
     fs::read_to_string(path.join(MARK)).is_ok_and(|text| text.trim() == "0")
 }
 
-/// What brings an unsaved recording to a file.
+/// Returns the shell command that saves a recording by hand.
 pub(crate) fn rescue(path: &Path) -> String {
     format!("cat {} > FILE; rmdir {}", quoted_path(&path.join("trace")), quoted_path(path))
 }

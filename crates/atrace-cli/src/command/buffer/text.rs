@@ -1,10 +1,10 @@
-//! Reads names from the kernel's text. A name may hold any byte but NUL.
+//! Parses names in the kernel's texts. A name may contain any byte except NUL.
 
 use std::collections::HashMap;
 
 use crate::tracefs::header;
 
-/// Reads events such as `sched_process_exec: filename=/bin/sh pid=42 old_pid=42`, and counts them.
+/// Parses and counts events such as `sched_process_exec: filename=/bin/sh pid=42 old_pid=42`.
 pub(crate) fn execs(text: &[u8]) -> (HashMap<u32, String>, u64) {
     let (mut names, mut events, mut at) = (HashMap::new(), 0, 0);
     while let Some((_, event)) = header::next(text, &mut at) {
@@ -20,8 +20,8 @@ pub(crate) fn execs(text: &[u8]) -> (HashMap<u32, String>, u64) {
     (names, events)
 }
 
-/// Reads lines `PID NAME`. A name with a newline makes a line that may say anything, so a number that occurs
-/// twice has no name.
+/// Parses lines `PID NAME`. A name that contains a newline can forge a line, so a number that occurs twice gets no
+/// name.
 pub(crate) fn kept(text: &[u8]) -> HashMap<u32, String> {
     let mut names = HashMap::<u32, Option<String>>::new();
     for line in text.split(|&byte| byte == b'\n') {
@@ -73,7 +73,7 @@ mod tests {
         let (names, events) = execs(text.as_bytes());
         assert_eq!(events, 2);
         assert_eq!(sorted(names), [(42, "a\nb".to_owned()), (43, "x".to_owned())]);
-        // A file called so that it looks like another event is found out by the kernel's count.
+        // A file name that imitates another event is detected by the kernel's count of events.
         let forged =
             line("x", 44, &format!("/bin/x pid=44 old_pid=44\n{}", line("init", 1, "evil").trim_end()));
         assert_eq!(execs(forged.as_bytes()).1, 2);

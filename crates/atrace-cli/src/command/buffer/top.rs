@@ -1,4 +1,8 @@
-//! The kernel's top-level buffer, shared by all users: taken only if it is unused, and restored afterwards.
+//! The kernel's top-level buffer, which all users share. It is used only if no one else uses it, and restored
+//! afterwards.
+//!
+//! A recording changes its switch, clock, size and options. The old values are noted first. They are written back in
+//! reverse order when [`Top`] is dropped. A forked child that drops its copy changes nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,24 +14,24 @@ use atrace_sys::fork::{Generation, generation};
 use crate::command::buffer::ring;
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
 
-/// The top-level buffer; what was changed is undone when this is dropped.
+/// The top-level buffer. Dropping it undoes all changes.
 #[derive(Debug)]
 pub(crate) struct Top {
     instance: Instance,
-    /// The files that were read, and what they said, in the order of their putting back.
+    /// The files that are changed and their old contents, in the order of the changes.
     before: Vec<(PathBuf, String)>,
-    /// What was recorded is to be emptied.
+    /// The recorded events are to be removed from the buffer.
     empties: bool,
     by: Generation,
 }
 
 impl Top {
-    /// Whether an instance can have a copy of what is written to the top-level marker.
+    /// Tells whether the kernel can copy the messages of the top-level marker to an instance.
     pub(crate) fn can_be_copied() -> Result<bool> {
         Ok(tracefs::root()?.join("options").join(tracefs::COPY).exists())
     }
 
-    /// Where the top-level buffer is off, has its marker write to the copies alone.
+    /// If the top-level buffer is switched off, makes its marker write only to instances that want copies.
     pub(crate) fn silence() -> Result<Option<Self>> {
         let root = tracefs::root()?;
         if read(&root.join("tracing_on"))? != "0" {
@@ -40,7 +44,7 @@ impl Top {
         Ok(Some(top))
     }
 
-    /// Takes it to record into.
+    /// Takes the buffer to record into it. Fails if someone else uses it, or if it has events and `discard` is false.
     pub(crate) fn take(discard: bool) -> Result<Self> {
         let root = tracefs::root()?;
         let instance = Instance::attach(&root)?;
@@ -80,7 +84,7 @@ impl Top {
         &self.instance
     }
 
-    /// Leaves the recording where it is. Then its clock and size have to stay, too.
+    /// Leaves the recorded events in the buffer. Its clock and size then have to stay, too.
     pub(crate) fn keep_content(&mut self) {
         self.empties = false;
         self.before.retain(|(path, _)| !path.ends_with("trace_clock") && !path.ends_with("buffer_size_kb"));
@@ -89,7 +93,7 @@ impl Top {
     fn note(&mut self, file: &str) -> Result<()> {
         let path = self.instance.path().join(file);
         let text = read(&path)?;
-        // Of a choice, the one in brackets.
+        // A file with several choices has the current one in brackets.
         let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
         let value = chosen.map_or(text.as_str(), |(chosen, _)| chosen).to_owned();
         self.before.push((path, value));
@@ -101,7 +105,8 @@ impl Top {
         for cpu in fs::read_dir(&directory).map_err(failed(shown_path(&directory)))?.flatten() {
             let path = cpu.path().join("buffer_size_kb");
             let text = read(&path)?;
-            // `7 (expanded: 1408)`: what it becomes with the first event, and can't be made smaller.
+            // `7 (expanded: 1408)`: the buffer gets the second size with its first event, and can't be made smaller
+            // afterwards.
             let size =
                 text.split_once("expanded: ").map_or(text.as_str(), |(_, size)| size.trim_end_matches(')'));
             self.before.push((path, size.to_owned()));
@@ -112,7 +117,7 @@ impl Top {
     fn put_back(&mut self) -> Result<()> {
         if self.empties {
             self.instance.set_tracing_on(false)?;
-            // Nobody else had events on.
+            // `take` checked that no one else had events enabled.
             self.instance.control("events/enable", "0")?;
             let filter = format!("events/{}/filter", ring::TEACHER);
             if self.instance.path().join(&filter).exists() {
@@ -121,7 +126,7 @@ impl Top {
             self.instance.clear()?;
         }
         let mut problems = Vec::new();
-        // The switch is the first that was noted.
+        // The switch `tracing_on` was noted first, so it is written back last.
         for (path, value) in self.before.drain(..).rev() {
             if let Err(e) = fs::write(&path, &value) {
                 problems.push(format!("{}={}: {e}", shown_path(&path), shown(&value)));
@@ -134,7 +139,7 @@ impl Top {
 impl Drop for Top {
     fn drop(&mut self) {
         if self.by != generation() {
-            return; // A forked child has changed nothing.
+            return; // This is a copy in a forked child.
         }
         if let Err(e) = self.put_back() {
             say(format_args!("putting the kernel's trace buffer back: {e}"));
@@ -146,7 +151,7 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(shown_path(path)))
 }
 
-/// Undoes what a killed `record` may have left, see [`Top::silence`].
+/// Undoes a change that a killed `record` may have left; see [`Top::silence`].
 pub(crate) fn end_silence() -> Result<()> {
     let _ = Instance::attach(tracefs::root()?)?.set_option(tracefs::COPY, true);
     Ok(())

@@ -1,4 +1,4 @@
-//! Opens a directory: any directory by its path, or only one that belongs to root alone.
+//! Opens directories: any directory by its path, or only a directory that no one but root can change.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,15 +6,16 @@ use std::path::{Component, Path};
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 
-/// How a directory is opened whose entries are then named: to say which it is, and no more.
+/// The flags for a directory that only serves as the start of other paths.
 const NAMED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, NAMED, Mode::empty())?)
 }
 
-/// Opens the directory if nobody but root can change it or the way to it: every step of the path is root's, none
-/// is a link, and others may write to those only where they can't replace what is root's.
+/// Opens a directory if only root can change it and the path to it. That is true if root owns every component of the
+/// path, no component is a symbolic link, and other users may write only to sticky directories, in which they can't
+/// replace root's files.
 pub(crate) fn roots_own(path: &Path) -> Option<OwnedFd> {
     let path = std::path::absolute(path).ok()?;
     let mut steps = path.components().peekable();
@@ -41,7 +42,7 @@ pub(crate) fn roots_own(path: &Path) -> Option<OwnedFd> {
     directory
 }
 
-/// What lets others than the owner write.
+/// The permissions that let other users than the owner write.
 pub(crate) const SHARED: Mode = Mode::WGRP.union(Mode::WOTH);
 
 #[cfg(test)]
@@ -69,7 +70,7 @@ mod tests {
         set(0o755);
         assert!(roots_own(&link).is_none() && roots_own(&directory.join("../directory")).is_none());
         assert!(roots_own(&directory.join("none")).is_none());
-        // Where others may make files, but not replace root's.
+        // A sticky directory: other users may create files in it, but not replace root's.
         fs::create_dir(directory.join("inner")).unwrap();
         set(0o1777);
         assert!(roots_own(&directory.join("inner")).is_some());

@@ -1,16 +1,21 @@
-//! The file that a recording is saved to: complete or not at all.
+//! The file that a recording is saved to: complete, or not at all.
 //!
-//! It is written under another name in the same directory and renamed at the end. So neither a full disk nor a signal
-//! leaves half a file, and no existing file is touched unless that was requested. If a killed command left a file under
-//! such a name, the next command that writes to the directory removes it.
+//! # How it works
 //!
-//! The writing user decides which links are followed:
+//! The file is written under a temporary name in the same directory, and renamed at the end. So neither a full disk
+//! nor a signal leaves half a file, and no existing file is touched unless the user asked for it. If a killed command
+//! left a temporary file, the next command that writes to the directory removes it.
 //!
-//! - A user writes as usual, also through the user's own links.
-//! - Under sudo the file is created, renamed and removed with the rights of the caller. So a path that turns out to
-//!   lead elsewhere leads only where the caller could go anyway. Only in root's own directories root does it.
-//! - Root without sudo follows no link at the file's place: `--force` replaces the link. A directory that everybody may
-//!   change is refused. In a sticky directory, a file of another user at the place is not replaced, as a shell's `>`
+//! # Which symbolic links are followed
+//!
+//! This depends on the writing user:
+//!
+//! - A user writes as usual, also through links of their own.
+//! - Under sudo, the file is created, renamed and removed with the rights of the caller. So a path that leads to an
+//!   unexpected place leads only to places that the caller could write to anyway. In directories that only root can
+//!   change, root does it.
+//! - Root without sudo does not follow a link at the file's name: `--force` replaces the link. A directory that
+//!   everyone may change is refused. In a shared directory, a file of another user is not replaced. A shell's `>`
 //!   would not follow it either (`fs.protected_symlinks`, `fs.protected_regular`).
 //!
 //! All calls are relative to a descriptor of the directory. Only root may read root's files: mode 0600.
@@ -32,26 +37,27 @@ use crate::command::file::directory::{open_directory, roots_own};
 use crate::command::file::target::{Target, parent, unwritable};
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 
-/// A file in the making; without [`finish`](Self::finish) it goes.
+/// A file that is being written. Unless [`finish`](Self::finish) is called, it is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Output {
     target: Target,
     temporary: OsString,
-    /// Locked as long as it is written, so that nobody takes it for a leftover; where the file system has locks.
+    /// Locked while it is written, so that no other command takes it for a leftover. Some file systems have no locks.
     file: File,
-    /// Who does what is done to it, if not this process' user.
+    /// The user that all operations on the directory are done as; `None` for the user of this process.
     actor: Option<Caller>,
     is_moved: bool,
     by: Generation,
 }
 
 impl Output {
-    /// Makes sure that `path` can be written, before there is anything to write.
+    /// Creates the file, so that the user learns of problems before there is anything to write.
     pub(crate) fn create(path: &Path, replace: bool, owner: Option<&Caller>) -> Result<Self> {
         Self::create_as(path, replace, owner, false)
     }
 
-    /// The same for a file that is of use at any moment: what a killed command has of it stays.
+    /// Like [`create`](Self::create), for a file that is useful at any moment. If the command is killed, the file
+    /// stays.
     pub(crate) fn create_live(path: &Path, replace: bool, owner: Option<&Caller>) -> Result<Self> {
         Self::create_as(path, replace, owner, true)
     }
@@ -91,23 +97,24 @@ impl Output {
         Ok(output)
     }
 
-    /// The file as the user named it.
+    /// Returns the path as the user gave it.
     pub(crate) fn named(&self) -> &Path {
         &self.target.named
     }
 
-    /// Has `write` write the file, and makes sure that there was room for it.
+    /// Calls `write` with the file, and makes sure that the data is on the disk.
     pub(crate) fn fill(&mut self, write: impl FnOnce(&mut &File) -> io::Result<()>) -> io::Result<()> {
         write(&mut &self.file)?;
         self.file.sync_data()
     }
 
-    /// The file, for who writes it bit by bit.
+    /// Returns a handle to write the file piece by piece.
     pub(crate) fn file(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Moves a file that was written bit by bit to its place. Where that fails, it stays where it is.
+    /// Moves a file that was written piece by piece to its final name. If that fails, the file stays under its
+    /// temporary name.
     pub(crate) fn finish_live(mut self) -> Result<PathBuf> {
         self.is_moved = true;
         let left = || format!("it is complete beside its place: {}", shown(self.temporary.as_bytes()));
@@ -117,7 +124,7 @@ impl Output {
         Ok(std::mem::take(&mut self.target.named))
     }
 
-    /// Moves the file to its place.
+    /// Moves the file to its final name.
     pub(crate) fn finish(mut self) -> Result<PathBuf> {
         self.act(|| self.target.put(&self.temporary))?;
         self.is_moved = true;
@@ -176,7 +183,7 @@ mod tests {
         fs::write(&path, "mine").unwrap();
         let refused = Output::create(&path, false, None).unwrap_err().to_string();
         assert!(refused.contains("exists already") && refused.contains("--force"), "{refused}");
-        // Made by somebody meanwhile.
+        // Somebody creates the file in the meantime.
         fs::remove_file(&path).unwrap();
         let output = Output::create(&path, false, None).unwrap();
         fs::write(&path, "mine").unwrap();
@@ -199,7 +206,7 @@ mod tests {
         std::os::unix::fs::symlink(place.path().join("file"), &link).unwrap();
         fs::write(place.path().join("file"), "old").unwrap();
         Output::create(&link, true, None).unwrap().finish().unwrap();
-        // Root's own links are replaced, too: nobody has to know whose they are.
+        // Root's own links are replaced, too, so it does not matter whose link it is.
         let (replaced, text) = if geteuid().is_root() { (true, "old") } else { (false, "") };
         assert_eq!(fs::symlink_metadata(&link).unwrap().is_file(), replaced);
         assert_eq!(fs::read_to_string(place.path().join("file")).unwrap(), text);

@@ -1,26 +1,27 @@
-//! A trace in the format that Perfetto draws best: the kernel's text in the HTML that Android's systrace made.
+//! Writes a trace in the format that Perfetto displays best: the kernel's text, in the HTML of Android's systrace.
 //!
-//! The text names only threads; Perfetto takes the names of processes from a list before the text. The processes are known
-//! only at the end. So space is reserved for the list, and the text is moved if the space is too small.
+//! The text contains only the names of threads. Perfetto takes the names of processes from a list before the text.
+//! The list is complete only at the end, so space is reserved for it. If the space is too small, the text is moved.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufWriter, Read, Seek, SeekFrom, Write};
 
 use crate::tracefs::header::Header;
 
-/// What tells Perfetto's reader that a part follows, and that it ends.
+/// The tags at the begin and the end of a part, for Perfetto's reader.
 const BEGIN: &str = "<script class=\"trace-data\" type=\"application/text\">\n";
 const END: &str = "</script>\n";
 
 const HEAD: &str = "<!DOCTYPE html>\n<html><body>\n";
 const LIST: &str = "PROCESS DUMP\nUSER PID PPID VSZ RSS WCHAN PC S NAME COMM\n";
 
-/// The longest line of the list, with the longest name.
+/// The maximum lengths of a line of the list, and of a name in it.
 const LINE: usize = 160;
 const NAME: usize = 60;
 
-/// Copies the text of a trace and adds the names of its processes: `name` says them, else that of the main
-/// thread is taken. There is room for `processes` of them; where there are more, the text is moved.
+/// Copies the text of a trace and adds the names of its processes. `name` returns the name of a process; without one,
+/// the name of the main thread is used. Space is reserved for `processes` of them; if there are more, the text is
+/// moved.
 pub(crate) fn write(
     mut from: impl BufRead,
     to: &mut (impl Read + Write + Seek),
@@ -31,7 +32,7 @@ pub(crate) fn write(
     let mut mains = BTreeMap::<u32, Vec<u8>>::new();
     let mut text = BufWriter::with_capacity(1 << 16, &mut *to);
     text.write_all(HEAD.as_bytes())?;
-    // Not by a width, which may be no more than 65,535.
+    // Not with a format width, which is at most 65,535.
     io::copy(&mut io::repeat(b' ').take(room as u64), &mut text)?;
     write!(text, "\n{BEGIN}")?;
     let mut line = Vec::new();
@@ -46,7 +47,7 @@ pub(crate) fn write(
                 *main = task.to_vec();
             }
         }
-        // Whoever wrote this, it would be the end for the reader.
+        // This text would end the part for the reader, no matter who wrote it.
         while let Some(at) = line.windows(8).position(|text| text == b"</script") {
             line[at] = b'?';
         }
@@ -74,11 +75,11 @@ pub(crate) fn write(
     to.write_all(&list)
 }
 
-/// Reads the next line, or several: a name with line ends is one of an event's first line, where they become
-/// `_`. Returns where in `line` an event begins, if one does.
+/// Reads the next line. If a name contains line ends, reads all lines of that event's header and replaces these line
+/// ends by `_`. Returns the index in `line` at which an event begins, if one does.
 fn read_event(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<usize>> {
     line.clear();
-    // A shorter line may be a part of a name.
+    // A short line that begins with a space may be a part of a name.
     while from.read_until(b'\n', line)? > 0 && line.len() <= Header::TASK && line.starts_with(b" ") {}
     let ends = line.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     let start =
@@ -88,7 +89,7 @@ fn read_event(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<
     Ok(start)
 }
 
-/// Moves what follows `from` by so many bytes, from its end on.
+/// Moves everything after `from` by `by` bytes towards the end. Copies from the end, so that nothing is overwritten.
 fn move_up(file: &mut (impl Read + Write + Seek), from: u64, by: u64) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut end = file.seek(SeekFrom::End(0))?;
@@ -104,15 +105,15 @@ fn move_up(file: &mut (impl Read + Write + Seek), from: u64, by: u64) -> io::Res
     Ok(())
 }
 
-/// The thread's name, its number and its process' in the first line of an event. Where the kernel did not learn
-/// the process, as while another recording ends, what it wrote says it.
+/// Returns the name and id of the thread in an event's header, and its process id. If the kernel did not store the
+/// process id, as happens while another recording ends, the id in the message is used.
 pub(crate) fn owner(line: &[u8]) -> Option<(&[u8], u32, u32)> {
     let header = Header::parse(line)?;
     let process = header.tgid.or_else(|| writer(line.get(header.len..)?))?;
     Some((header.task, header.tid, process))
 }
 
-/// The process that a message says it is of: `B|PID|…`.
+/// Returns the process id in a message: `B|PID|…`.
 fn writer(event: &[u8]) -> Option<u32> {
     let mut parts = event.strip_prefix(b"tracing_mark_write: ")?.trim_ascii_end().split(|&byte| byte == b'|');
     let kind = parts.next()?;
@@ -135,7 +136,7 @@ mod tests {
         let name = |process| (process == 77).then(|| "its <name".to_owned() + &"x".repeat(500));
         write(text.as_bytes(), &mut got, 2, name).unwrap();
         let got = String::from_utf8(got.into_inner()).unwrap();
-        // What is around the text stays whole.
+        // The parts around the text are complete.
         assert!(got.starts_with(HEAD) && got.contains(" \n<script"), "{got}");
         assert!(got.contains("I|77|?/script>\n") && got.matches("</script>").count() == 2, "{got}");
         let list: Vec<_> = got.lines().filter(|line| line.starts_with("- ")).collect();

@@ -1,4 +1,4 @@
-//! The target of a file: a name in an open directory, and which users may put a file there.
+//! The target of a file: a name in an open directory, and the rules which users may put a file there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -19,26 +19,26 @@ use crate::command::file::directory::{SHARED, open_directory};
 use crate::command::processes::Process;
 use crate::command::terminal::{Failure, Result, failed, say, shown_path};
 
-/// What a file's name ends in while it is written; the number of the process stands before.
+/// The end of a file's name while it is written. The process id stands before it.
 const UNFINISHED: &str = ".atrace";
 
-/// What the names of files end in that are written as events come.
+/// The end of the names of files that are written while events arrive.
 const LIVE: &str = ".pftrace";
 
-/// A name in a directory.
+/// A name in an open directory.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// As the user named it.
+    /// The path as the user gave it.
     pub(crate) named: PathBuf,
     directory: OwnedFd,
     name: OsString,
     replace: bool,
-    /// Links are replaced, and others' files are not.
+    /// The rules for root apply: links are replaced, and files of other users are not.
     is_roots: bool,
 }
 
 impl Target {
-    /// As everybody writes to a file that they name: an existing one that is a link is that which it leads to.
+    /// The target for an ordinary user. If the file exists and is a link, the link is followed.
     pub(crate) fn of_user(path: &Path, replace: bool) -> Result<Self> {
         let named = path.to_owned();
         let mut path = path.to_owned();
@@ -58,7 +58,7 @@ impl Target {
         Ok(Self { named, directory, name, replace, is_roots: false })
     }
 
-    /// As root writes: links are replaced, and others' files are not.
+    /// The target for root: links are replaced, and files of other users are not.
     pub(crate) fn of_root(directory: OwnedFd, path: &Path, replace: bool) -> Result<Self> {
         let name = name_of(path)?;
         let mode = Mode::from_raw_mode(fstat(&directory).map_err(failed(shown_path(path)))?.st_mode);
@@ -73,7 +73,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Whether what stands at the place lets root go on.
+    /// Checks whether root may replace the file that has the name now.
     fn check_present(&self) -> Result<()> {
         let path = self.named.as_path();
         let Some(data) = self.status(&self.name).map_err(failed(shown_path(path)))? else { return Ok(()) };
@@ -95,7 +95,7 @@ impl Target {
         Ok(())
     }
 
-    /// What is at a name, itself; None if nothing.
+    /// Returns the status of a name without following a link; `None` if there is no file.
     fn status(&self, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
         match statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(data) => Ok(Some(data)),
@@ -104,7 +104,7 @@ impl Target {
         }
     }
 
-    /// Makes the file that is written; nobody else's, under whatever name is free.
+    /// Creates the temporary file, under a name that no file has.
     pub(crate) fn make_temporary(&self, by_root: bool, is_live: bool) -> io::Result<(OsString, File)> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(if by_root { 0o600 } else { 0o666 });
@@ -121,14 +121,14 @@ impl Target {
             }
             match openat(&self.directory, &name, flags, mode) {
                 Ok(file) => return Ok((name, File::from(file))),
-                // Planted, or of an earlier process of this number that was another user's.
+                // Another user created this name on purpose, or it is left from an earlier process with the same id.
                 Err(Errno::EXIST) if tries < 100 => tries += 1,
                 Err(e) => return Err(e.into()),
             }
         }
     }
 
-    /// Moves the file that was written to its place.
+    /// Moves the temporary file to its final name.
     pub(crate) fn put(&self, temporary: &OsStr) -> Result<()> {
         let directory = &self.directory;
         let rename = || renameat(directory, temporary, directory, &self.name).map_err(io::Error::from);
@@ -141,19 +141,20 @@ impl Target {
         match linkat(directory, temporary, directory, &self.name, AtFlags::empty()) {
             Ok(()) => Ok(self.remove(temporary)?),
             Err(Errno::EXIST) => Err(exists(&self.named)),
-            // A file system without links.
+            // The file system has no hard links.
             Err(_) if matches!(self.status(&self.name), Ok(None)) => Ok(rename()?),
             Err(e) => Err(io::Error::from(e).into()),
         }
     }
 
-    /// Removes a file of the directory.
+    /// Removes a file from the directory.
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(unlinkat(&self.directory, name, AtFlags::empty())?)
     }
 
-    /// Removes what killed commands have left unfinished here, where the buffers that they read from keep what was
-    /// recorded. A file that was written as events came is of use, and only named.
+    /// Removes the temporary files of killed commands from the directory. Nothing is lost, because the recordings are
+    /// still in the kernel's buffers. A file that was written while events arrived is useful as it is, so the user is
+    /// only told about it.
     pub(crate) fn sweep(&self) {
         let way = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         for entry in fs::read_dir(way).into_iter().flatten().flatten() {
@@ -174,7 +175,8 @@ impl Target {
         }
     }
 
-    /// A file that nobody writes, and that is this user's or where nobody else can make one.
+    /// Tells whether a file may be treated as a leftover: no process writes it, and it belongs to this user or no one
+    /// else can create files in the directory.
     fn is_leftover(&self, name: &OsStr) -> bool {
         let user = geteuid().as_raw();
         let is_alone = fstat(&self.directory)
@@ -190,8 +192,9 @@ impl Target {
     }
 }
 
-/// The process that made `.NAME.PID.atrace`, or, written as events came, `.NAME.pftrace.PID` or `.NAME.PID` beside a file
-/// of that name; and which of both it is.
+/// Parses the name of a temporary file: `.NAME.PID.atrace`; or, for a file written while events arrive,
+/// `.NAME.pftrace.PID`, or `.NAME.PID` if the target is called NAME. Returns the process id, and whether it is of the
+/// second kind.
 fn maker(name: &OsStr, beside: &OsStr) -> Option<(u32, bool)> {
     let name = name.as_bytes().strip_prefix(b".")?;
     let unfinished = name.strip_suffix(UNFINISHED.as_bytes());
@@ -219,7 +222,7 @@ fn kind(data: &Stat) -> FileType {
     FileType::from_raw_mode(data.st_mode)
 }
 
-/// A number that nobody can have expected.
+/// Returns a random number that no other user can predict.
 pub(crate) fn chance() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0)

@@ -1,7 +1,8 @@
-//! The folder with the notes of a user's commands, which nobody else can write to.
+//! The folder with the notes of a user's commands. No other user can write to it.
 //!
-//! For root it is `/run/atrace`; for others it is the folder of their store, `/dev/shm/atrace-UID`; on Android it is
-//! `/data/local/tmp/atrace-UID`. A folder that does not belong to this user alone is not used.
+//! For root it is `/run/atrace`; for others it is the folder of their property store, `/dev/shm/atrace-UID`; on
+//! Android it is `/data/local/tmp/atrace-UID`. A folder is not used unless it belongs to this user and only this user
+//! has access.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -17,13 +18,14 @@ use crate::command::file::roots_own;
 use crate::command::notes::text::NoteText;
 use crate::command::processes::Process;
 
-/// How long a note can be, and how many there can be.
+/// The limits: the length of a note in bytes, and the number of notes.
 const LENGTH: u64 = 1 << 20;
 const MOST: usize = 1024;
 
 const PREFIX: &str = "recording-";
 
-/// The process that wrote a note: its number, and when it started, as numbers are used again.
+/// The process that wrote a note. Process ids are reused, so the time at which the process started belongs to its
+/// identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) pid: u32,
@@ -33,12 +35,12 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = Process(pid).read("stat")?;
-        // The name before it may hold anything; the start is the twentieth after that.
+        // The name in parentheses may contain any byte. The start time is the 20th field after it.
         let start = String::from_utf8_lossy(&stat).rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
         Some(Self { pid, start })
     }
 
-    /// From the name of a note.
+    /// Parses the name of a note.
     fn of_name(name: &str) -> Option<Self> {
         let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
         Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()? })
@@ -49,7 +51,7 @@ impl Writer {
     }
 }
 
-/// The folder, open, so that no other is meant when its path becomes another's.
+/// The open folder. A descriptor keeps referring to this folder, even if another one gets its path.
 pub(crate) struct Folder(File);
 
 impl Folder {
@@ -92,7 +94,7 @@ impl Folder {
         Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(name)
     }
 
-    /// The names of the notes, and who wrote them.
+    /// Returns the names of the notes, and the processes that wrote them.
     pub(crate) fn notes(&self) -> Vec<(String, Writer)> {
         let entries = fs::read_dir(self.file("")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -111,8 +113,8 @@ impl Folder {
         NoteText::parse(&text)
     }
 
-    /// Makes the note of this process; returns its name, and what holds its lock: nobody [claims](Self::claim) it, also where
-    /// this process seems not to exist, as in another namespace of processes.
+    /// Creates the note of this process. Returns its name and a file that holds its lock. While the lock is held, no
+    /// other command [claims](Self::claim) the note, even if it can't see this process, as in another PID namespace.
     pub(crate) fn write(&self, text: &str) -> io::Result<(String, File)> {
         let this = Writer::of(std::process::id()).ok_or(ErrorKind::Unsupported)?;
         let name = format!("{PREFIX}{}-{}", this.pid, this.start);
@@ -122,7 +124,7 @@ impl Folder {
         Ok((name, file))
     }
 
-    /// Adds lines to a note.
+    /// Appends lines to a note.
     pub(crate) fn add(&self, name: &str, lines: &str) -> io::Result<()> {
         let file = OpenOptions::new().append(true).open(self.file(name));
         file.and_then(|mut file| file.write_all(lines.as_bytes()))
@@ -132,8 +134,8 @@ impl Folder {
         let _ = fs::remove_file(self.file(name));
     }
 
-    /// Takes a note for this command alone, as long as what is returned lives. None: its writer lives, another command has it,
-    /// or is done with it.
+    /// Locks a note for this command, as long as the returned file is open. Returns `None` if the note's writer still
+    /// holds the lock, or if another command has locked or removed the note.
     pub(crate) fn claim(&self, name: &str) -> Option<File> {
         let file = self.open_note(name).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -141,7 +143,7 @@ impl Folder {
     }
 }
 
-/// The present start of the machine.
+/// Returns the id of the machine's current boot.
 pub(crate) fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! The note of this command, and settling the notes of killed ones.
+//! The note of this command, and the cleanup for killed commands.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +12,8 @@ use crate::command::notes::text::{Destination, NoteText, NotedPattern, SAVED, UN
 use crate::command::stores::{self, Store, Work};
 use crate::command::terminal::{Result, failed, say};
 
-/// The note of this command. Dropped, what it switched on is switched off again; not by a forked child.
+/// The note of this command. When it is dropped, everything that it switched on is switched off again. A forked child
+/// that drops its copy changes nothing.
 pub(crate) struct Note {
     folder: Folder,
     name: String,
@@ -22,7 +23,7 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    /// Writes down where the recording is to be saved.
+    /// Writes the note, with the file to save the recording to.
     pub(crate) fn write(output: &Path, owner: Option<&Caller>) -> Result<Self> {
         let what = || format!("writing down in {} what is recorded", Folder::path().display());
         let output = std::path::absolute(output).map_err(failed(what()))?;
@@ -33,10 +34,10 @@ impl Note {
         Ok(Self { folder, name, entries: Vec::new(), by: generation(), _lock: lock })
     }
 
-    /// Writes down what is switched on, then switches it on. Where that fails for another user it is said, and
-    /// nothing else depends on it.
+    /// Notes the patterns, then switches them on. If this fails for the store of another user, a message says so, and
+    /// the rest is not affected.
     pub(crate) fn switch_on(&mut self, patterns: &[String], stores: &[Store]) -> Result<()> {
-        // As they are now: somebody may have switched since they were looked at first.
+        // The contents are read again, because other commands may have switched patterns in the meantime.
         for (store, now) in stores::perform(stores, |_| Work::Look) {
             let now = now.as_ref().unwrap_or(&store.content);
             let entry = |pattern: &String| NotedPattern::new(store, now.count(pattern), pattern);
@@ -44,11 +45,11 @@ impl Note {
         }
         let lines: String = self.entries.iter().map(NotedPattern::line).collect();
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
-        // Once more than whoever else has it on.
+        // The patterns are listed once more, even if they are listed already.
         let enable = || patterns.iter().map(|pattern| (pattern.clone(), usize::MAX)).collect();
         let (mut done, mut refused) = (String::new(), Ok(()));
         for (store, result) in stores::perform(stores, |_| Work::Enable(enable())) {
-            // Where it failed it is unknown whether they are on.
+            // After an error it is unknown whether the patterns are on, so the entries keep their count.
             if let Err(e) = result {
                 refused = refused.and(stores::refuse(store, &e));
                 continue;
@@ -60,7 +61,7 @@ impl Note {
         refused
     }
 
-    /// Switches off what was switched on. If that fails, the next command tries it once more.
+    /// Switches off what this command switched on. If that fails, the next command tries it again.
     pub(crate) fn switch_off(&mut self) {
         if !self.entries.is_empty() && take_back(&self.entries) {
             self.entries.clear();
@@ -78,7 +79,7 @@ impl Drop for Note {
     }
 }
 
-/// Strikes out a part of a note; one that says nothing more goes.
+/// Cancels a part of a note. A note with nothing left to do is removed.
 fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     if was_all {
         folder.remove(name);
@@ -87,7 +88,7 @@ fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     }
 }
 
-/// Takes away what a recording switched on; says where that fails, and returns whether it did nowhere.
+/// Switches off what a recording switched on. Reports failures, and returns whether there were none.
 fn take_back(entries: &[NotedPattern]) -> bool {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {
@@ -112,19 +113,20 @@ fn take_back(entries: &[NotedPattern]) -> bool {
     is_clean
 }
 
-/// What is on because of recordings.
+/// The patterns that are on because of running recordings.
 #[derive(Default)]
 pub(crate) struct Running(Vec<(u32, NotedPattern)>);
 
 impl Running {
-    /// The recordings that have this pattern on in this store.
+    /// Returns the ids of the recordings that have switched on this pattern in this store.
     pub(crate) fn of<'a>(&'a self, store: &'a Store, pattern: &'a str) -> impl Iterator<Item = u32> + 'a {
         let is_meant = move |entry: &NotedPattern| entry.is_of(store) && entry.pattern == pattern;
         self.0.iter().filter(move |(_, entry)| is_meant(entry)).map(|(pid, _)| *pid)
     }
 }
 
-/// Takes away what killed recordings left switched on, says so, and returns what is on because of those that run.
+/// Switches off the patterns that killed recordings left on, and reports it. Returns the patterns of the recordings
+/// that still run.
 pub(crate) fn sweep() -> Running {
     let mut running = Running::default();
     let Ok(folder) = Folder::open() else { return running };
@@ -162,7 +164,7 @@ fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
     }
 }
 
-/// The commands that were killed before they saved their recording, and where that was to be.
+/// Returns the commands that were killed before they saved their recording, and the files to save to.
 pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
     let is_dead = |name: &str, writer: Writer| !writer.lives() && folder.claim(name).is_some();
@@ -171,7 +173,7 @@ pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     dead.filter_map(|(name, writer)| Some((writer.pid, output(&name)?))).collect()
 }
 
-/// Forgets where killed commands were to save their recordings.
+/// Cancels the outputs of killed commands.
 pub(crate) fn forget(pids: &[u32]) {
     let Ok(folder) = Folder::open() else { return };
     for (name, writer) in folder.notes() {

@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 
 use crate::command::stores::Store;
 
-/// The first word of the line that says that the patterns of a store were switched on.
+/// The first word of the line after a switch: the patterns of a store are on.
 const DONE: &str = "done";
 
-/// The lines that strike out the patterns, or the output.
+/// The lines that cancel the patterns, or the output.
 pub(crate) const UNDONE: &str = "undone";
 pub(crate) const SAVED: &str = "saved";
 
-/// The first word of the line that says where the recording is to be saved.
+/// The first word of the line with the file to save the recording to.
 const OUTPUT: &str = "output";
 
 /// A pattern that a recording switches on in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotedPattern {
-    /// Whose store it is; None where the path says which.
+    /// The user whose store it is; `None` if `path` alone identifies the store.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
-    /// It is on because of the recording if it is listed more often than this: as often as before, as long as it may not
-    /// have been switched on.
+    /// The pattern is switched off again only if the store lists it more often than this. The number is how often it
+    /// was listed before the switch, and 0 once the switch is known to be done.
     pub(crate) before: usize,
     pub(crate) pattern: String,
 }
@@ -37,7 +37,7 @@ impl NotedPattern {
         self.uid == store.uid && self.path == store.path
     }
 
-    /// It was switched on.
+    /// Notes that the pattern was switched on.
     pub(crate) fn done(&mut self) {
         self.before = 0;
     }
@@ -48,12 +48,13 @@ impl NotedPattern {
     }
 }
 
-/// The line that says that the patterns of a store were switched on.
+/// Returns the line which says that the patterns of a store were switched on.
 pub(crate) fn done_line(uid: Option<u32>, path: &Path) -> String {
     format!("{DONE} {} {}\n", word(uid), hex(path.as_os_str().as_bytes()))
 }
 
-/// Where a recording is to be saved, and for which user and group, if not for who saves it.
+/// The file to save a recording to, and the user and group that it will belong to, if not those of the saving
+/// process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) path: PathBuf,
@@ -67,17 +68,17 @@ impl Destination {
     }
 }
 
-/// All that a note says and did not strike out.
+/// The content of a note, without the parts that are cancelled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NoteText {
-    /// The start of the machine in which it was written.
+    /// The id of the boot in which the note was written.
     pub(crate) boot: String,
     pub(crate) output: Option<Destination>,
     pub(crate) entries: Vec<NotedPattern>,
 }
 
 impl NoteText {
-    /// Reads the lines that are whole; `None` where one makes no sense.
+    /// Parses the complete lines of a note. Returns `None` if a line is invalid.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
         let mut parsed = Self { boot: lines.next()?.to_owned(), ..Self::default() };
@@ -107,7 +108,7 @@ impl NoteText {
     }
 }
 
-/// A number, or that there is none.
+/// Formats a number, or `-` if there is none.
 fn word(number: Option<u32>) -> String {
     number.map_or("-".to_owned(), |number| number.to_string())
 }
@@ -146,7 +147,7 @@ mod tests {
         entries.iter().for_each(|entry| text += &entry.line());
         let mut expected = NoteText { boot: "boot".into(), output: None, entries };
         assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
-        // Killed while writing: the last line is none.
+        // The command was killed while it wrote the last line, which is ignored.
         assert_eq!(NoteText::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
         text += &done_line(expected.entries[0].uid, &expected.entries[0].path);
         expected.entries[0].before = 0;

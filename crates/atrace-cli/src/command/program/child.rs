@@ -1,4 +1,14 @@
-//! The program as a child process of the command: started (through `stage`), and waited for.
+//! The program as a child process of the command: it is started through `stage`, and waited for.
+//!
+//! # Signals
+//!
+//! A signal that asks the command to end is meant for the program, too. If it was sent to the whole process group
+//! (`witness`), the program has received it already; otherwise [`wait`] forwards it.
+//!
+//! # Waiting
+//!
+//! A thread waits for the program's end with `waitid` and closes a pipe then, so that the main thread can wait for
+//! signals and for the end at once.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -16,26 +26,26 @@ use crate::command::program::signals::Signals;
 use crate::command::program::witness::Witness;
 use crate::command::terminal::{Failure, Result, failed};
 
-/// The exit status where this command itself fails, as other commands that start one have it.
+/// The exit status if the command itself fails. `env`, `nohup` and similar commands use the same number.
 pub(crate) const FAILED: u8 = 125;
 
-/// How often the program is looked at.
+/// The maximum time between two calls of `look`.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The program, and what it is given.
+/// A program to start, and its environment.
 pub(crate) struct Program<'a> {
     command: &'a [OsString],
     marker: Option<&'a Path>,
-    /// The directory of the buffer for names.
+    /// The directory of the buffer for names of processes.
     names: Option<&'a Path>,
-    /// Variables of its environment; those without a value it is not to have.
+    /// Environment variables to set, or to remove if they have no value.
     variables: Vec<(&'a str, Option<&'a Path>)>,
-    /// Who it runs as, if not the user of this process.
+    /// The user that the program runs as, if not the user of this process.
     user: Option<&'a Caller>,
 }
 
 impl<'a> Program<'a> {
-    /// One that writes to this marker, by this property store.
+    /// A program that writes to this marker and is switched by this property store.
     pub(crate) fn of_kernel(
         command: &'a [OsString],
         marker: &'a Path,
@@ -47,7 +57,7 @@ impl<'a> Program<'a> {
         Self { command, marker: Some(marker), names, variables, user }
     }
 
-    /// One that finds this socket's service.
+    /// A program that connects to the service at this socket.
     pub(crate) fn of_service(command: &'a [OsString], socket: &'a Path, user: Option<&'a Caller>) -> Self {
         let backend = Some(Path::new("perfetto"));
         let variables = vec![
@@ -58,7 +68,7 @@ impl<'a> Program<'a> {
         Self { command, marker: None, names: None, variables, user }
     }
 
-    /// Starts the program.
+    /// Starts the program. Returns when it was executed, or failed to.
     pub(crate) fn start(&self) -> Result<Child> {
         let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
         let (mut errors, report) = std::io::pipe()?;
@@ -103,8 +113,8 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Waits for the program, hands on the signals of this process, and calls `look` from time to time, with whether SIGUSR1
-/// came: that, where it is caught, is for this process.
+/// Waits for the program. Forwards the signals of this process, and calls `look` from time to time. The argument of
+/// `look` tells whether SIGUSR1 came, which is not forwarded.
 pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
@@ -115,20 +125,20 @@ pub(crate) fn wait(
     let pid = pid.ok_or_else(|| Failure::new("the program has no number"))?;
     let (ended, end) = std::io::pipe()?;
     std::thread::spawn(move || {
-        // Leaves it to be waited for, so that its number stays its own until then.
+        // `NOWAIT` leaves the program as a zombie, so its process id is not reused before it is waited for.
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while waitid(WaitId::Pid(pid), how).is_err_and(|e| e == Errno::INTR) {}
         drop(end);
     });
     for looks in 0_u32.. {
-        // Early looks come soon, so that programs that do not live long are seen.
+        // The first calls of `look` follow each other quickly, so that processes with a short life are seen.
         let (came, is_over) =
             signals.wait(Some(&ended), Duration::from_millis(1 << looks.min(16)).min(LOOK))?;
         let asks = came.is_some_and(|came| came.signal == Signal::USR1);
         if let Some(came) = came.filter(|_| !asks) {
             let is_groups = witness.as_mut().is_some_and(|witness| witness.saw(came.signal));
-            // What the terminal sends is for those who are in its job; what a process sends to a group reaches the
-            // program if it has not left that.
+            // The terminal sends its signals to all processes of its foreground job, so they are not forwarded. A
+            // signal that a process sent to the group has reached the program, unless the program has left the group.
             if came.from_process && !(is_groups && getpgid(Some(pid)) == Ok(getpgrp())) {
                 let _ = kill_process(pid, came.signal);
             }
@@ -144,13 +154,14 @@ pub(crate) fn wait(
     child.wait().map_err(failed("waiting for the program"))
 }
 
-/// Whether the program has ended, for where nothing can be waited for. It is still to be waited for.
+/// Tells whether the program has ended, without waiting. Used in case the pipe can't be waited for.
 fn has_ended(pid: Pid) -> bool {
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_)))
 }
 
-/// The exit status as a shell tells it: 128 and the number of the signal that ended the program.
+/// Returns the exit status in a shell's form: for a program that was killed by a signal, 128 plus the signal's
+/// number.
 pub(crate) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)

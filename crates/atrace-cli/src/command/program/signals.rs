@@ -1,4 +1,7 @@
-//! The signals that ask this command to end: a handler writes them to a pipe.
+//! The signals that ask this command to end.
+//!
+//! A handler writes each signal to a pipe, so that the main thread can wait for signals with `poll` (the *self-pipe
+//! trick*).
 
 use std::io::PipeReader;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,17 +18,17 @@ use crate::command::terminal::{Result, failed};
 
 const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// How long a wait takes where the call to wait by is denied.
+/// The pause in place of a wait if a system call filter denies `poll`.
 const REST: Duration = Duration::from_millis(50);
 
-/// A signal that was caught, and whether a process sent it; else it was the kernel, for the keys of a terminal.
+/// A signal that was caught, and whether a process sent it. Otherwise the kernel did, for a key of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caught {
     pub(crate) signal: Signal,
     pub(crate) from_process: bool,
 }
 
-/// Signals that are caught. A program that is started inherits no handler.
+/// The signals that this process catches. A program that it starts inherits no handlers.
 #[derive(Debug)]
 pub(crate) struct Signals {
     pipe: PipeReader,
@@ -33,12 +36,12 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches those that ask to end. An ignored one stays ignored, as under `nohup`.
+    /// Catches the signals that ask a process to end. Ignored signals stay ignored, as under `nohup`.
     pub(crate) fn catch() -> Result<Self> {
         Self::catch_also(None)
     }
 
-    /// The same, and another one.
+    /// Like [`catch`](Self::catch), with one more signal.
     pub(crate) fn catch_also(other: Option<Signal>) -> Result<Self> {
         let ignored = Process::this().ignored_signals();
         let ends = ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
@@ -54,11 +57,11 @@ impl Signals {
         let (end, caught) = (Arc::new(end), signals.into_iter().collect::<Vec<_>>());
         for signal in &caught {
             let (number, end) = (signal.as_raw(), Arc::clone(&end));
-            // SAFETY: what the handler does is a system call that may be made there and does not wait; errno is kept
-            // by the crate.
+            // SAFETY: the handler makes one call, `write` on a non-blocking pipe, which is async-signal-safe. It
+            // allocates nothing, takes no lock, and does not panic. `signal_hook_registry` restores errno after it.
             let done = unsafe {
                 signal_hook_registry::register_sigaction(number, move |info| {
-                    // Positive codes are the kernel's own.
+                    // The code is positive if the kernel sent the signal itself.
                     let _ = write(&*end, &[number as u8, u8::from(info.si_code <= 0)]);
                 })
             };
@@ -67,7 +70,7 @@ impl Signals {
         Ok(Self { pipe, caught })
     }
 
-    /// Waits for a signal, for `other` to be closed at its other end (then true), or for `timeout`.
+    /// Waits for a signal, for the other end of `other` to be closed (the result is then true), or for `timeout`.
     pub(crate) fn wait(
         &self,
         other: Option<&impl AsFd>,
@@ -86,7 +89,7 @@ impl Signals {
     }
 }
 
-/// Waits until one of the descriptors is ready, and returns whether the last one is.
+/// Waits until a descriptor is ready or the time is over. Returns whether the last descriptor is ready.
 pub(crate) fn is_ready<const N: usize>(
     descriptors: [Option<BorrowedFd<'_>>; N],
     timeout: Duration,
@@ -96,7 +99,7 @@ pub(crate) fn is_ready<const N: usize>(
     match poll(&mut places, timeout.as_ref()) {
         Ok(_) => {}
         Err(Errno::INTR) => return Ok(false),
-        // A filter may deny the call. Who waits looks for itself after a while.
+        // A system call filter may deny `poll`. The caller then checks for itself after a pause.
         Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => {
             std::thread::sleep(rest.min(REST));
             return Ok(false);

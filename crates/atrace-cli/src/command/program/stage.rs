@@ -1,7 +1,9 @@
-//! The process that `atrace run` starts: `atrace` once more, which prepares itself and then executes the program.
+//! The process that `atrace run` starts: another instance of `atrace`, which prepares itself and then executes the
+//! program.
 //!
-//! It opens the marker, if there is one, for the program to inherit, and takes on the caller's rights. It writes errors to
-//! the pipe that `--report` names; the pipe is closed when the program starts.
+//! It opens the marker, if there is one, so that the program inherits it, and takes on the caller's user and groups.
+//! It writes errors to the pipe that `--report` names. The pipe is closed when the program is executed, so the
+//! command knows that the program has started.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -23,8 +25,8 @@ use crate::command::buffer::Names;
 use crate::command::caller::UNCHANGED;
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 
-/// The number that the program inherits the marker under, or the next that is free: beyond those that
-/// programs count on.
+/// The lowest number for the marker's descriptor in the program. It lies above the numbers that programs commonly
+/// use.
 pub(crate) const MARKER_FD: RawFd = 100;
 
 #[derive(clap::Args, Debug)]
@@ -45,10 +47,11 @@ pub(crate) struct StageArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only if that fails.
+/// Becomes the program. Returns only if that fails.
 #[allow(unsafe_code, reason = "a descriptor comes from another process as a number")]
 pub(crate) fn main(args: &StageArgs) -> ExitCode {
-    // SAFETY: the command that started this process made the number for it, and nothing else here uses it.
+    // SAFETY: the command that started this process created the pipe and passed this number. Nothing else in this
+    // process uses or closes the descriptor.
     let mut report = unsafe { File::from_raw_fd(args.report) };
     let Err(failure) = fcntl_setfd(&report, FdFlags::CLOEXEC)
         .map_err(failed("keeping the way to report errors"))
@@ -81,19 +84,20 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
     Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
 }
 
-/// Opens the marker so that the program has it open, and returns what `ATRACE_MARKER` then says.
+/// Opens the marker for the program to inherit. Returns the value of `ATRACE_MARKER` for it.
 fn inherit(marker: &Path) -> io::Result<String> {
     let flags = OFlags::APPEND.bits().cast_signed();
     let file = OpenOptions::new().write(true).custom_flags(flags).open(marker)?;
     let data = file.metadata()?;
-    // Where the limit is low, wherever there is room.
+    // If the limit for descriptors is low, any free number is taken.
     let fd = fcntl_dupfd_cloexec(&file, MARKER_FD).or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
-    // The program keeps it.
+    // The program inherits the descriptor.
     fcntl_setfd(&fd, FdFlags::empty())?;
     Ok(format!("fd:{}:{}:{}", fd.into_raw_fd(), data.dev(), data.ino()))
 }
 
-/// This process has one thread.
+/// Takes on a user and groups, irrevocably. This sets the ids of the calling thread only, which is the only one of
+/// this process.
 fn take_on(uid: u32, gid: u32, groups: &[u32]) -> rustix::io::Result<()> {
     if [uid, gid].contains(&UNCHANGED) {
         return Err(Errno::INVAL);

@@ -1,5 +1,5 @@
-//! The property store of the program alone, with all tags on. If the program runs as another user, the store belongs to
-//! that user, and this process never opens it.
+//! The property store of the started program, with all tags and all programs switched on. If the program runs as
+//! another user, the store belongs to that user, and this process never opens it.
 
 use std::fmt::Display;
 use std::os::unix::fs::lchown;
@@ -9,7 +9,7 @@ use crate::escape::shown;
 use atrace_sys::errand::User;
 
 use crate::command::caller::Caller;
-use crate::command::program::place::RunDirectory;
+use crate::command::program::run_directory::RunDirectory;
 use crate::command::stores::{Work, perform_one};
 use crate::command::terminal::{Failure, Result, say, shown_path};
 
@@ -30,7 +30,7 @@ impl ProgramStore {
         };
         let user = user.map(|user| User { uid: user.uid, gid: user.gid });
         if let Some(user) = user {
-            // Empty, and just made: nobody else could put another one there.
+            // The directory was just created and is empty, so it contains nothing of another user.
             lchown(directory.path(), Some(user.uid), Some(user.gid)).map_err(|e| problem(&e))?;
         }
         perform_one(user, &directory.path().join(STORE), Work::All(true)).map_err(|e| problem(&e))?;
@@ -41,7 +41,7 @@ impl ProgramStore {
         self.directory.path().join(STORE)
     }
 
-    /// Switches everything off again, for what children of the program are still there.
+    /// Switches everything off again, for children of the program that still run.
     pub(crate) fn close(self) {
         if let Err(e) = perform_one(self.user, &self.path(), Work::All(false)) {
             say(format_args!("switching off what is left of the program: {}", shown(&e)));

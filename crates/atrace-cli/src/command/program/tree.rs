@@ -1,8 +1,16 @@
-//! Watches the processes of a running program, to find which can't be recorded, and why.
+//! Watches the processes of a running program, to find those that can't be recorded, and the reason.
 //!
-//! A process that closes the marker's descriptor can't be helped: without rights it can't open the marker again, and
-//! no other process can open it there. So the command names it. A process that lives shorter than the time between two
-//! looks is not seen.
+//! # The problem
+//!
+//! A process may close all descriptors that it inherited, and with them the marker's. Without special rights it can't
+//! open the marker again, and no other process can open it there. So the command tells the user which process it is.
+//! A process may also lack the environment variables, or have rights with which they are ignored.
+//!
+//! # How it works
+//!
+//! The command looks at all processes of the program from time to time, through `/proc`. A process that starts and
+//! ends between two looks is not seen. The most expensive facts (mapped files and environment) are read only if a
+//! process has no marker, or if nothing was recorded so far.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,14 +21,15 @@ use crate::escape::shown;
 
 use crate::command::processes::Process;
 
-/// How many processes are named.
+/// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// The part of the time that looking may take, one in so many; but it is done as often as this.
+/// Looking takes about one part in `SHARE` of the time. The interval between two looks is at most `REST`, even if
+/// looking then takes a larger part.
 const SHARE: u32 = 20;
 const REST: Duration = Duration::from_millis(500);
 
-/// Why nothing of a process is recorded.
+/// The reason why the events of a process are not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
     Closed,
@@ -40,13 +49,13 @@ struct Observed {
     reason: Option<Reason>,
 }
 
-/// What was seen of them.
+/// The processes that were seen.
 #[derive(Debug)]
 pub(crate) struct Tree {
     marker: PathBuf,
-    /// The number that the marker was found under last.
+    /// The number of the descriptor at which the marker was found last.
     number: u32,
-    /// The path of the property store.
+    /// The path of the program's property store.
     store: Vec<u8>,
     uid: u32,
     observed: BTreeMap<u32, Observed>,
@@ -55,7 +64,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Of a program that is to write to this marker, by this store, as this user.
+    /// Creates the watch for a program that writes to this marker, uses this store, and runs as this user.
     pub(crate) fn new(marker: PathBuf, store: &Path, uid: u32) -> Self {
         let store = store.as_os_str().as_bytes().to_vec();
         let (observed, threads) = (BTreeMap::new(), HashSet::new());
@@ -70,7 +79,7 @@ impl Tree {
         }
     }
 
-    /// Looks at the threads with these numbers; `is_silent` while none has written anything.
+    /// Looks at the threads with these ids. `is_silent` tells that no event was recorded so far.
     pub(crate) fn look(&mut self, living: &[u32], is_silent: bool) {
         let start = Instant::now();
         if self.next.is_some_and(|next| start < next) {
@@ -95,7 +104,8 @@ impl Tree {
             return;
         }
         let has_marker = self.has_marker(process);
-        // Its memory goes before its files: what has memory had files when they were looked at.
+        // A process that ends loses its memory before its files. It has `exe` as long as it has memory, so the list
+        // of its files was still complete.
         let Some(program) = process.read_link("exe") else { return };
         let seen = self.observed.entry(pid).or_default();
         seen.looks += 1;
@@ -143,7 +153,7 @@ impl Tree {
         found.is_some()
     }
 
-    /// That processes which use the marker, or had it, have lost it.
+    /// Returns a message about processes that closed the marker although they used or had it.
     pub(crate) fn lost(&self) -> Option<String> {
         self.closed(|seen| seen.uses_atrace || seen.had_marker)
     }
@@ -156,7 +166,7 @@ impl Tree {
         ))
     }
 
-    /// Why nothing was written.
+    /// Returns messages that explain why nothing was recorded.
     pub(crate) fn silence(&self) -> Vec<String> {
         let mut reasons: Vec<_> = self.observed.values().filter_map(|seen| seen.reason).collect();
         reasons.sort();

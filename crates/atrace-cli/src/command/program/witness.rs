@@ -1,11 +1,20 @@
-//! A process that shows whether a signal was sent to this command alone or to its whole group.
+//! The witness: a process that shows whether a signal was sent to this command alone, or to its whole process group.
 //!
-//! The program is in the command's group, as in any job of a shell, so the terminal's keys, job control and pipes work.
-//! A signal to the group reaches the program by itself; a signal to the command alone must be forwarded. A signal does not
-//! say which it was. So a third process in the group, the witness, reports each signal that it gets.
+//! # The problem
 //!
-//! If the program had a group of its own, the command would have to give it the terminal and take it back as a shell
-//! does, and the other programs of a pipe (`atrace run … | less`) would lose the terminal.
+//! The program is in the command's process group, as every process of a shell's job is. So the terminal's keys, job
+//! control and pipes work. A signal to the group reaches the program directly. A signal to the command alone must be
+//! forwarded. A signal does not tell which of the two it was.
+//!
+//! # How it works
+//!
+//! A third process in the group, the witness, reports each signal that it gets to the command. If the witness got the
+//! signal, too, it was sent to the group.
+//!
+//! # Why not a separate group
+//!
+//! The command would have to give the program's group the terminal and take it back, as a shell does (`tcsetpgrp`).
+//! The other programs of a pipe (`atrace run … | less`) would lose the terminal.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -18,10 +27,11 @@ use rustix::process::Signal;
 use crate::command::program::signals::{Signals, is_ready};
 use crate::command::terminal::{Failure, Result, failed};
 
-/// How long the kernel may take from one process of a group to the next, and the witness to report.
+/// How long to wait for the witness's report after a signal has reached this command.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long a report counts for the present signal: two of the same may have become one here.
+/// How long a report is kept. If two equal signals merge into one here, one of their reports is left over, and must
+/// not count for a later signal.
 const FRESH: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]
@@ -31,11 +41,11 @@ pub(crate) struct WitnessArgs {
     signals: Vec<i32>,
 }
 
-/// Reports each signal by a byte, until its input ends.
+/// The witness's main function: reports each signal as a byte, until its input ends.
 pub(crate) fn main(args: &WitnessArgs) -> Result<()> {
     let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::from_named_raw(number)))?;
     let mut stdout = std::io::stdout();
-    // It is ready.
+    // The first byte tells that the handlers are installed.
     stdout.write_all(&[0])?;
     stdout.flush()?;
     loop {
@@ -50,19 +60,20 @@ pub(crate) fn main(args: &WitnessArgs) -> Result<()> {
     }
 }
 
-/// The witness, as the command sees it.
+/// The command's handle of the witness.
 #[derive(Debug)]
 pub(crate) struct Witness {
     child: Child,
     reports: ChildStdout,
-    /// The signals of the group, and when they were reported.
+    /// The reported signals, and when their reports arrived.
     reported: Vec<(u8, Instant)>,
     by: Generation,
 }
 
 impl Witness {
-    /// Starts it, before the program; None where no signals are caught. Fails as the program would have ended if one of them
-    /// has come until then.
+    /// Starts the witness. This must happen before the program is started. Returns `None` if no signals are caught.
+    /// If one of the signals arrives in the meantime, returns an error with the exit status of a program that was
+    /// killed by it.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
         let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {
@@ -76,7 +87,8 @@ impl Witness {
         let Some(reports) = child.stdout.take() else { return Ok(None) };
         let mut witness = Self { child, reports, reported: Vec::new(), by: generation() };
         let ready = witness.reports.read_exact(&mut [0]);
-        // No program is there to be told. What has ended the witness came to the group, and is about to come here.
+        // There is no program yet that the signal could be forwarded to. If the witness has ended, a signal to the
+        // group killed it, and the same signal is about to arrive here.
         let patience = if ready.is_ok() { Duration::ZERO } else { GRACE };
         if let (Some(came), _) = signals.wait(None::<&ChildStdout>, patience)?
             && came.signal != Signal::USR1
@@ -88,7 +100,7 @@ impl Witness {
         Ok(Some(witness))
     }
 
-    /// Whether the group was sent the signal that has just come.
+    /// Tells whether the signal that has just arrived was sent to the group.
     pub(crate) fn saw(&mut self, signal: Signal) -> bool {
         let start = Instant::now();
         loop {
@@ -105,13 +117,13 @@ impl Witness {
         }
     }
 
-    /// Reads what was reported so far.
+    /// Reads the reports that have arrived.
     pub(crate) fn look(&mut self) {
         self.listen(Duration::ZERO);
         self.reported.retain(|(_, at)| at.elapsed() < FRESH);
     }
 
-    /// Waits for a report; false if the witness is gone.
+    /// Waits for a report. Returns false if the witness has ended.
     fn listen(&mut self, patience: Duration) -> bool {
         let is_ready = is_ready([Some(self.reports.as_fd())], patience).unwrap_or(false);
         if !is_ready {
@@ -132,7 +144,7 @@ impl Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         if self.by == generation() {
-            // Also if it was stopped.
+            // SIGKILL, because the witness may be stopped.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -1,8 +1,9 @@
-//! `atrace record` with the kernel's ring buffers: messages that programs write to the marker, and the kernel's own events.
+//! `atrace record` with the kernel's ring buffers: for messages that programs write to the marker, and for the
+//! kernel's events.
 //!
-//! These programs write to the marker of the kernel's top-level buffer. Since Linux 6.16 an instance can get a copy of
-//! those messages, and the top-level buffer is left alone. Before, the top-level buffer itself is used, provided that
-//! nobody else is using it, and restored afterwards.
+//! These programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance can receive a
+//! copy of those messages, and the top-level buffer is not touched. On older kernels the top-level buffer itself is
+//! used, provided that no one else uses it, and restored afterwards.
 
 use crate::escape::shown;
 use crate::tracefs::{self, Instance};
@@ -17,7 +18,7 @@ use crate::command::program::Signals;
 use crate::command::stores::{self, Content};
 use crate::command::terminal::{Failure, Result, say, thousands};
 
-/// The buffer that the events come to, which is put back as it was when this is dropped.
+/// The buffer that is recorded into. Dropping it restores the top-level buffer.
 enum Buffer {
     Copy(Instance, Option<Top>),
     Top(Top),
@@ -46,7 +47,7 @@ impl Buffer {
         self.instance().clear()?;
         match self {
             Self::Copy(instance, silenced) => {
-                // While the top-level buffer is off, a write to its marker fails although the copy was made.
+                // While the top-level buffer is off, a write to its marker fails, although the message was copied.
                 *silenced = Top::silence()?;
                 Ok(instance.set_option(tracefs::COPY, true)?)
             }
@@ -118,7 +119,7 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result<()> {
         let name = Process(pid).argv0()?;
         Some(name.to_string_lossy().rsplit('/').next()?.to_owned())
     };
-    // Those there are, and as many again that came and went.
+    // The processes that exist now, and the same number that have ended.
     let count = processes::all().len() * 2;
     let path = match buffer {
         Buffer::Copy(instance, _) => {
@@ -142,7 +143,7 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result<()> {
     Ok(())
 }
 
-/// A process whose events go elsewhere.
+/// Warns about a process whose environment directs its events to another file.
 fn warn_of(process: Process) {
     if let Some(marker) = process.variable("ATRACE_MARKER") {
         say(format_args!(

@@ -1,11 +1,12 @@
 //! `atrace record`: records programs that are already running, and the kernel, for a while.
 //!
-//! If the system's tracing service of Perfetto's runs, the command is its consumer. Otherwise root records with the
-//! kernel's ring buffer (`kernel`), and other users are the service for their own programs (`perfetto`).
+//! If Perfetto's system service runs, the command asks it to record (`perfetto::by_system`). Otherwise root records
+//! with the kernel's ring buffer (`kernel`). For other users, the command is itself the service for their programs
+//! (`perfetto::by_this`).
 
 mod kernel;
+mod losses;
 mod perfetto;
-mod told;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ pub(crate) fn main(args: &RecordArgs) -> Result<()> {
     }
 }
 
-/// Reads a time such as `10s`.
+/// Parses a time such as `10s`.
 fn duration(text: &str) -> std::result::Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -83,9 +84,9 @@ fn duration(text: &str) -> std::result::Result<Duration, String> {
     if time.is_zero() { Err("no time to record".to_owned()) } else { Ok(time) }
 }
 
-/// Waits for the time to pass or a signal to come, and shows how far it is.
+/// Waits until the time is over or a signal comes, and shows the progress every second.
 ///
-/// `progress` is how much there is.
+/// `progress` returns how much was recorded so far, as text.
 fn wait(
     time: Option<Duration>,
     signals: &Signals,

@@ -1,4 +1,4 @@
-//! `atrace record` with Perfetto: as a consumer of the system's service, or, without one, as the service in its place.
+//! `atrace record` with Perfetto: as a consumer of the system's service or, if there is none, as the service itself.
 
 use std::ffi::CString;
 use std::fmt::Display;
@@ -20,7 +20,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::told::Told;
+use super::losses::Losses;
 use super::{RecordArgs, wait};
 use crate::command::buffer;
 use crate::command::caller::Caller;
@@ -32,11 +32,12 @@ use crate::command::run;
 use crate::command::stores::{self, Content, Store};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
 
-/// The size of the service's buffer, in KB.
+/// The default size of the service's buffer in KB.
 const BUFFER: u64 = 65536;
-/// The kernel's event that is a write to its marker: ATrace.
+/// The kernel's event for a write to its marker. ATrace's messages arrive as this event.
 const MARKER: &str = "ftrace/print";
-/// The command switches on who traces by ATrace: the service's traced_probes does so on Android only.
+/// Whether this command has to switch on programs that trace by ATrace. Perfetto's `traced_probes` does so on Android
+/// only.
 const SWITCHES: bool = cfg!(not(target_os = "android"));
 
 fn path(args: &RecordArgs) -> PathBuf {
@@ -47,7 +48,7 @@ fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
     Output::create_live(&path(args), args.force, caller)
 }
 
-/// Has the system's service record. It may end the recording itself: then what it wrote until then is saved.
+/// Lets the system's service record. If the service ends the recording early, what it wrote until then is saved.
 pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()> {
     let asked = "asking Perfetto's service (--kernel records without it)";
     let state = consumer.state().map_err(failed(asked))?;
@@ -85,7 +86,7 @@ pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()>
     if done.is_err() && file.metadata()?.len() == 0 {
         return done;
     }
-    Told::read(&file)?.lines().into_iter().for_each(say);
+    Losses::read(&file)?.lines().into_iter().for_each(say);
     let path = output.finish_live()?;
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
     done
@@ -95,7 +96,8 @@ fn ended(why: impl Display) -> Failure {
     Failure::new(format!("the service ended the recording: {why}; what came after that is lost"))
 }
 
-/// The patterns of programs that trace by ATrace, as no producer is called so, and the stores that they are switched on in.
+/// Returns the patterns that no producer's name matches, which mean programs that trace by ATrace, and the stores to
+/// switch them on in.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         let pattern = CString::new(pattern.as_str()).unwrap_or_default();
@@ -120,7 +122,7 @@ fn has_kernel(state: &State) -> bool {
     state.sources.iter().any(|source| source == "linux.ftrace")
 }
 
-/// The events of the kernel that are asked for.
+/// Returns the kernel events that the user asked for.
 fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
     if !args.categories.is_empty() && !has_kernel(state) {
         return Err(Failure::new(
@@ -134,16 +136,17 @@ fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
     }
 }
 
-/// The socket of a service, which goes with this.
+/// The socket of a service, removed on drop.
 struct Listening {
     path: PathBuf,
-    /// Which one it is. As it is open here, no later one gets its number.
+    /// The socket file itself. While it is open here, its inode number is not reused, so it identifies the file.
     own: OwnedFd,
     by: Generation,
 }
 
 impl Listening {
-    /// Listens where programs look for a service, if nobody does; `refused` is why no service there can be asked to record.
+    /// Listens at the path where programs look for a service, unless a service listens there already. `refused` tells
+    /// why that service can't be asked to record.
     fn start(refused: Refused) -> Result<(Self, UnixListener)> {
         let path = PathBuf::from(socket::producers(socket::named_producers().as_deref()).0);
         let listen = || -> io::Result<_> {
@@ -153,7 +156,8 @@ impl Listening {
         };
         let bound = listen().or_else(|e: io::Error| {
             let left = if e.kind() == ErrorKind::AddrInUse { open_place(&path).ok() } else { None };
-            // A connection that is refused: of one that was killed. What is no socket refuses it, too.
+            // A refused connection means that the service was killed. A file that is no socket refuses connections,
+            // too, so the type is checked first.
             let is_left = |left: &OwnedFd| {
                 fstat(left).is_ok_and(|left| FileType::from_raw_mode(left.st_mode) == FileType::Socket)
                     && Socket::connect(path.as_os_str(), Trust::Any)
@@ -186,12 +190,12 @@ impl Drop for Listening {
     }
 }
 
-/// Opens what a path is itself, to know it by.
+/// Opens the file at a path itself, without following a link, to identify it.
 fn open_place(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Removes what is at a path, if it is this.
+/// Removes the file at a path, if it is this one.
 fn remove(path: &Path, this: &OwnedFd) {
     let identity = |fd: &OwnedFd| fstat(fd).map(|data| (data.st_dev, data.st_ino)).ok();
     if open_place(path).is_ok_and(|there| identity(&there) == identity(this)) {
@@ -199,7 +203,7 @@ fn remove(path: &Path, this: &OwnedFd) {
     }
 }
 
-/// Is the service, for programs of this user.
+/// Records as the service itself, for programs of this user.
 pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result<()> {
     let output = output(args, Caller::behind_sudo()?.as_ref())?;
     let signals = Signals::catch()?;

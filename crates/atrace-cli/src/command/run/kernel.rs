@@ -1,7 +1,8 @@
-//! `atrace run --kernel`: traces one program into its own ring buffer, on request with the kernel's events.
+//! `atrace run --kernel`: traces one program into a separate ring buffer of the kernel, on request together with the
+//! kernel's events.
 //!
-//! Through its environment the program gets the buffer's open marker, and a property store in which all tags are on. So do
-//! its children, whatever their names; no other process is affected.
+//! The program inherits the buffer's open marker, and its environment names a property store in which everything is
+//! switched on. The same holds for its children, whatever their names. No other process is affected.
 
 use crate::tracefs;
 use rustix::process::geteuid;
@@ -14,7 +15,7 @@ use crate::command::notes::Note;
 use crate::command::program::{Program, ProgramStore, Signals, Tree, Witness, code, wait};
 use crate::command::terminal::{Failure, Result, say, shown_path};
 
-/// How many processes a program has as a rule: more are named, too, but the recording is copied once more.
+/// The expected number of processes. If there are more, they are named, too, but the file has to be copied once more.
 const PROCESSES: usize = 100;
 
 pub(super) fn record(args: &RunArgs) -> Result<u8> {
@@ -50,7 +51,8 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     })?;
 
     tell_end(status);
-    // Its children may go on: they find tracing off, then the marker too.
+    // Children of the program may still run. They find tracing switched off in their store, then the buffer switched
+    // off.
     store.close();
     instance.set_tracing_on(false)?;
     tally.look(&instance)?;

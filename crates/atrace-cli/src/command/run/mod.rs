@@ -1,7 +1,7 @@
 //! `atrace run`: records one program and its children; no other process is affected.
 //!
-//! By default this command is a tracing service for them (`service`), which needs no special rights. With `--kernel`, or
-//! for events of the kernel, it records with a ring buffer of the kernel's (`kernel`), which needs root.
+//! By default, this command is a tracing service for them (`service`), which needs no special rights. With
+//! `--kernel`, or for events of the kernel, it records with a ring buffer of the kernel (`kernel`), which needs root.
 
 mod kernel;
 mod service;
@@ -48,18 +48,18 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Fails as other commands that start one do.
+/// Records the program. If this command itself fails, the exit status is [`FAILED`].
 pub(crate) fn main(args: &RunArgs) -> Result<u8> {
     let is_kernels = args.kernel || !args.categories.is_empty();
     let done = if is_kernels { kernel::record(args) } else { service::record(args) };
     done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
 
-/// The names of signals, from 1 on.
+/// The names of signals, from number 1 on.
 const SIGNALS: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU \
                        URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 
-/// Says so where a signal has killed the program.
+/// Reports the signal that killed the program, if one did.
 fn tell_end(status: ExitStatus) {
     let Some(number) = status.signal() else { return };
     let place = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
@@ -69,7 +69,7 @@ fn tell_end(status: ExitStatus) {
     }
 }
 
-/// Reads a size such as `500M`.
+/// Parses a size such as `500M`.
 fn size(text: &str) -> std::result::Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -85,7 +85,7 @@ fn size(text: &str) -> std::result::Result<u64, String> {
     if size < 4096 { Err("a trace has 4096 bytes at least".to_owned()) } else { Ok(size) }
 }
 
-/// The name of the program, in the current directory.
+/// Returns the default file: the program's name with this extension, in the current directory.
 fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     let program = command.first().map(Path::new);
     let mut name = program.and_then(Path::file_name).unwrap_or("trace".as_ref()).to_owned();

@@ -1,7 +1,8 @@
-//! `atrace run` as a tracing service: in a thread of this command, on a socket that only the program's user may use.
+//! `atrace run` as a tracing service: in a thread of this command, with a socket that only the program's user may
+//! connect to.
 //!
-//! The trace is written beside the target file, under a hidden name, and can be read there at any moment; at the end it is
-//! renamed. The file of a killed command stays.
+//! The trace is written to a hidden file next to the final one, and can be read there at any moment. At the end it is
+//! renamed. If the command is killed, the hidden file stays.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,10 +14,10 @@ use rustix::process::{Signal, geteuid};
 use super::{RunArgs, default_name, tell_end};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
-use crate::command::program::{Program, ServicePlace, Signals, Witness, code, wait};
+use crate::command::program::{Program, ServiceSocket, Signals, Witness, code, wait};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
 
-/// What a ring keeps, in KB.
+/// The default size of a ring in KB.
 const RING: u64 = 65536;
 
 pub(super) fn record(args: &RunArgs) -> Result<u8> {
@@ -27,7 +28,7 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let file = output.file().map_err(failed(shown_path(&path)))?;
     let user = if args.root { None } else { caller.as_ref() };
     let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
-    let (place, listener) = ServicePlace::make(user)?;
+    let (place, listener) = ServiceSocket::make(user)?;
     let keep = if args.ring {
         Keep::Ring { bytes: args.buffer.unwrap_or(RING).saturating_mul(1024) }
     } else {
@@ -56,7 +57,7 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     Ok(code(status))
 }
 
-/// Saves the file, and says what was recorded, what was not, and why.
+/// Saves the file, and reports what was recorded and lost.
 pub(crate) fn finish(output: Output, report: Report, saved: std::io::Result<()>) -> Result<()> {
     let problem = format!("can't save {}", shown_path(output.named()));
     saved.map_err(failed(&problem))?;
@@ -73,7 +74,7 @@ pub(crate) fn finish(output: Output, report: Report, saved: std::io::Result<()>)
     Ok(())
 }
 
-/// Saves what the ring holds now; the recording goes on whatever becomes of it.
+/// Saves the ring's present content in another file. If that fails, the recording goes on.
 fn save_once(service: &Service, path: &Path, replace: bool, owner: Option<&Caller>) {
     let saved = Output::create_live(path, replace, owner).and_then(|output| {
         let problem = format!("can't save {}", shown_path(path));
@@ -87,7 +88,7 @@ fn save_once(service: &Service, path: &Path, replace: bool, owner: Option<&Calle
     }
 }
 
-/// The name of what is saved before the end: `out.1.pftrace`.
+/// Returns the name of a file that is saved before the end: `out.1.pftrace`.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(format!(".{number}"));
@@ -98,7 +99,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// What was recorded, what was not, and why.
+/// Returns the lines that report what was recorded and lost, and why.
 fn lines(report: &Report) -> Vec<String> {
     let Report { counts, cut_off, lost, ended } = report;
     let mut lines = Vec::new();
@@ -148,10 +149,10 @@ fn lines(report: &Report) -> Vec<String> {
     lines
 }
 
-/// The largest memory that a program may share, in KiB.
+/// The maximum size of the memory that a program may share, in KiB.
 const LARGEST: u64 = 32768;
 
-/// What a process lost, why, and what helps.
+/// Returns the lines that report the losses of one process, with their reasons and remedies.
 fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
     let Lost { pid, name, room, inside, early, kib, threads } = lost;
     let process = format!("process {pid} ({})", shown(name));
@@ -163,7 +164,7 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
         if !names.is_empty() {
             text.push_str(&format!(", in the threads {}", names.join(", ")));
         }
-        // As if all of them had come at once.
+        // The memory that would have held all lost events at once.
         let each = counts.bytes.checked_div(counts.events).unwrap_or(0).max(16);
         let needed = kib.saturating_add(room.saturating_mul(each) / 1024).min(LARGEST).next_power_of_two();
         let needed = needed.max(2 * kib).min(LARGEST);

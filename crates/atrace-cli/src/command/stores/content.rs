@@ -1,4 +1,7 @@
-//! The patterns and tags that a property store switches on, and their encoding in a child's answer.
+//! The patterns and tags that a property store switches on, and their encoding in the answer of a child process.
+//!
+//! An answer is a list of words: `ok`, the tags (eight bytes, little-endian) and the patterns; or `fault` and an
+//! error message.
 
 use atrace::AtraceTag;
 use atrace_sys::errand::{Words, parse};
@@ -26,14 +29,14 @@ impl Content {
         words.bytes()
     }
 
-    /// The answer where something failed.
+    /// Encodes an error.
     pub(crate) fn fault(text: &str) -> Vec<u8> {
         let mut words = Words::default();
         words.add("fault").add(&text.as_bytes()[..text.len().min(4096)]);
         words.bytes()
     }
 
-    /// Reads either, which is another user's word.
+    /// Decodes an answer. It comes from another user, so it is untrusted.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let no_answer = || "its answer can't be understood".to_owned();
         let words = parse(bytes).ok_or_else(no_answer)?;
@@ -49,7 +52,7 @@ impl Content {
         }
     }
 
-    /// How often the pattern is listed.
+    /// Returns how often the pattern is listed.
     pub(crate) fn count(&self, pattern: &str) -> usize {
         self.patterns.iter().filter(|other| *other == pattern).count()
     }
@@ -66,7 +69,7 @@ mod tests {
         assert_eq!(Content::parse(&Content::fault("no room")), Err("no room".to_owned()));
         let bytes = content.bytes();
         for end in 0..bytes.len() {
-            // The list may end between two patterns.
+            // An answer that is cut between two patterns is valid.
             if let Ok(part) = Content::parse(&bytes[..end]) {
                 assert!(part.patterns.len() < 2, "{end}");
             }

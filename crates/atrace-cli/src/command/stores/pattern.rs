@@ -1,6 +1,6 @@
 //! Refuses patterns that can't match any name, before a user waits for a recording with one.
 //!
-//! `fnmatch` decides whether a set of characters matches anything; the traced programs use it, too.
+//! Sets of characters are checked with `fnmatch`, which the traced programs use, too.
 
 use std::ffi::CString;
 
@@ -10,7 +10,7 @@ use atrace_sys::properties::VALUE_MAX;
 
 use crate::command::terminal::{Failure, Result};
 
-/// Refuses what matches no name, or not what it looks like.
+/// Refuses patterns that match no name, or that don't mean what they seem to.
 pub(crate) fn check_all(patterns: &[String]) -> Result<()> {
     patterns.iter().try_for_each(|pattern| check(pattern))
 }
@@ -34,7 +34,7 @@ fn check(pattern: &str) -> Result<()> {
     if pattern.contains('\0') {
         return refused("it holds a NUL byte", "leave that out");
     }
-    // A name is one line, with its end.
+    // A name is the first line of argv[0], including its line end.
     if pattern.find('\n').is_some_and(|at| at + 1 < pattern.len()) {
         return refused("a name is one line", "give the part before the line end, and '*'");
     }
@@ -59,16 +59,17 @@ fn check(pattern: &str) -> Result<()> {
     Ok(())
 }
 
-/// The length of the set that `bytes` begin with, with its brackets; None if it does not end.
+/// Returns the length of the set of characters at the start of `bytes`, including its brackets, or `None` if it has
+/// no end.
 fn set(bytes: &[u8]) -> Option<usize> {
     let mut at = 1;
     at += usize::from(matches!(bytes.get(at), Some(b'!' | b'^')));
-    // The first is a member, also if it is a bracket.
+    // A `]` in the first position is a member of the set.
     at += usize::from(bytes.get(at) == Some(&b']'));
     loop {
         match (bytes.get(at)?, bytes.get(at + 1)) {
             (b']', _) => return Some(at + 1),
-            // A class, `[:alpha:]`, has an end of its own.
+            // A class such as `[:alpha:]` has an end of its own.
             (b'[', Some(&kind @ (b':' | b'.' | b'='))) => {
                 let inner = bytes.get(at + 2..)?;
                 match inner.windows(2).position(|end| end == [kind, b']']) {

@@ -1,4 +1,4 @@
-//! The property stores that a switch must reach: one for each user on a host, one for all on Android.
+//! The property stores that a switch must reach: one for each user on Linux, one for all users on Android.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsString};
@@ -15,29 +15,29 @@ use uzers::get_user_by_uid;
 use crate::command::caller::Caller;
 use crate::command::processes::Process;
 use crate::command::stores::content::Content;
-use crate::command::stores::errands::{Location, Work, perform_all};
+use crate::command::stores::privsep::{Location, Work, perform_all};
 use crate::command::terminal::{Failure, Result, say};
 
-/// Nobody's group, for users of whom the system knows none.
+/// The group `nogroup`, for users that the system does not know.
 const NO_GROUP: u32 = 65534;
 
-/// How many planted names get a line each.
+/// The maximum number of messages about directories with an invalid owner.
 const NAMED: usize = 5;
 
 /// A property store that can be switched.
 pub(crate) struct Store {
     location: Location,
-    /// Who is to be become to use it, where that is somebody else.
+    /// The user whose ids a child takes on to use the store, if that is another user.
     user: Option<errand::User>,
-    /// Whose it is; None where it is everybody's, or of a place that a variable names.
+    /// The user whose store it is; `None` if all users share it, or if a variable names its path.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
-    /// What it held when it was looked at.
+    /// The content when the store was read.
     pub(crate) content: Content,
 }
 
 impl Store {
-    /// Whose it is, in words.
+    /// Describes the owner in words.
     pub(crate) fn owner(&self) -> String {
         self.uid.map_or_else(|| shown(self.path.as_os_str().as_encoded_bytes()).to_string(), owner)
     }
@@ -55,7 +55,7 @@ impl Store {
         Self::of(Location::OfUser(uid), Some(uid), Properties::path_for_uid(uid))
     }
 
-    /// That of a place that a variable named. For root it may be another user's file.
+    /// The store at a path that a variable named. If this is root, the file may belong to another user.
     pub(crate) fn at(path: PathBuf) -> Self {
         let location = if cfg!(target_os = "android") { Location::Own } else { Location::At(path.clone()) };
         Self::of(location, None, path)
@@ -69,7 +69,7 @@ impl Store {
         Self { location, user, uid, path, content: Content::default() }
     }
 
-    /// The process follows this store.
+    /// Tells whether the process uses this store.
     pub(crate) fn is_of(&self, process: &Follower) -> bool {
         match (self.uid, &process.store) {
             (_, Some(path)) => self.path.as_os_str() == path,
@@ -79,12 +79,12 @@ impl Store {
     }
 }
 
-/// What is known of a process, read once: a user can have thousands of them, and hundreds of patterns.
+/// The facts about a process, which are read once: a user may have thousands of processes and hundreds of patterns.
 pub(crate) struct Follower {
     pub(crate) process: Process,
     name: Option<CString>,
     uid: Option<u32>,
-    /// The store that a variable names.
+    /// The path in the variable `ATRACE_PROPERTIES`.
     store: Option<OsString>,
 }
 
@@ -94,13 +94,13 @@ impl Follower {
         Self { process, name, uid, store: process.variable("ATRACE_PROPERTIES") }
     }
 
-    /// Whether an app pattern means it.
+    /// Tells whether an app pattern matches the process's name.
     pub(crate) fn matches(&self, pattern: &CStr) -> bool {
         self.name.as_ref().is_some_and(|name| atrace_sys::process::matches(pattern, name))
     }
 }
 
-/// A user, in words.
+/// Describes a user in words.
 fn owner(uid: u32) -> String {
     match get_user_by_uid(uid) {
         Some(user) => format!("user {} ({uid})", shown(user.name().as_encoded_bytes())),
@@ -112,8 +112,8 @@ fn become_user(uid: u32) -> errand::User {
     errand::User { uid, gid: get_user_by_uid(uid).map_or(NO_GROUP, |user| user.primary_group_id()) }
 }
 
-/// Does a piece of work at each store, and returns what they hold then. Other users' stores are reached as these users,
-/// all at once.
+/// Does work on each store, and returns the contents after it. Stores of other users are used with the rights of
+/// these users, several at once.
 pub(crate) fn perform<'a>(
     stores: impl IntoIterator<Item = &'a Store>,
     mut work: impl FnMut(&Store) -> Work,
@@ -124,11 +124,12 @@ pub(crate) fn perform<'a>(
     stores.into_iter().zip(perform_all(&pieces)).collect()
 }
 
-/// The stores that can be reached, as far as this user may switch them; and that of who called, made if need be.
+/// Returns the stores that this user may switch. The caller's own store is created if it does not exist.
 ///
-/// For root these are the stores of all users, and of each user in `needed`. One that can't be reached or trusted (also
-/// root's own, whose place somebody may have taken) is a line, and the others are reached. For others there is only their
-/// own, which must be reached.
+/// For root, these are the stores of all users that have one, and of the users in `needed`. If a store can't be
+/// reached or trusted, a line of output says so, and the others are returned. This includes root's own store, because
+/// another user may have taken its path. Other users have only their own store, and if it can't be reached, this
+/// function fails.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
     let made = perform_all(&[(stores[0].user, stores[0].location.clone(), Work::Enable(Vec::new()))]);
@@ -156,12 +157,13 @@ pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     Ok(reached)
 }
 
-/// Says that a store was not reached.
+/// Reports that a store was not reached.
 pub(crate) fn miss(store: &Store, why: &str) {
     say(format_args!("not reached, {}: {}", store.owner(), shown(why)));
 }
 
-/// A store could not be switched: the caller's own must be, another user's is said.
+/// Handles a store that could not be switched. For the caller's own store this is an error; for another user's, it is
+/// reported.
 pub(crate) fn refuse(store: &Store, why: &str) -> Result<()> {
     if store.user.is_none() {
         return Err(Failure::new(format!("{}: {}", store.owner(), shown(why))));
@@ -170,7 +172,8 @@ pub(crate) fn refuse(store: &Store, why: &str) -> Result<()> {
     Ok(())
 }
 
-/// The other users who have a store. What is called like one and is no directory of that user's was planted.
+/// Returns the other users that have a store. A file with the name of a user's directory that is no directory of that
+/// user is reported and ignored.
 fn existing() -> Vec<u32> {
     let example = Properties::path_for_uid(0);
     let Some(place) = example.parent().and_then(Path::parent) else { return Vec::new() };

@@ -1,11 +1,17 @@
-//! The directory of a run: private to its user, in memory, and removed with the command.
+//! The directory of a run: private to its user, in memory, and removed at the end of the command.
 //!
-//! It holds the socket of the service. If the program runs as another user, the directory still belongs to root, so that
-//! nobody replaces the socket. That user may use the socket, and no other user.
+//! # Content and owner
 //!
-//! Its name is unpredictable, so nobody can create it first. The command holds the directory's lock while it runs,
-//! whatever its PID namespace. If a directory's lock is free, its command was killed, and the next command of its owner
-//! removes it. Directories that other users plant under such names are left alone.
+//! The directory holds either the service's socket or the program's property store. The socket's directory belongs to
+//! the user of this process, so that no other user can replace the socket. If the program runs as another user, that
+//! user may connect to the socket, and no one else.
+//!
+//! # Names and locks
+//!
+//! The directory's name is unpredictable, so no other user can create it first. The command holds a lock on the
+//! directory while it runs. A lock works across PID namespaces, unlike a process id in the name. If the lock is free,
+//! the command was killed, and the next command of the same user removes the directory. Directories that other users
+//! create under such names are left alone.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_dir, set_permissions, symlink_metadata};
 use std::io::{self, ErrorKind};
@@ -26,25 +32,26 @@ use crate::command::caller::Caller;
 use crate::command::file::chance;
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 
-/// What such a directory begins with; the number of the process that made it and a random one follow.
+/// The start of such a directory's path. The process id of its creator and a random number follow.
 #[cfg(not(target_os = "android"))]
 const PREFIX: &str = "/dev/shm/atrace-run-";
 #[cfg(target_os = "android")]
 const PREFIX: &str = "/data/local/tmp/atrace-run-";
 
-/// How long removing the directories of killed commands may take; the rest is left to the next command.
+/// The time limit for removing the directories of killed commands. The rest is left to the next command.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// The directory of this run. Dropped, it is gone.
+/// The directory of this run. It is removed on drop.
 pub(crate) struct RunDirectory {
     path: PathBuf,
-    /// The directory, whose lock is held by it.
+    /// The open directory, which holds the lock.
     _lock: File,
     by: Generation,
 }
 
 impl RunDirectory {
-    /// Makes it, and removes those of killed commands of the user of this process, and of this user.
+    /// Creates the directory. Also removes those that killed commands of this process's user, and of `user`, have
+    /// left.
     pub(crate) fn make(user: Option<&Caller>) -> Result<Self> {
         let caller = user.map(|user| User { uid: user.uid, gid: user.gid });
         let sweeps = [Some(User::present()), caller].into_iter().flatten().map(|owner| {
@@ -61,7 +68,8 @@ impl RunDirectory {
             let made = DirBuilder::new().mode(0o700).create(&path).and_then(|()| lock(&path));
             match made.map_err(|e| (e.kind(), e)) {
                 Ok(Some(lock)) => return Ok(Self { path, _lock: lock, by: generation() }),
-                // Another command's sweep has locked it first, and removes it, unless its time is over.
+                // The sweep of another command locked the directory first. It removes the directory, unless its time
+                // is over.
                 Ok(None) => _ = std::fs::remove_dir(&path),
                 Err((ErrorKind::NotFound | ErrorKind::AlreadyExists, _)) => {}
                 Err((_, e)) => return Err(failed(format!("making a directory, {}", shown_path(&path)))(e)),
@@ -78,20 +86,21 @@ impl RunDirectory {
 impl Drop for RunDirectory {
     fn drop(&mut self) {
         if self.by == generation() {
-            // Nobody else can write into it. (What is not this process' own, the sweep removes, and has half a second.)
+            // `remove_dir_all` follows no symbolic links, so it removes nothing else, even if the directory belongs
+            // to the program's user.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Where the service listens. Dropped, it is gone.
-pub(crate) struct ServicePlace {
+/// The socket that the service listens on. It is removed on drop.
+pub(crate) struct ServiceSocket {
     socket: PathBuf,
     _directory: RunDirectory,
 }
 
-impl ServicePlace {
-    /// Makes it, for programs of this user, or of the user of this process.
+impl ServiceSocket {
+    /// Creates the socket, for programs of `user` or, without one, of this process's user.
     pub(crate) fn make(user: Option<&Caller>) -> Result<(Self, UnixListener)> {
         let directory = RunDirectory::make(user)?;
         let socket = directory.path().join("producers");
@@ -111,13 +120,13 @@ impl ServicePlace {
         Ok((Self { socket, _directory: directory }, listener))
     }
 
-    /// The path of the socket.
+    /// Returns the socket's path.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 }
 
-/// Takes the lock of a directory; None where another has it, or has removed the directory.
+/// Locks a directory. Returns `None` if another process holds the lock or has removed the directory.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
     let directory = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

@@ -1,4 +1,7 @@
-//! Reads from a finished trace which events the service, its producers and the kernel have lost.
+//! Reads from a finished trace how often the service, the producers and the kernel have lost events.
+//!
+//! The trace was written by another process and is untrusted: sizes are limited, and an incomplete packet ends the
+//! reading. Field numbers are those of Perfetto's `trace_packet.proto` and `trace_stats.proto`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -10,49 +13,52 @@ use atrace_perfetto::proto::{Reader, Value};
 
 use crate::command::terminal::thousands;
 
-/// A trace is a row of packets: the key of such a field, of bytes.
+/// The first byte of a packet in a trace file: field 1, of type bytes.
 const PACKET: u8 = 1 << 3 | 2;
 
-/// The longest packet that is looked at, and of how many sequences it is known that they had one.
+/// The limits: the size of a packet that is read, and the number of sequences that are remembered.
 const PACKET_MAX: u64 = 64 << 20;
 const SEQUENCES_MAX: usize = 1 << 20;
 
-/// How often something was lost.
+/// Counts of losses.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
-    /// In a sequence, between two of its packets, or, as its program says, before them.
+pub(super) struct Losses {
+    /// How often a sequence lost packets between two of its packets, or, as its program reports, before them.
     gaps: u64,
-    /// The threads of these sequences: the system's number, and the name.
+    /// The thread ids and names of the threads of these sequences.
     threads: BTreeSet<(u64, Vec<u8>)>,
-    /// Pieces of the service's buffer, before they were written to the file.
+    /// How many chunks in the service's buffer were overwritten before they were written to the file.
     overwritten: u64,
-    /// How often a program did not hand over what it had when it was asked to.
+    /// How often a program did not commit its chunks in time when the service asked for it.
     late: u64,
-    /// In the kernel's buffers.
+    /// How often the kernel's buffers lost events.
     kernel: u64,
 }
 
-impl Told {
-    /// Reads the file from its start, wherever who else has it open stands. What is cut at the end is left out.
+impl Losses {
+    /// Reads the file from its start, without moving the file position that other handles share. Ignores an
+    /// incomplete packet at the end.
     pub(super) fn read(file: &File) -> io::Result<Self> {
         let mut packets = BufReader::with_capacity(1 << 16, At(file, 0));
-        let (mut told, mut sequences, mut packet) = (Self::default(), HashMap::new(), Vec::new());
+        let (mut losses, mut sequences, mut packet) = (Self::default(), HashMap::new(), Vec::new());
         while packets.fill_buf()?.first() == Some(&PACKET) {
             packets.consume(1);
-            // Who wrote the file is not this command.
+            // Another process wrote the file, so the length may be anything.
             let Some(len) = length(&mut packets)?.filter(|len| *len <= PACKET_MAX) else { break };
             packet.clear();
             if packets.by_ref().take(len).read_to_end(&mut packet)? as u64 != len {
                 break;
             }
-            told.look(&packet, &mut sequences);
+            losses.look(&packet, &mut sequences);
         }
         let losers = sequences.into_values().filter(|sequence| sequence.has_lost);
-        told.threads = losers.filter_map(|sequence| sequence.thread).collect();
-        Ok(told)
+        losses.threads = losers.filter_map(|sequence| sequence.thread).collect();
+        Ok(losses)
     }
 
-    /// `sequences` are those that had a packet. What the service says was lost before the first one was of no recording.
+    /// Counts the losses that a packet reports. `sequences` are those that had a packet before. If the service
+    /// reports a loss before the first packet of a sequence, that packet was never part of this recording, so it does
+    /// not count.
     fn look(&mut self, packet: &[u8], sequences: &mut HashMap<u64, Sequence>) {
         let is_set = |value: Option<Value<'_>>| value.is_some_and(|value| value.number() != 0);
         if let Some(number) = Reader::first(packet, 10)
@@ -87,7 +93,7 @@ impl Told {
         if names.is_empty() { String::new() } else { format!(" in the threads {}", names.join(", ")) }
     }
 
-    /// The same in words.
+    /// Returns the losses as lines of text.
     pub(super) fn lines(&self) -> Vec<String> {
         let times = |count| match count {
             1 => "once".to_owned(),
@@ -118,32 +124,32 @@ impl Told {
     }
 }
 
-/// As many threads are named.
+/// The maximum number of threads that are named.
 const THREADS_MAX: usize = 8;
-/// In `previous_packet_dropped`: what a program says whose memory was full.
+/// A bit in `previous_packet_dropped`: the program itself reports that its memory was full.
 const PROGRAM_SAYS: u64 = 256;
 
-/// What is known of a sequence.
+/// The facts about a sequence.
 #[derive(Debug, Default)]
 struct Sequence {
     has_lost: bool,
     thread: Option<(u64, Vec<u8>)>,
 }
 
-/// The thread that a packet describes.
+/// Returns the id and name of the thread that a packet describes.
 fn thread(packet: &[u8]) -> Option<(u64, Vec<u8>)> {
     let thread = Reader::first(Reader::first(packet, 60)?.bytes(), 4)?.bytes();
     let name = Reader::first(thread, 5).map_or(&[][..], Value::bytes);
     Some((Reader::first(thread, 2)?.number(), name.to_vec()))
 }
 
-/// Of all buffers, until now.
+/// Returns the number of overwritten chunks, summed over all buffers.
 fn overwritten(stats: &[u8]) -> u64 {
     let buffers = Reader::new(stats).filter(|(field, _)| *field == 1);
     buffers.filter_map(|(_, buffer)| Reader::first(buffer.bytes(), 3)).map(Value::number).sum()
 }
 
-/// A varint; None where it is cut.
+/// Reads a varint. Returns `None` if it is incomplete.
 fn length(from: &mut impl Read) -> io::Result<Option<u64>> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -160,7 +166,7 @@ fn length(from: &mut impl Read) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// A file, read from a place of its own.
+/// A file that is read from a separate position.
 struct At<'a>(&'a File, u64);
 
 impl Read for At<'_> {
@@ -184,20 +190,20 @@ mod tests {
         for len in 0..=whole.len() {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&whole[..len]).unwrap();
-            let told = Told::read(&file).unwrap();
-            assert_eq!(told, Told { gaps: u64::from(len == whole.len()), ..Told::default() }, "{len}");
+            let losses = Losses::read(&file).unwrap();
+            assert_eq!(losses, Losses { gaps: u64::from(len == whole.len()), ..Losses::default() }, "{len}");
         }
-        // A thread's, whose program says that it lost something before.
+        // A packet of a thread, whose program reports a loss before it.
         let packet = [80, 1, 208, 2, 129, 2, 226, 3, 7, 34, 5, 16, 9, 42, 1, b'w'];
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[&[10, packet.len() as u8][..], &packet].concat()).unwrap();
-        let said = Told::read(&file).unwrap().lines().concat();
+        let said = Losses::read(&file).unwrap().lines().concat();
         assert!(said.contains("once events were lost in the threads w (9), "), "{said}");
-        // No packet, or one of a length that makes no sense.
+        // No packet, or a packet with an invalid length.
         for bytes in [&[8, 1][..], &[10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255]] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(bytes).unwrap();
-            assert_eq!(Told::read(&file).unwrap(), Told::default());
+            assert_eq!(Losses::read(&file).unwrap(), Losses::default());
         }
     }
 }

@@ -1,7 +1,17 @@
-//! Work on the property stores of other users, which root must not trust: a child does it as the store's user.
+//! Privilege separation for the property stores of other users.
 //!
-//! The answer is bytes, and a failure is a line of output. No user can keep root from the others: the children run at
-//! once; each user has [a second](PATIENCE) in one run of the command, and all together have [ten](LONGEST).
+//! # Why
+//!
+//! A store belongs to its user, who can truncate it, lock it forever, or put a link in its place. Root must not open
+//! it. So a child process takes on the user's ids and does the work (`atrace_sys::errand`).
+//!
+//! # How it works
+//!
+//! The child's answer is bytes, which are parsed as untrusted [`Content`]. A failure is a line of output and does not
+//! stop the rest.
+//!
+//! No user can keep root from the stores of the others: up to sixteen children run at once; each user has [one
+//! second](PATIENCE) in one run of the command; and no child is started after [ten seconds](LONGEST).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,46 +25,46 @@ use atrace_sys::properties::{self, ErrorKind};
 
 use crate::command::stores::content::Content;
 
-/// How many errands are under way at once.
+/// How many children run at once.
 const TOGETHER: usize = 16;
 
-/// After this no further one is begun: a user can have thousands of numbers.
+/// No further child is started after this time: a person can own thousands of user ids.
 const LONGEST: Duration = Duration::from_secs(10);
 
 const NO_ANSWER: &str = "no answer";
 
-/// What is to be done with a store.
+/// The operation on a store.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Look,
-    /// Adds each pattern that is not listed more often than that.
+    /// Adds each pattern, unless the store lists it more often than the number says.
     Enable(Vec<(String, usize)>),
-    /// Takes the pattern away, as often as it is listed.
+    /// Removes all entries of the pattern.
     Disable(String),
-    /// Takes each pattern away once, provided that it is listed more often than that.
+    /// Removes one entry of each pattern, if the store lists it more often than the number says.
     TakeBack(Vec<(String, usize)>),
-    /// Switches everything on, or off.
+    /// Switches all tags and all programs on or off.
     All(bool),
 }
 
 impl Work {
-    /// A store that is not there is made for this.
+    /// Tells whether the operation creates the store if it does not exist.
     fn makes(&self) -> bool {
         matches!(self, Self::Enable(_) | Self::All(true))
     }
 }
 
-/// Which store it is.
+/// Identifies a store.
 #[derive(Clone, Debug)]
 pub(crate) enum Location {
     OfUser(u32),
     At(PathBuf),
-    /// That of this process, which is everybody's on Android.
+    /// The store that this process uses itself. On Android all processes share it.
     Own,
 }
 
 impl Location {
-    /// Makes it only where something is to be switched on.
+    /// Opens the store. Creates it only for an operation that switches something on.
     fn open(&self, work: &Work) -> Result<Control, Error> {
         let path = |path: &Path| {
             if work.makes() { Control::open_path(path) } else { Control::open_existing(path) }
@@ -67,12 +77,12 @@ impl Location {
         }
     }
 
-    /// Does the work in this process, and returns what the store holds then.
+    /// Does the work in this process, and returns the store's content after it.
     pub(crate) fn perform(&self, work: &Work) -> Result<Content, Error> {
         self.perform_within(work, properties::PATIENCE)
     }
 
-    /// Waits at most this long for others who switch.
+    /// The same. Waits at most `patience` for other processes that hold the store's lock.
     fn perform_within(&self, work: &Work, patience: Duration) -> Result<Content, Error> {
         match self.open(work) {
             Ok(control) => perform(&control.patience(patience), work),
@@ -92,7 +102,7 @@ fn perform(control: &Control, work: &Work) -> Result<Content, Error> {
         Work::Look => {}
         Work::Enable(patterns) => {
             let enable = |(pattern, beside): &(String, usize)| control.enable_once(pattern, *beside);
-            // All or none: what was done is taken back when one fails.
+            // All patterns or none: if one fails, dropping the others' `Switched` undoes them.
             let done = patterns.iter().map(enable).collect::<Result<Vec<_>, _>>()?;
             done.into_iter().for_each(Switched::keep);
         }
@@ -117,25 +127,25 @@ fn perform(control: &Control, work: &Work) -> Result<Content, Error> {
     Ok(Content { patterns: control.patterns(), tags: control.tags() & AtraceTag::ValidMask })
 }
 
-/// What is done, where, and as which user if not in this process.
+/// A piece of work: the user to do it as (`None`: in this process), the store, and the operation.
 pub(crate) type Piece = (Option<User>, Location, Work);
 
-/// Does the work at a path as that user, or in this process.
+/// Does the work on the store at a path, as `user` or in this process.
 pub(crate) fn perform_one(user: Option<User>, path: &Path, work: Work) -> Result<(), String> {
     let result = perform_all(&[(user, Location::At(path.to_owned()), work)]).pop();
     result.map_or_else(|| Err(NO_ANSWER.to_owned()), |result| result.map(drop))
 }
 
-/// How much time each user has used up in this run of the command.
+/// The time that each user has used up in this run of the command.
 static SPENT: Mutex<BTreeMap<u32, Duration>> = Mutex::new(BTreeMap::new());
 
-/// How much of a user's second is left.
+/// Returns how much of a user's second is left.
 pub(crate) fn left(uid: u32) -> Duration {
     let spent = SPENT.lock().unwrap_or_else(PoisonError::into_inner);
     PATIENCE.saturating_sub(spent.get(&uid).copied().unwrap_or_default())
 }
 
-/// Does each piece of work, and returns the results in their order.
+/// Does all pieces of work, and returns the results in the same order.
 pub(crate) fn perform_all(pieces: &[Piece]) -> Vec<Result<Content, String>> {
     let mut spent = SPENT.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
@@ -144,7 +154,7 @@ pub(crate) fn perform_all(pieces: &[Piece]) -> Vec<Result<Content, String>> {
         let is_late = start.elapsed() > LONGEST;
         let begin = |(user, location, work): &Piece| {
             let Some(user) = user else { return Ok(None) };
-            // A little remains for taking back what was switched on.
+            // A small rest of the time is reserved for switching off what was switched on.
             let least = if matches!(work, Work::TakeBack(_)) { PATIENCE / 10 } else { Duration::ZERO };
             let left = PATIENCE.saturating_sub(spent.get(&user.uid).copied().unwrap_or_default()).max(least);
             if is_late || left.is_zero() {
@@ -152,7 +162,7 @@ pub(crate) fn perform_all(pieces: &[Piece]) -> Vec<Result<Content, String>> {
                     ("as other users took too long to answer", "again, as its answers took too long");
                 return Err(format!("not asked {}", if is_late { late } else { again }));
             }
-            // So that it can say who holds the lock.
+            // Half of the time, so that the child can still report which process holds the lock.
             let work = || match location.perform_within(work, left / 2) {
                 Ok(content) => content.bytes(),
                 Err(e) => Content::fault(&e.to_string()),
