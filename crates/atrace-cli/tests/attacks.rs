@@ -1,7 +1,9 @@
-//! `atrace run` under attack by programs that it serves: it ends when it is to, and takes neither memory nor descriptors without
-//! end. As root, for a program of another user's, as under `sudo`; else for this user's.
+//! `atrace run` under attack by programs that it serves. The command must end when it is told to, and must not use
+//! memory or descriptors without limit. As root, the attacks come from a program of another user, as under `sudo`;
+//! otherwise from a program of this user.
 //!
-//! Against its own user's processes the service bounds what an attack takes, no more: others of that user may be kept out.
+//! The service limits the cost of an attack by processes of the user that it serves. It does not promise that other
+//! programs of that user are still recorded meanwhile.
 #![cfg(target_os = "linux")]
 
 #[path = "../../../atrace/tests/common/mod.rs"]
@@ -34,13 +36,14 @@ mod cases {
     use crate::trace::Trace;
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// How soon the command must have ended once it was told to, and how much memory it may take beside a ring. Both are the
-    /// promise and some slack for a busy machine and a build that is not optimized.
+    /// The limit for the command's end after it was told to, and for its memory in addition to a ring. Both are the
+    /// documented promise plus a margin for a busy machine and an unoptimized build.
     const ENDS: Duration = Duration::from_secs(6);
     const MEMORY_MIB: u64 = 200;
     const DESCRIPTORS: usize = 256;
 
-    /// In the case: forks an attacker, which outlives this program, and waits to be ended. As the honest one, it traces.
+    /// In the case: forks an attacker, which outlives this program and waits to be killed. Then traces like an honest
+    /// program.
     fn play(attack: fn(&Path, &dyn Fn())) {
         let socket = PathBuf::from(std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap());
         if std::env::var_os("HONEST").is_some() {
@@ -51,11 +54,12 @@ mod cases {
             }
             return atrace_instant(TAG, "honest");
         }
-        // SAFETY: the child attacks and ends; of what it inherits it uses nothing that another thread may hold.
+        // SAFETY: the child attacks and ends. It uses no lock or other state that another thread may have held during
+        // the fork.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
-            // SAFETY: descriptors of this process.
+            // SAFETY: both are descriptors of this process.
             (0..2).for_each(|fd| unsafe { assert_eq!(libc::dup2(null.as_raw_fd(), fd), fd) });
             let said = fs::File::create("said").unwrap();
             // SAFETY: as above.
@@ -63,10 +67,10 @@ mod cases {
             common::limit(libc::RLIMIT_NOFILE, 1024, 4096).unwrap();
             let ready = || fs::write("ready", "").unwrap();
             attack(&socket, &ready);
-            // Also where it was cut off.
+            // Also called if the service has disconnected the attacker.
             ready();
             std::thread::sleep(Duration::from_secs(100));
-            // SAFETY: ends the child without what its parent would do at its end.
+            // SAFETY: ends the child at once, without the destructors and handlers that its parent would run.
             unsafe { libc::_exit(0) };
         }
         fs::write("socket", socket.as_os_str().as_encoded_bytes()).unwrap();
@@ -81,7 +85,7 @@ mod cases {
         unsafe { libc::geteuid() == 0 }
     }
 
-    /// A place where the user may write, and the command that serves the case there.
+    /// A directory that the user may write to, and the command that serves the case there.
     struct Place(Here);
 
     impl Place {
@@ -107,7 +111,7 @@ mod cases {
             command
         }
 
-        /// An honest program of the same user; tells whether it was recorded, as far as it knows.
+        /// Runs an honest program of the same user. Its output tells whether it was recorded, as far as it knows.
         fn honest(&self, case: &str) -> Ran {
             let mut command = self.0.cleared(&self.0.path("program"), case);
             command.args([case, "--exact", "--nocapture", "--test-threads=1"]).env("HONEST", "1");
@@ -120,17 +124,17 @@ mod cases {
         }
     }
 
-    /// What the command took while it was attacked.
+    /// The resources that the command used while it was attacked.
     #[derive(Debug)]
     struct Borne {
         ran: Ran,
-        /// From when it was told to end to its end.
+        /// The time from the signal to the command's end.
         ended_after: Duration,
         memory_mib: u64,
         descriptors: usize,
-        /// Of one processor, after the attack had begun.
+        /// The share of one processor that was used after the attack had begun.
         processor: f64,
-        /// Whether an honest program was recorded meanwhile.
+        /// Whether an honest program was recorded during the attack.
         honest: bool,
     }
 
@@ -144,7 +148,7 @@ mod cases {
         }
     }
 
-    /// The command, and what it runs, which are ended with this where the test fails.
+    /// The command and the program that it runs. Both are killed on drop, in case the test fails.
     struct Served(Option<Child>);
 
     impl Served {
@@ -164,19 +168,19 @@ mod cases {
     impl Drop for Served {
         fn drop(&mut self) {
             if let Some(child) = &mut self.0 {
-                // SAFETY: the group of a child that was not waited for.
+                // SAFETY: the process group of a child that was not waited for, so its number is not reused.
                 unsafe { libc::kill(-child.id().cast_signed(), libc::SIGKILL) };
                 let _ = child.wait();
             }
         }
     }
 
-    /// The attacker of a place, which is ended with this.
+    /// The process id of an attacker, which is killed on drop.
     struct Attacker(libc::pid_t);
 
     impl Drop for Attacker {
         fn drop(&mut self) {
-            // SAFETY: a number; the test's own process, which nobody waited for, as its parent is gone.
+            // SAFETY: a process of this test. Its parent is gone and this test did not wait for it.
             unsafe { libc::kill(self.0, libc::SIGKILL) };
         }
     }
@@ -185,14 +189,14 @@ mod cases {
         fs::read_dir(format!("/proc/{}/fd", child.id())).map_or(0, Iterator::count)
     }
 
-    /// The most memory that it had at once.
+    /// Returns the largest memory that the process had.
     fn memory_mib(child: &Child) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
     }
 
-    /// What it has taken of processors.
+    /// Returns the processor time that the process has used.
     fn processor(child: &Child) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -200,12 +204,13 @@ mod cases {
         Duration::from_millis(10) * ticks
     }
 
-    /// Runs the case under the command for a while, then tells the command to end, which the attacker does not.
+    /// Runs the case under the command for a while, then tells the command to end. The attacker does not end by
+    /// itself.
     fn bear(case: &str, options: &[&str], time: Duration, with_honest: bool) -> Borne {
         bear_with(case, options, time, with_honest, 1024)
     }
 
-    /// The same with a limit of descriptors, which the attacker raises for itself.
+    /// The same with a limit for descriptors, which the attacker raises for itself.
     fn bear_with(case: &str, options: &[&str], time: Duration, with_honest: bool, limit: u64) -> Borne {
         let place = Place::new();
         let mut command = place.run(case, options);
@@ -244,7 +249,8 @@ mod cases {
 
     const SHORT: Duration = Duration::from_secs(2);
 
-    /// Sends a request that is answered by nothing, perhaps with a descriptor; false: the service does not listen.
+    /// Sends a request that the service does not answer, perhaps with a descriptor. Returns false if the service has
+    /// closed the connection.
     fn say(
         socket: &Socket,
         number: u32,
@@ -256,8 +262,8 @@ mod cases {
         socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd))
     }
 
-    /// Descriptors whose close sleeps come in every way: as memory, unasked, without a whole frame, after what has the sender cut
-    /// off, and several at once.
+    /// Sends descriptors whose last close blocks, in every possible way: as memory, without being asked, without a
+    /// complete frame, after a fault that disconnects the sender, and several at once.
     fn lingers(socket: &Path, ready: &dyn Fn()) {
         let file = common::lingering();
         let mut kept = Vec::new();
@@ -295,7 +301,7 @@ mod cases {
         bear(&name, &[], SHORT, false).is_bounded(MEMORY_MIB);
     }
 
-    /// Memory of 32 MiB in pages of 32 KiB, each of which is a chunk.
+    /// Connects a producer with 32 MiB of memory in pages of 32 KiB, each of which is one chunk.
     fn large(socket: &Path) -> Producer {
         let file = memory(32 << 20, SEALS);
         let mut producer = Producer::bare(socket);
@@ -305,7 +311,7 @@ mod cases {
         producer
     }
 
-    /// Commits the first chunk of each of these pages.
+    /// Commits the first chunks of each of these pages.
     fn commit(producer: &Producer, pages: impl Iterator<Item = u32>, chunks: u32) -> bool {
         say(&producer.socket, 4, None, |commit| {
             for page in pages {
@@ -320,7 +326,7 @@ mod cases {
         producer.memory.seen.state(page, 0) != Some(State::Complete)
     }
 
-    /// Each of 1,009 writers has a packet that goes on in its next chunk, without end.
+    /// Each of 1,009 writers has a packet that continues in its next chunk, endlessly.
     fn continues(socket: &Path, ready: &dyn Fn()) {
         let mut producers = [large(socket), large(socket)];
         for number in 0.. {
@@ -359,7 +365,8 @@ mod cases {
         bear(&name, &[], 5 * SHORT / 2, false).is_bounded(MEMORY_MIB);
     }
 
-    /// 60 connections each with 14,000 chunks that wait for bytes, and frames full of bytes for the last.
+    /// 60 connections, each with 14,000 chunks that wait for patches, and frames full of patches for the last of
+    /// them.
     fn waits(socket: &Path, ready: &dyn Fn()) {
         const PAGES: u32 = 1024;
         let producers: Vec<_> = (0..60)
@@ -407,7 +414,7 @@ mod cases {
         bear(&name, &[], SHORT, false).is_bounded(MEMORY_MIB);
     }
 
-    /// Each connection sends a descriptor, and no whole frame.
+    /// Each connection sends a descriptor, but no complete frame.
     fn descriptors_unasked(socket: &Path, ready: &dyn Fn()) {
         let file = memory(PAGE, SEALS);
         let connections: Vec<_> = (0..503)
@@ -419,7 +426,7 @@ mod cases {
             .collect();
         ready();
         std::mem::forget(connections);
-        // More wait to be accepted.
+        // Further connections wait to be accepted.
         let more: Vec<_> = (0..200).map(|_| std::os::unix::net::UnixStream::connect(socket)).collect();
         std::mem::forget(more);
     }
@@ -432,7 +439,7 @@ mod cases {
         assert!(borne.processor < 0.5, "{borne:?}");
     }
 
-    /// As many connections as it gets, each greeted.
+    /// Makes as many connections as possible, each of which sends `InitializeConnection`.
     fn greets(socket: &Path, ready: &dyn Fn()) {
         let mut connections = Vec::new();
         for _ in 0..1000 {
@@ -443,7 +450,7 @@ mod cases {
             say(&socket, 1, None, |arguments| {
                 arguments.number(1, PAGE as u64);
             });
-            // It has been greeted, or refused.
+            // The service has replied, or refused the connection.
             let answered = || matches!(socket.receive(&mut [0; 4096]), Ok(None));
             while answered() && socket.wait(Some(Duration::from_secs(1))) {}
             connections.push(socket);
@@ -460,7 +467,7 @@ mod cases {
         assert!(borne.honest, "{borne:?}");
     }
 
-    /// Chunks full of small events, as fast as they are taken.
+    /// Sends chunks full of small events, as fast as they are taken.
     fn floods(socket: &Path, ready: &dyn Fn()) {
         const CHUNKS: u32 = 64;
         let producer = large(socket);
@@ -480,7 +487,7 @@ mod cases {
             if !commit(&producer, 0..CHUNKS, 1) {
                 return;
             }
-            // 45 MB of what the service makes of them.
+            // The service has made 45 MB of packets from them.
             if round == 30 {
                 ready();
             }
@@ -495,20 +502,20 @@ mod cases {
         let name = case!({ play(floods) });
         for mib in [1, 40] {
             let borne = bear(&name, &["--ring", "--buffer", &(mib << 10).to_string()], SHORT, false);
-            // And what the command takes without any.
+            // Plus the memory that the command needs without an attack.
             assert!(borne.memory_mib <= mib * 5 / 4 + 16, "{borne:?}");
         }
     }
 
-    /// All attacks at once, each by a process of its own and again and again.
+    /// All attacks at once, each repeated by a separate process.
     fn storms(socket: &Path, ready: &dyn Fn()) {
         for attack in [lingers, continues, waits, descriptors_unasked, greets, floods] {
             // SAFETY: the child attacks, and ends with its parent.
             if unsafe { libc::fork() } == 0 {
-                // SAFETY: numbers.
+                // SAFETY: the arguments are numbers.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 loop {
-                    // It panics where it is cut off; what it has open is closed then, or as it attacks no more.
+                    // An attack panics when it is disconnected. Its descriptors are closed then, or at its end.
                     let _ = std::panic::catch_unwind(|| attack(socket, &|| ()));
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -519,7 +526,7 @@ mod cases {
         std::thread::sleep(Duration::from_secs(200));
     }
 
-    /// `ATRACE_LONG_TESTS=1` has it last a minute.
+    /// Lasts a minute if `ATRACE_LONG_TESTS=1` is set.
     #[test]
     fn a_storm_of_attacks_is_borne() {
         let name = case!({ play(storms) });
@@ -528,7 +535,7 @@ mod cases {
         bear(&name, &[], time, false).is_bounded(MEMORY_MIB);
     }
 
-    /// Has a program begin without these system calls, which then fail with EPERM.
+    /// Starts the program with a filter that makes these system calls fail with EPERM.
     fn denied<const N: usize>(command: &mut Command, calls: [libc::c_long; N]) -> &mut Command {
         let step = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
@@ -542,7 +549,7 @@ mod cases {
             ));
         }
         filter.push(step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0));
-        // SAFETY: prctl may be called between fork and exec; the filter lives as long as the closure.
+        // SAFETY: `prctl` may be called between fork and exec. The filter lives as long as the closure.
         unsafe {
             command.pre_exec(move || {
                 let program =
@@ -554,7 +561,7 @@ mod cases {
         }
     }
 
-    /// Runs a program that traces for three seconds; returns what became of it, and the processor time of the command.
+    /// Runs a program that traces for three seconds. Returns its result, and the processor time of the command.
     fn traced_for_a_while(place: &Place, command: &mut Command) -> (Ran, Duration) {
         let mut served = Served::start(command);
         until("the program has traced for a while", || place.path("ready").exists());
@@ -576,12 +583,12 @@ mod cases {
     #[test]
     fn without_a_call_to_wait_by_nothing_spins() {
         let name = case!({ trace_for_a_while() });
-        // Without poll no program of Rust's starts.
+        // `poll` itself can't be denied at the program's start: no Rust program starts without it.
         let place = Place::new();
         let (ran, took) = traced_for_a_while(&place, denied(&mut place.run(&name, &[]), [libc::SYS_ppoll]));
         assert!(ran.status.success(), "{ran:?}");
         assert!(took < Duration::from_secs(1) && ran.stderr.contains("saved out"), "{took:?}: {ran:?}");
-        // The program's own library has no call to wait by, either: it looks now and then.
+        // The program's own library can't wait either. It checks its socket from time to time.
         assert!(!Trace::open(&place.path("out")).events().is_empty(), "{ran:?}");
     }
 
@@ -607,7 +614,7 @@ mod cases {
                     break;
                 }
             }
-            // Until the command has noticed.
+            // Gives the command time to notice.
             std::thread::sleep(Duration::from_secs(2));
             println!("ENDED {}", 1);
         });

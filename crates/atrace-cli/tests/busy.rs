@@ -1,4 +1,4 @@
-//! `atrace run` on a busy machine. A test program of its own: others are not to be disturbed.
+//! `atrace run` on a busy machine. This is a test program of its own, because its load would disturb other tests.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -20,14 +20,14 @@ mod cases {
     use crate::load;
     use crate::trace::Trace;
 
-    /// Programs that end at once, each of which is recorded, beside neighbours that never sleep: what is read and what is
-    /// told as lost are what they wrote.
+    /// Programs that end at once are recorded while other processes use all processors. The events in the trace and
+    /// those reported as lost are together exactly those that were written.
     #[test]
     fn on_a_busy_machine_every_event_is_recorded() {
         let name = case!({
             let number = std::env::var("NUMBER").unwrap().parse().unwrap();
             load::write_all(number, || ());
-            // SAFETY: no preconditions. Nothing is tidied up.
+            // SAFETY: no preconditions. The process ends without cleanup on purpose.
             unsafe { libc::_exit(0) };
         });
         let here = Here::new();

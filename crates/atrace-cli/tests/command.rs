@@ -1,5 +1,5 @@
-//! The command `atrace` from its start to the file it leaves: as root on the kernel's own buffers, and as a
-//! plain user for what it says then.
+//! The command `atrace`, from its start to the file that it saves: as root on the kernel's own buffers, and the
+//! messages that a user without rights gets.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -61,7 +61,7 @@ mod cases {
         let ran = end(command.env("ATRACE_PROPERTIES", here.path("properties")));
         assert_eq!(ran.status.code(), Some(7), "{ran:?}");
         assert!(ran.stderr.contains("said on stderr\n"), "{ran:?}");
-        // Four of each of the two.
+        // Four events of each of the two programs.
         assert!(ran.stderr.contains("8 events written, none lost\n"), "{ran:?}");
         assert!(ran.stderr.contains("saved out: open it at https://ui.perfetto.dev"), "{ran:?}");
         let saved = here.saved();
@@ -88,7 +88,7 @@ mod cases {
 
     fn boot_time() -> f64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a writable timespec.
+        // SAFETY: `time` is a writable timespec.
         unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     }
@@ -151,7 +151,7 @@ mod cases {
             let owners = [store.parent().unwrap(), &store].map(|path| fs::metadata(path).unwrap().uid());
             println!("STORE {owners:?}");
             println!("DENIED {}", fs::File::open("/sys/kernel/tracing/trace").is_err());
-            // SAFETY: the sets are writable.
+            // SAFETY: the signal sets are writable.
             let blocked = unsafe {
                 let mut set = std::mem::zeroed();
                 libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
@@ -175,18 +175,18 @@ mod cases {
         assert!(here.saved().contains("|written\n"));
         let data = fs::metadata(here.path("out")).unwrap();
         assert_eq!((data.uid(), data.gid()), (USER, USER));
-        // Unless asked otherwise.
+        // With `--root`, the program keeps root's ids.
         let mut command = here.run(&name, &["--root", "-f"]);
         let ran = end(command.env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()));
         assert_eq!((ran.said("IDS"), ran.said("DENIED")), (vec!["0 0 0"], vec!["false"]), "{ran:?}");
-        // By whose truncated store it could be ended.
+        // Root opened no store of the program's user, which that user could truncate to kill the process with SIGBUS.
         assert_eq!(ran.said("STORE"), ["[0, 0]"]);
         let ran = end(here.run(&name, &["-f"]).env("SUDO_UID", "somebody"));
         assert_eq!(ran.status.code(), Some(125));
         assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is no user"), "{ran:?}");
     }
 
-    /// The kernel takes the last number for "as it was": the program would stay root's.
+    /// The kernel takes the highest number for "leave unchanged", so the program would keep root's ids.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_caller_that_is_no_user_is_refused() {
@@ -267,7 +267,7 @@ mod cases {
         assert_eq!(here.files(), ["out"]);
     }
 
-    /// Without tracefs, in a mount namespace of its own.
+    /// Runs without tracefs, in a separate mount namespace.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn without_tracefs_its_mounting_is_told() {
@@ -306,12 +306,12 @@ mod cases {
         assert!(saved.contains("|number|0\n") && saved.contains("|number|999999\n"));
     }
 
-    /// Unmounts what a test mounted, also when it fails.
+    /// A mount of a test. It is unmounted on drop, also if the test fails.
     struct Mounted(std::ffi::CString);
 
     impl Drop for Mounted {
         fn drop(&mut self) {
-            // SAFETY: a C string.
+            // SAFETY: the path is a C string.
             unsafe { libc::umount2(self.0.as_ptr(), libc::MNT_DETACH) };
         }
     }
@@ -331,7 +331,7 @@ mod cases {
         let disk = here.path("disk");
         fs::create_dir(&disk).unwrap();
         let target = std::ffi::CString::new(disk.to_str().unwrap()).unwrap();
-        // SAFETY: C strings.
+        // SAFETY: the arguments are C strings.
         let mounted = unsafe {
             libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast())
         };
@@ -344,7 +344,7 @@ mod cases {
         refused(&ran, 125, &["can't save disk/out: No space left on device", "nothing is lost yet"]);
         assert_eq!(fs::read_dir(&disk).unwrap().count(), 0, "half a file was left");
         let rescue = ran.stderr.lines().find_map(|line| line.split_once("make room and run: ")).unwrap().1;
-        // The next recording leaves it alone and says so.
+        // The next recording leaves the buffer alone and reports it.
         let other = end(here.atrace(&name).args(["run", "--kernel", "-o", "other", "--", "true"]));
         assert!(other.stderr.contains("still holds a recording that could not be saved"), "{other:?}");
         let kept = here.path("kept");
@@ -355,12 +355,12 @@ mod cases {
         assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
     }
 
-    /// Ends who reads from this FIFO.
+    /// A FIFO. Its reader is ended on drop.
     struct Ending(PathBuf);
 
     impl Drop for Ending {
         fn drop(&mut self) {
-            // It may not have come to open it.
+            // The reader may not have opened the FIFO.
             let open = || fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0);
             let is_waiting = |_: &u32| open().is_err();
             (0..1000).take_while(is_waiting).for_each(|_| std::thread::sleep(Duration::from_millis(10)));
@@ -377,7 +377,8 @@ mod cases {
         let here = Here::new();
         assert!(Command::new("mkfifo").arg(here.path("fifo")).status().unwrap().success());
         let mut command = here.atrace(&name);
-        // Until the pipe is written to. The command waits for it neither itself nor through its output.
+        // The child of the program runs until the pipe is written to. The command neither waits for it, nor for the
+        // end of its output.
         let script = "cat fifo >/dev/null 2>&1 & exit 5";
         let child = Ending(here.path("fifo"));
         let ran = end(command.args(["run", "--kernel", "-o", "out", "--", "sh", "-c", script]));
@@ -395,7 +396,8 @@ mod cases {
                 .filter_map(|entry| fs::read_dir(entry.path().join("fd")).ok());
             !others.flatten().flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == path))
         });
-        // Other recordings of this moment look at it, and so keep it from going; or were faster.
+        // Other recordings that run at this moment may hold the directory open, so that it can't be removed, or may
+        // have removed it already.
         until("the next recording removes it", || {
             let next = end(here.atrace(&name).args(["run", "--kernel", "-fo", "out", "--", "true"]));
             assert!(next.status.success(), "{next:?}");
@@ -403,7 +405,7 @@ mod cases {
         });
     }
 
-    /// A program that traces until it is told to end, started under a name of its own.
+    /// A program with a unique name that traces until it is told to end.
     struct Running {
         child: Child,
         pattern: String,
@@ -438,7 +440,7 @@ mod cases {
         }
     }
 
-    /// What the kernel's top-level buffer is set to.
+    /// Returns the settings of the kernel's top-level buffer.
     fn top() -> Vec<String> {
         let files =
             ["tracing_on", "trace_clock", "options/record-tgid", "set_event", "options/copy_trace_marker"];
@@ -479,7 +481,7 @@ mod cases {
             assert_eq!((top(), control.patterns()), (before.clone(), vec![]), "{options:?}");
             assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
         }
-        // Until Ctrl-C, which saves.
+        // Records until Ctrl-C, which saves.
         let child = record(&[]).spawn().unwrap();
         until("it is switched on", || !control.patterns().is_empty());
         std::thread::sleep(Duration::from_millis(50));
@@ -539,7 +541,7 @@ mod cases {
         };
         let ran = of(&["on", &running.pattern]);
         assert!(ran.status.success() && ran.stdout.contains(&format!("on: {pid} (")), "{ran:?}");
-        // Once more is not twice.
+        // Switching on the same pattern again adds no second entry.
         assert!(of(&["on", &running.pattern]).status.success());
         let control = Control::open_path(&here.path("properties")).unwrap();
         assert_eq!(control.patterns(), std::slice::from_ref(&running.pattern));
@@ -562,7 +564,7 @@ mod cases {
         refused(&of(&["on", ""]), 1, &["empty pattern"]);
     }
 
-    /// Whatever each saw of the store before: they wait for its lock together.
+    /// All of them wait for the store's lock, so it does not matter which content each saw before.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "the store has no lock")]
     fn who_switch_the_same_on_at_once_list_it_once() {
@@ -589,7 +591,7 @@ mod cases {
         }
     }
 
-    /// As root, all users' programs are reached; in a `/dev/shm` that nobody else has.
+    /// As root, the programs of all users are reached. The test uses a private `/dev/shm`.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
     fn root_switches_the_programs_of_every_user() {

@@ -1,5 +1,5 @@
-//! Each of the faults that keep an event from arriving, injected into a real process and found by name; and
-//! found gone, once the line that mends it was followed.
+//! Every fault that keeps an event from arriving: each is injected into a real process, must be found by the doctor,
+//! and must be gone after the suggested repair.
 
 #![cfg(target_os = "linux")]
 
@@ -24,7 +24,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// A process that does itself the harm that FAULT names, says so and waits to be released.
+    /// A process that injects the fault named in FAULT into itself, reports that, and waits to be released.
     fn patient() {
         atrace_instant(TAG, "before");
         let marker = std::env::var("ATRACE_MARKER").unwrap_or_default();
@@ -32,12 +32,12 @@ mod cases {
             "disabled" => atrace_set_tracing_enabled(false),
             "closed" => {
                 let fd = descriptor_of(marker.as_ref()).expect("the marker");
-                // SAFETY: what is tested.
+                // SAFETY: closing the marker's descriptor is the fault under test.
                 unsafe { libc::close(fd) };
                 fs::rename(&marker, marker.clone() + ".away").unwrap();
                 fs::write(&marker, "").unwrap();
             }
-            // SAFETY: what is tested.
+            // SAFETY: closing all descriptors is the fault under test.
             "closed all" => drop(unsafe { libc::close_range(3, 10_000, 0) }),
             "dropped" => (0..3).for_each(|_| atrace_instant(TAG, "dropped")),
             fault @ ("forked" | "forked and traced") => {
@@ -45,14 +45,15 @@ mod cases {
                     __note_filter(true);
                     watch::watch(|_| {}).unwrap()
                 });
-                // SAFETY: the child does what is safe after a fork.
+                // SAFETY: the child makes only calls that are allowed after a fork.
                 let child = unsafe { libc::fork() };
                 assert!(child >= 0);
                 if child == 0 {
                     if fault == "forked and traced" {
                         atrace_set_tracing_enabled(false);
                     }
-                    // SAFETY: ends with its parent; and never lives long.
+                    // SAFETY: the arguments are numbers. The child ends with its parent, and after a short time
+                    // anyway.
                     unsafe {
                         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                         libc::alarm(60);
@@ -74,7 +75,7 @@ mod cases {
         atrace_instant(TAG, "after");
     }
 
-    /// A patient that waits, until this is dropped.
+    /// A running process with a fault. It is released on drop.
     struct Waiting {
         child: Child,
         said: Vec<String>,
@@ -100,7 +101,7 @@ mod cases {
         }
     }
 
-    /// The report finds this and nothing else.
+    /// Checks that the report contains this fault and no other.
     fn finds(report: &Report, topic: Topic, text: &str) {
         let wrong: Vec<_> = report.wrong().map(|it| it.topic).collect();
         assert_eq!(wrong, [topic, Topic::Event], "{report}");
@@ -144,19 +145,19 @@ mod cases {
     fn what_the_properties_do_not_say() {
         let name = case!({ patient() });
         let Some(place) = Place::kernel(&name) else { return };
-        // Named shortly: the path of a program in a deep directory is longer than a pattern may be.
+        // The name is short because the path of a program in a deep directory would be longer than a pattern may be.
         let waiting = Waiting::start(place.command(&name).arg0("doctor-waits"), "");
         let look = || examine(waiting.pid());
         let report = look();
         finds(&report, Topic::Pattern, "none is on");
-        // The line that mends it does.
+        // Follows the repair that the report suggests.
         let mend = report.wrong().next().unwrap().mend.clone().unwrap();
         let pattern =
             mend.strip_prefix("atrace on '").and_then(|rest| rest.strip_suffix('\'')).expect("a command");
         let switched = place.control().enable(pattern).unwrap();
         let report = look();
         is_healthy(&report);
-        // The process waits, so it can't have noticed; nor need it.
+        // The process is waiting, so it has not noticed the switch. It does not need to.
         assert!(
             report.findings().iter().any(|it| it.topic == Topic::Serial && it.level == Level::Note),
             "{report}"
@@ -171,11 +172,11 @@ mod cases {
         place.set("debug.atrace.tags.enableflags", "0");
         is_healthy(&look());
 
-        // Deleted, and made again by the next who asks.
+        // The store is deleted. The next process that asks for it creates a new one.
         fs::remove_file(place.properties()).unwrap();
         place.control().enable("*").unwrap().keep();
         finds(&look(), Topic::Properties, "deleted or replaced");
-        drop(waiting); // Before its ring buffer.
+        drop(waiting); // Before its ring buffer is dropped.
     }
 
     #[test]
@@ -233,7 +234,7 @@ mod cases {
         finds(&report, Topic::State, "says nothing of itself");
     }
 
-    /// As on Android: what it was started with is all that is known, and no pattern would help it.
+    /// As on Android, only the environment at the process's start is known. No pattern would make a difference.
     #[test]
     fn who_writes_by_perfetto_alone_and_says_nothing() {
         let name = case!({ patient() });
@@ -246,7 +247,7 @@ mod cases {
         assert!(event.text.contains("whether one wants its events can't be seen"), "{report}");
     }
 
-    /// Which of its functions a library has not, and where it was found.
+    /// The report names the functions that a library lacks, and the place where the library was found.
     #[test]
     fn a_library_that_lacks_functions() {
         let name = case!({ patient() });
@@ -298,7 +299,7 @@ mod cases {
     #[test]
     fn a_descriptor_that_was_closed() {
         let name = case!({ patient() });
-        // Of a file, as a ring buffer's can't be put in another's place.
+        // Uses a file, because a ring buffer can't be put in the place of another.
         let place = Place::file().on();
         is_healthy(&examine(Waiting::start(&mut place.command(&name), "").pid()));
         let waiting = Waiting::start(&mut place.command(&name), "closed");
@@ -316,7 +317,7 @@ mod cases {
         let report = examine(waiting.pid());
         is_healthy(&report);
         let lost = report.findings().iter().find(|it| it.topic == Topic::Lost).expect("a note");
-        // One more at the beginning; told at 1, 2 and 4.
+        // One more event is lost at the start. The state is published at the first, second and fourth lost event.
         assert!(
             lost.text.contains("at least 4 events") && lost.text.contains("Bad file descriptor"),
             "{report}"
@@ -363,7 +364,7 @@ mod cases {
         is_healthy(&examine(waiting.pid()));
     }
 
-    /// Nobody else than root may write to the kernel's marker, nor look into a process of another user.
+    /// Only root may write to the kernel's marker or look into a process of another user.
     #[test]
     fn what_a_plain_user_may_not() {
         let name = case!({
@@ -384,7 +385,7 @@ mod cases {
         let mut plain = place.command_of(&program, &name);
         plain.env("LOOK_AT", waiting.pid().to_string()).uid(65534).gid(65534);
         common::run(&mut plain);
-        // The kernel's own marker, in a directory of its own for the properties.
+        // The kernel's own marker, with a separate directory for the properties.
         let own = place.path("own");
         fs::create_dir(&own).unwrap();
         std::os::unix::fs::chown(&own, Some(65534), None).unwrap();

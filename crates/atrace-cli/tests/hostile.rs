@@ -1,7 +1,8 @@
-//! Root's command against users who mean harm: what they publish, name, lock, cut short and plant.
+//! Root's command against hostile users: the state that they publish, and the names, locks, truncated files and
+//! planted files with which they attack.
 //!
-//! Each case runs in a mount namespace of its own, with a `/dev/shm` and a `/run` that nobody else has. The users are numbers that
-//! no system uses. `ATRACE_LONG_TESTS=1` has the storm last a minute.
+//! Each case runs in a separate mount namespace with a private `/dev/shm` and `/run`. The users have ids that no
+//! system uses. With `ATRACE_LONG_TESTS=1` the storm lasts a minute.
 
 #![cfg(target_os = "linux")]
 
@@ -31,14 +32,14 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
     const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
-    /// Users that mean harm, and one that does not.
+    /// Hostile users, and an honest one.
     const MALLORY: u32 = 64_001;
     const TRUDY: u32 = 64_002;
     const ALICE: u32 = 64_009;
-    /// Users of the storm alone: they end every process of theirs, in other tests too.
+    /// Users of the storm only. Their attackers kill every process of these users, which would hit other tests.
     const STORM: [u32; 3] = [64_021, 64_031, 64_041];
 
-    /// Runs the case apart; it must succeed.
+    /// Runs the case in a separate namespace. It must succeed.
     fn apart(name: &str) {
         let script =
             "mount -t tmpfs -o mode=1777 none /dev/shm && mount -t tmpfs none /run && exec \"$0\" \"$@\"";
@@ -65,7 +66,8 @@ mod cases {
         }
     }
 
-    /// A directory that every user may enter, with the command, this program, and files of root's to be left alone.
+    /// A directory that every user may enter. It contains the command, this program, and files of root that must stay
+    /// unchanged.
     struct Here {
         place: tempfile::TempDir,
         canaries: Vec<(PathBuf, Canary)>,
@@ -98,7 +100,7 @@ mod cases {
             self.path("canaries").join(name)
         }
 
-        /// All files of the directory of root's, whatever they are.
+        /// Returns the state of all of root's files in the directory.
         fn look(&self) -> Vec<(PathBuf, Canary)> {
             let mut all: Vec<_> = fs::read_dir(self.path("canaries"))
                 .unwrap()
@@ -135,7 +137,7 @@ mod cases {
             command
         }
 
-        /// The command, run by root.
+        /// Runs the command as root.
         fn atrace(&self, args: &[&str]) -> Ran {
             common::end_of(self.command(args).spawn().unwrap())
         }
@@ -144,7 +146,7 @@ mod cases {
             common::end_of(self.command(args).uid(uid).gid(uid).spawn().unwrap())
         }
 
-        /// A program of the user that traces, under a name of its own.
+        /// Starts a program of this user that traces, under a unique name.
         fn program(&self, uid: u32, case: &str, argv0: &[u8]) -> Attacker {
             let mut command = Command::new(self.path("program"));
             command.arg0(std::ffi::OsStr::from_bytes(argv0));
@@ -171,21 +173,22 @@ mod cases {
         std::env::var_os("ROLE").is_some()
     }
 
-    /// What a program does.
+    /// The body of a program that traces.
     fn traces() {
         atrace_instant(TAG, "one");
         println!("READY");
         std::thread::sleep(Duration::from_secs(100));
     }
 
-    /// A process of another user, ended when dropped.
+    /// A process of another user. It is killed on drop.
     struct Attacker(libc::pid_t, Option<Child>);
 
     impl Attacker {
-        /// Does `harm` as that user, which says when it is ready.
+        /// Runs `harm` as that user. `harm` calls its argument when it is ready.
         fn start(uid: u32, harm: impl FnOnce(&dyn Fn())) -> Self {
             let (mut told, mut tell) = std::io::pipe().unwrap();
-            // SAFETY: the child ends below; what locks it inherits it does without, and its parent ends it.
+            // SAFETY: the child ends in the block below. It does not use the locks that it may have inherited, and
+            // its parent kills it.
             let pid = unsafe { libc::fork() };
             assert!(pid >= 0);
             if pid == 0 {
@@ -193,7 +196,7 @@ mod cases {
                 drop(told);
                 harm(&|| tell_of(&tell));
                 std::thread::sleep(Duration::from_secs(1000));
-                // SAFETY: ends the child without what its parent would do at its end.
+                // SAFETY: ends the child at once, without the destructors and handlers that its parent would run.
                 unsafe { libc::_exit(0) };
             }
             tell.flush().unwrap();
@@ -212,7 +215,7 @@ mod cases {
         }
     }
 
-    /// The command in the background, which is ended with this.
+    /// The command in the background. It is killed on drop.
     struct Recording(Option<Child>);
 
     impl Recording {
@@ -229,7 +232,7 @@ mod cases {
         }
     }
 
-    /// By SIGKILL.
+    /// Sends SIGKILL.
     impl Drop for Recording {
         fn drop(&mut self) {
             if let Some(child) = &mut self.0 {
@@ -244,7 +247,7 @@ mod cases {
     }
 
     fn become_user(uid: u32) -> bool {
-        // SAFETY: numbers and no groups.
+        // SAFETY: the arguments are numbers, and an empty list of groups.
         unsafe {
             let became = libc::setgroups(0, std::ptr::null()) == 0
                 && libc::setresgid(uid, uid, uid) == 0
@@ -274,12 +277,13 @@ mod cases {
         format!("/dev/shm/atrace-{uid}/properties").into()
     }
 
-    /// The patterns that are on for the user, as the file says; by root, who made sure that nobody harms it.
+    /// Returns the patterns that are on for the user, as the file has them. Root reads them; no attacker runs at that
+    /// time.
     fn patterns(uid: u32) -> Vec<String> {
         Control::open_user(uid).unwrap().patterns()
     }
 
-    /// A memory file that looks like what a process says of itself.
+    /// Publishes a memory file that looks like the state of a process.
     fn publish(lines: &str) -> RawFd {
         let fd = publish_unsealed(lines);
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -292,10 +296,10 @@ mod cases {
         let mut page = vec![0; 4096];
         page[0] = 2;
         page[8..8 + lines.len()].copy_from_slice(lines.as_bytes());
-        // SAFETY: a C string; the descriptor stays open.
+        // SAFETY: the name is a C string. The descriptor stays open.
         let fd = unsafe { libc::memfd_create(c"atrace-state".as_ptr(), libc::MFD_ALLOW_SEALING) };
         assert!(fd >= 0);
-        // SAFETY: just made.
+        // SAFETY: the descriptor was just created and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.write_all_at(&page, 0).unwrap();
         std::mem::forget(file);
@@ -304,7 +308,7 @@ mod cases {
 
     fn open(path: &Path, flags: libc::c_int) -> RawFd {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: a C string; the descriptor stays open.
+        // SAFETY: the path is a C string. The descriptor stays open.
         let fd = unsafe { libc::open(path.as_ptr(), flags) };
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
         fd
@@ -312,11 +316,11 @@ mod cases {
 
     fn make_fifo(path: &Path) {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string.
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
     }
 
-    /// What a process says whose marker is this descriptor.
+    /// Returns the published state of a process whose marker is this descriptor.
     fn says(marker: RawFd, properties: &Path) -> String {
         let data = fs::metadata(format!("/proc/self/fd/{marker}")).unwrap();
         let place = fs::read_link(format!("/proc/self/fd/{marker}")).unwrap();
@@ -330,7 +334,7 @@ mod cases {
         )
     }
 
-    /// Nothing but text on lines.
+    /// Checks that the output is lines of printable text.
     #[track_caller]
     fn is_plain(ran: &Ran) {
         for text in [&ran.stdout, &ran.stderr] {
@@ -385,7 +389,7 @@ mod cases {
         }
     }
 
-    /// As a session's end deletes it.
+    /// Deletes a store, as happens at the end of a session.
     #[test]
     fn a_deleted_store_stays_its_users() {
         let name = case!({
@@ -399,7 +403,7 @@ mod cases {
             let ran = here.atrace(&["doctor", &program.pid()]);
             assert!(ran.stdout.contains("WRONG properties"), "{ran:?}");
             assert!(!store(ALICE).exists() || fs::metadata(store(ALICE)).unwrap().uid() == ALICE, "{ran:?}");
-            // The line that mends it does.
+            // Follows the repair that the report suggests.
             drop(program);
             let program = here.program(ALICE, &name_of_case(), b"alices-program");
             assert!(here.atrace_of(ALICE, &["on", "alices-program"]).status.success());
@@ -412,7 +416,7 @@ mod cases {
         }
     }
 
-    /// The directories of runs of the user, as they are called.
+    /// Returns the directories of runs that belong to the user.
     fn runs_of(uid: u32) -> Vec<PathBuf> {
         let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
         let is_theirs = |path: &PathBuf| {
@@ -422,7 +426,7 @@ mod cases {
         entries.filter(is_theirs).collect()
     }
 
-    /// Also under all the names that could be expected of the next runs.
+    /// The attacker plants directories under all names that it could expect for the next runs.
     #[test]
     fn directories_that_another_user_plants_hold_no_run_up() {
         let name = case!({
@@ -443,7 +447,7 @@ mod cases {
                     fs::create_dir(&planted).unwrap();
                     planted
                 };
-                // As of commands that were killed: there are no such processes.
+                // They look like directories of killed commands: no process has these ids.
                 for number in 0..5000 {
                     fs::write(plant((10_000_000 + number).to_string()).join("producers"), "").unwrap();
                 }
@@ -468,7 +472,7 @@ mod cases {
         }
     }
 
-    /// For a command in a namespace of processes of its own, the process of the first does not exist.
+    /// The command is in a separate PID namespace, in which the process of the first command does not exist.
     #[test]
     fn the_directory_of_a_run_stays_while_the_run_lives() {
         let name = case!({
@@ -505,7 +509,7 @@ mod cases {
         }
     }
 
-    /// Where a namespace does not map all users, the kernel calls those that it leaves out by one number.
+    /// If a user namespace does not map all users, the kernel shows one and the same id for all others.
     #[test]
     fn another_users_service_is_not_trusted_for_a_number_of_many() {
         let name = case!({
@@ -521,7 +525,7 @@ mod cases {
                     let listener = UnixListener::bind(&socket).unwrap();
                     fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
                     ready();
-                    // Who is trusted hears an end.
+                    // A trusted service sees the connection end.
                     listener.incoming().for_each(drop);
                 })
             };
@@ -541,7 +545,7 @@ mod cases {
                 common::end_of(command.env("ATRACE_PROPERTIES", store).spawn().unwrap())
             };
             let nobody = 65_534;
-            // Of the user, of another, and of root.
+            // Services of the user, of another user, and of root.
             for (listens, uid, options, is_trusted) in [
                 (MALLORY, ALICE, &["-U"][..], false),
                 (MALLORY, ALICE, &["-U", "--map-user=65534"], false),
@@ -561,7 +565,7 @@ mod cases {
                 assert_eq!(!ran.stdout.contains("its socket is another user's"), is_trusted, "{case}");
                 fs::remove_file(&socket).unwrap();
             }
-            // Neither is a property store of that number, and none is made in the place of whose number it is.
+            // A property store with that id is not trusted either, and none is created at the path for that id.
             let ran = common::end_of(unshared(ALICE, &["-U"]).spawn().unwrap());
             assert!(ran.stderr.contains("every user whom this namespace of users does not map"), "{ran:?}");
             assert!(!store(nobody).parent().unwrap().exists());
@@ -573,7 +577,7 @@ mod cases {
         }
     }
 
-    /// Each user has a second to show how their processes stand to Perfetto's service.
+    /// Each user has one second to show the connections of their processes to Perfetto's service.
     #[test]
     fn a_user_of_many_processes_hides_no_other_user() {
         let name = case!({
@@ -586,13 +590,13 @@ mod cases {
             };
             let mallory = Attacker::start(MALLORY, |ready| {
                 let many = open(Path::new("/dev/null"), libc::O_RDONLY);
-                // SAFETY: a descriptor and numbers.
+                // SAFETY: an open descriptor. `dup` has no other preconditions.
                 (0..500).for_each(|_| assert!(unsafe { libc::dup(many) } > 0));
                 let (mut told, mut tell) = std::io::pipe().unwrap();
                 for _ in 0..400 {
-                    // SAFETY: the child publishes and sleeps until this process is ended.
+                    // SAFETY: the child publishes a state and sleeps until this process kills it.
                     if unsafe { libc::fork() } == 0 {
-                        // SAFETY: a number.
+                        // SAFETY: the arguments are numbers.
                         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                         publish_standing();
                         tell.write_all(b".").unwrap();
@@ -607,13 +611,13 @@ mod cases {
                 ready();
             });
             let line = format!(": connected, of {}\n", alice.number());
-            // Her second may be over on a busy machine, once; another user's processes never take it.
+            // On a busy machine her second may be too short once. Processes of another user never use it up.
             until("hers is told", || {
                 let ran = here.atrace(&["status"]);
                 assert!(ran.status.success(), "{ran:?}");
                 ran.stdout.contains(&line)
             });
-            // What a user may see of their own needs no root.
+            // A user needs no root to see their own processes.
             until("she is told", || {
                 let ran = here.atrace_of(ALICE, &["status"]);
                 assert!(!ran.stdout.contains("asked"), "{ran:?}");
@@ -653,7 +657,7 @@ mod cases {
             assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
             assert_eq!((patterns(0), patterns(ALICE)), (vec![], vec![]));
-            // Neither does it end what looks only, nor keep it from the others.
+            // A command that only looks is not ended either, nor are other users hidden.
             let ran = here.atrace(&["status"]);
             assert!(ran.status.success() && ran.stdout.contains(&format!("user {ALICE}")), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
@@ -663,7 +667,7 @@ mod cases {
         }
     }
 
-    /// The store that `run` makes is the program's.
+    /// The store that `run` creates belongs to the program's user.
     #[test]
     fn a_program_that_harms_its_store_ends_no_run() {
         let name = case!({
@@ -685,8 +689,8 @@ mod cases {
                 assert!(ran.stderr.contains("saved out"), "{harm}: {ran:?}");
                 here.is_unharmed();
                 held = ran.pid;
-                // What was made goes, except for what the user put in its place: at once, or, where there was no time for it on
-                // a busy machine, with the next run.
+                // Everything that `run` created is removed, except for what the user put in its place. This happens
+                // at once or, if a busy machine leaves no time, in the next run.
                 let own = format!("atrace-run-{}-", ran.pid);
                 let is_left = || {
                     fs::read_dir("/dev/shm").unwrap().flatten().any(|entry| {
@@ -703,7 +707,7 @@ mod cases {
                     !is_left()
                 });
             }
-            // What the last of them holds open goes with the next recording after it.
+            // An instance that the last program holds open is removed by a later recording.
             let instances = tracefs::root().unwrap().join("instances");
             until("nothing is held any more", || {
                 let ran = here.atrace(&["run", "--kernel", "-f", "-o", "out", "--", "true"]);
@@ -719,7 +723,8 @@ mod cases {
         }
     }
 
-    /// Whatever a user does to the own store, the other users' are switched, and it is a line of the report.
+    /// Checks that the stores of other users are switched, whatever a user did to their own, and that the output
+    /// reports the failure.
     fn others_go_on(here: &Here, what: &str) {
         let ran = here.atrace(&["on", "one-program"]);
         assert!(ran.status.success(), "{what}: {ran:?}");
@@ -788,7 +793,7 @@ mod cases {
                 here.is_unharmed();
                 drop(mallory);
             }
-            // In place of the directory.
+            // Something else is in the directory's place.
             let _mallory = Attacker::start(MALLORY, |ready| {
                 let directory = store(MALLORY).parent().unwrap().to_owned();
                 fs::remove_dir_all(&directory).unwrap();
@@ -803,13 +808,13 @@ mod cases {
         }
     }
 
-    /// What is there is not believed either: somebody else's folder is no place for what root wrote down.
+    /// An existing file is not trusted either: root keeps no notes in a folder of another user.
     #[test]
     fn the_place_of_roots_own_store_can_be_taken() {
         let name = case!({
             let here = Here::new();
             assert!(here.atrace_of(ALICE, &["on", "hers"]).status.success());
-            // This program has made it, as it was loaded.
+            // This program created the directory when it was loaded.
             let _ = fs::remove_dir_all(store(0).parent().unwrap());
             let _mallory = Attacker::start(MALLORY, |ready| {
                 forge_note(store(0).parent().unwrap(), &here);
@@ -826,7 +831,8 @@ mod cases {
         }
     }
 
-    /// A folder of notes with one of a process that is gone: it switched on what is Alice's, and was to save a file.
+    /// Creates a folder with the note of a process that is gone. The note claims that Alice's pattern was switched on
+    /// by it, and names a file to save to.
     fn forge_note(folder: &Path, here: &Here) {
         let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -857,7 +863,8 @@ mod cases {
             assert_eq!(patterns(ALICE), ["hers"]);
             here.is_unharmed();
             drop(mallory);
-            // The same, written by root, is believed: what was switched on goes, and where to save is left for `run`.
+            // The same note, written by root, is trusted: the pattern is switched off, and the file is left for
+            // `run`.
             fs::remove_dir_all(folder).unwrap();
             forge_note(folder, &here);
             let ran = here.atrace(&["status"]);
@@ -889,9 +896,9 @@ mod cases {
             let ran = here.atrace(&["doctor", &mallory.pid()]);
             assert!(ran.status.code() == Some(1) && ran.stdout.contains("WRONG marker"), "{ran:?}");
             drop(mallory);
-            // One that is called as the memory file is, in a file system that only its maker sees.
+            // A file with the name of a state page, in a file system that only its creator can see.
             let mallory = Attacker::start(MALLORY, |ready| {
-                // SAFETY: numbers, and C strings.
+                // SAFETY: the arguments are numbers and C strings.
                 unsafe {
                     assert_eq!(libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS), 0);
                     let ids = format!("0 {MALLORY} 1");
@@ -915,8 +922,8 @@ mod cases {
         }
     }
 
-    /// A terminal obeys nothing of it, no line of it looks like one of the command's, and a shell that is given the
-    /// advice does nothing else.
+    /// Names and patterns contain nothing that a terminal obeys, no line looks like one of the command's, and a shell
+    /// that runs the suggested command does nothing else.
     #[test]
     fn names_and_patterns_of_others_are_text() {
         let name = case!({
@@ -995,7 +1002,7 @@ mod cases {
         }
     }
 
-    /// For a command in a namespace of processes of its own, the process that records does not exist.
+    /// The command is in a separate PID namespace, in which the process that records does not exist.
     #[test]
     fn what_a_recording_switched_on_stays_while_it_lives() {
         let name = case!({
@@ -1018,7 +1025,7 @@ mod cases {
         }
     }
 
-    /// What was on before, or is switched on meanwhile, stays.
+    /// Patterns that were on before, or are switched on meanwhile, stay on.
     #[test]
     fn only_what_a_killed_recording_switched_on_is_taken_away() {
         let name = case!({
@@ -1041,20 +1048,20 @@ mod cases {
         }
     }
 
-    /// Switched on by its user after a recording looked at the stores, and before it switches; then the recording is
-    /// killed.
+    /// The user switches a pattern on after the recording has read the stores, and before it switches. Then the
+    /// recording is killed.
     #[test]
     fn what_was_switched_on_while_a_recording_began_stays() {
         let name = case!({
             let here = Here::new();
             assert!(here.atrace_of(ALICE, &["status"]).status.success());
-            // It is held up as it says that it removed something: nobody reads that.
+            // The recording blocks while it reports a removed file, because no one reads its output.
             let mut gone = Command::new("true").spawn().unwrap();
             gone.wait().unwrap();
             let leftover = here.path(&format!(".out.{}.atrace", gone.id()));
             fs::write(&leftover, "").unwrap();
             let (mut said, mut say) = std::io::pipe().unwrap();
-            // SAFETY: an open descriptor and a number.
+            // SAFETY: an open descriptor; the other arguments are numbers.
             let size = unsafe { libc::fcntl(say.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
             say.write_all(&vec![b' '; usize::try_from(size).unwrap()]).unwrap();
             let args = ["record", "-a", "*/meant", "--wait", "-f", "-o", "out"];
@@ -1082,7 +1089,7 @@ mod cases {
         }
     }
 
-    /// One move of the storm's.
+    /// Makes one random move of the storm.
     fn harm(uid: u32, chance: &mut Chance, canaries: &Path) {
         let (file, directory) = (store(uid), store(uid).parent().unwrap().to_owned());
         let fresh = || {
@@ -1108,7 +1115,7 @@ mod cases {
             2 => {
                 healthy();
                 if let Ok(file) = File::open(&file) {
-                    // SAFETY: an open descriptor, whose lock ends with it.
+                    // SAFETY: an open descriptor. The lock ends with the descriptor.
                     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
                     std::thread::sleep(Duration::from_millis(chance.below(3000) as u64));
                 }
@@ -1144,11 +1151,12 @@ mod cases {
                     }
                 }
             }
-            // Whoever works as this user: the children of root's command, as it has no other process.
+            // Signals all processes of this user. Of root's command, these are the children that work with the user's
+            // rights.
             9 => {
                 let signal = [libc::SIGSTOP, libc::SIGKILL][chance.below(2)];
                 for _ in 0..100 {
-                    // SAFETY: all processes that this user may signal, but this one.
+                    // SAFETY: the signal goes to all processes that this user may signal, except this one.
                     unsafe { libc::kill(-1, signal) };
                     std::thread::sleep(Duration::from_micros(200));
                 }
@@ -1158,12 +1166,12 @@ mod cases {
         std::thread::sleep(Duration::from_millis(chance.below(5) as u64));
     }
 
-    /// One move of a process that publishes a state: what it says, and which descriptor it means, is wrong.
+    /// Makes one random move of a process that publishes a state: the text and the descriptor in it are wrong.
     fn lie(chance: &mut Chance, canaries: &Path) {
         let victims = [canaries.join("secret"), canaries.join("readable"), "/dev/shm/trudy-fifo".into()];
         let _ = fs::remove_file(&victims[2]);
         make_fifo(&victims[2]);
-        // SAFETY: what this process opened is not used any more.
+        // SAFETY: this process does not use the descriptors any more.
         unsafe { libc::close_range(3, 10_000, 0) };
         let marker = open(&victims[chance.below(3)], libc::O_PATH);
         let planted = canaries.join("planted");
@@ -1172,7 +1180,7 @@ mod cases {
             lines = (0..3000).map(|_| char::from(chance.below(127) as u8 + 1)).collect();
         }
         let fd = if chance.below(2) == 0 { publish(&lines) } else { publish_unsealed(&lines) };
-        // SAFETY: a descriptor that was just made.
+        // SAFETY: the descriptor was just created.
         let file = std::mem::ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
         for _ in 0..chance.below(200) {
             let _ = file.set_len([0, 10, 4095, 1 << 30][chance.below(4)]);
@@ -1239,7 +1247,7 @@ mod cases {
         }
     }
 
-    /// Programs whose memory or rights are their own are not looked into in root's name.
+    /// Root does not look into programs that hide their memory from their own user, or that have other rights.
     #[test]
     fn a_process_that_hides_from_its_user_is_not_looked_into() {
         let name = case!({
@@ -1247,8 +1255,8 @@ mod cases {
             let mallory = Attacker::start(MALLORY, |ready| {
                 Control::open_user(MALLORY).unwrap().enable("*").unwrap().keep();
                 publish(&says(open(&here.canary("secret"), libc::O_PATH), &here.canary("planted")));
-                // Its files in /proc belong to root now.
-                // SAFETY: a number.
+                // The process's files in /proc now belong to root.
+                // SAFETY: the arguments are numbers.
                 unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
                 ready();
             });

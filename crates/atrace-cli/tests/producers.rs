@@ -1,4 +1,5 @@
-//! Producers that lie to the service: each is cut off, the others go on, and the trace stays one that can be read.
+//! Producers that lie to the service: each is disconnected, the others are still recorded, and the trace stays
+//! readable.
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 #![allow(unsafe_code, reason = "memory is mapped and sealed as a C program does it")]
@@ -30,7 +31,7 @@ struct Place {
     service: Option<Service>,
 }
 
-/// Where the service listens.
+/// The path of the service's socket.
 impl AsRef<Path> for Place {
     fn as_ref(&self) -> &Path {
         &self.socket
@@ -42,12 +43,12 @@ impl Place {
         Self::of(user())
     }
 
-    /// For programs of this user.
+    /// Starts a service for programs of this user.
     fn of(uid: u32) -> Self {
         Self::with(uid, None)
     }
 
-    /// The same with a file that may have so many bytes.
+    /// The same with a maximum size of the file.
     fn with(uid: u32, max: Option<u64>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = File::create(directory.path().join("trace")).unwrap();
@@ -57,7 +58,7 @@ impl Place {
         Self { directory, socket, service }
     }
 
-    /// Ends the service; the trace is whole.
+    /// Ends the service. The trace must be complete.
     fn end(mut self) -> (Report, Trace) {
         let report = self.service.take().unwrap().finish();
         (report, Trace::open(&self.directory.path().join("trace")))
@@ -69,13 +70,13 @@ fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The only fault of a report.
+/// Returns the only fault in a report.
 fn fault(report: &Report) -> Fault {
     assert_eq!((report.cut_off.len(), report.counts.lies), (1, 1), "{report:?}");
     report.cut_off[0].fault
 }
 
-/// Waits until it is so.
+/// Waits until the condition is true.
 fn until(mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
@@ -84,10 +85,11 @@ fn until(mut so: impl FnMut() -> bool) {
     }
 }
 
-/// What a producer does to the service.
+/// An attack of a producer on the service.
 type Harm = fn(&mut Producer);
 
-/// A producer that does this is cut off for that, what it wrote before stays, and so do others.
+/// Checks that a producer is disconnected because of this fault. Its earlier events stay in the trace, and so do
+/// those of other producers.
 fn is_cut_off(what: &str, harm: Harm, expected: Fault) {
     let place = Place::new();
     let mut good = Producer::new(&place);
@@ -202,13 +204,14 @@ fn who_lies_is_cut_off() {
         (
             "it never reads",
             |bad| {
-                // Until nothing more has room; then it is cut off.
+                // Sends until the socket's buffer is full. Then the service disconnects the producer.
                 while bad.invoke(11, |_| ()) {}
             },
             Fault::Deaf,
         ),
     ];
-    // At once, each at a service of its own: that waits for the good one's answer, which never comes.
+    // At the same time, each with a separate service, because each service waits for the answer of the good producer,
+    // which never comes.
     std::thread::scope(|scope| {
         for (what, harm, expected) in lies {
             scope.spawn(move || is_cut_off(what, harm, expected));
@@ -221,7 +224,7 @@ fn a_count_that_becomes_less_is_a_lie() {
     let place = Place::new();
     let mut bad = Producer::new(&place);
     bad.chunk(1, 1, 1, 3, &[EVENT, EVENT, EVENT].concat(), OPEN);
-    // What is open is looked at now and then.
+    // An open chunk is read from time to time.
     until(|| place.service.as_ref().unwrap().events() == 2);
     bad.chunk(1, 1, 1, 1, EVENT, COMPLETE);
     bad.commit(1, 0);
@@ -266,7 +269,7 @@ fn memory_that_can_change_its_size_is_not_mapped() {
     }
 }
 
-/// Everything in the memory is chance, for a while, and also what is committed.
+/// Everything in the memory is random for a while, and so are the commits.
 #[test]
 fn memory_full_of_chance_harms_nobody() {
     let place = Place::new();
@@ -284,7 +287,7 @@ fn memory_full_of_chance_harms_nobody() {
             bad.memory.store(at, next() as u32);
         }
         for page in 0..PAGES {
-            // All chunks complete, by each layout.
+            // All chunks are complete, in every layout.
             bad.memory.store(page * PAGE, (next() as u32 & 7) << 28 | 0x0fff_ffff);
         }
         for _ in 0..next() % 8 {
@@ -337,7 +340,7 @@ fn descriptors_that_nobody_asked_for_are_closed() {
         let leads_to = std::fs::read_link(entry.unwrap().path()).unwrap_or_default();
         leads_to.to_string_lossy().starts_with("/memfd:flood")
     };
-    // This one, and the last that came.
+    // This connection, and the last that arrived.
     assert!(
         std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|it| is_of_flood(it).then_some(())).count()
             <= 2
@@ -354,14 +357,14 @@ fn another_users_programs_are_refused() {
     assert_eq!((report.counts.refused, report.counts.producers, trace.events().len()), (1, 0, 0));
 }
 
-/// One that does not end what it began is waited for a while, not for ever.
+/// The service waits a limited time for a producer that does not stop its data source.
 #[test]
 fn who_does_not_answer_keeps_nobody_from_ending() {
     let place = Place::new();
     let producer = Producer::new(&place);
     producer.chunk(0, 0, 1, 2, &[EVENT, EVENT].concat(), OPEN);
     let (report, trace) = place.end();
-    // The last packet of an open chunk is not known to be whole.
+    // The last packet of an open chunk may be incomplete.
     assert_eq!((trace.events().len(), report.cut_off.len()), (1, 0), "{report:?}");
 }
 
@@ -369,7 +372,7 @@ fn who_does_not_answer_keeps_nobody_from_ending() {
 fn packets_that_claim_to_be_others_are_left_out() {
     let place = Place::new();
     let mut producer = Producer::new(&place);
-    // A user, a sequence, a process; cut; and a good one.
+    // Packets with reserved fields (a user, a sequence, a process), one that is cut, and a good one.
     let packets =
         [b"\x02\x18\x00".as_slice(), b"\x02\x50\x05", b"\x03\xf8\x04\x01", b"\x02\x5a\x07", EVENT].concat();
     producer.chunk(0, 0, 1, 5, &packets, COMPLETE);
@@ -378,7 +381,7 @@ fn packets_that_claim_to_be_others_are_left_out() {
     assert_eq!((report.counts.invalid, report.counts.events, trace.events().len()), (4, 1, 1), "{report:?}");
 }
 
-/// A producer that brings no memory is given some, of the size that it asks for.
+/// A producer without memory gets some from the service, in the size that it asks for.
 #[test]
 fn who_has_no_memory_is_given_some() {
     let place = Place::new();
@@ -438,7 +441,7 @@ fn the_trace_says_what_it_is_and_how_it_went() {
     place.service.take().unwrap().finish();
     let bytes = std::fs::read(place.directory.path().join("trace")).unwrap();
     let packets: Vec<_> = Reader::new(&bytes).map(|(_, packet)| packet.bytes()).collect();
-    // Clocks, what is recorded, the event, clocks, how it went.
+    // The packets: clocks, configuration, event, clocks, statistics.
     let says = |packet: usize, field| Reader::first(packets[packet], field).is_some();
     assert_eq!(packets.len(), 5);
     assert!(says(0, 6) && says(1, 33) && says(2, 11) && says(3, 6) && says(4, 35));

@@ -1,7 +1,7 @@
-//! What `atrace run` leaves to chance nowhere: where a recording is written, what becomes of it when the command is
-//! killed, which signals arrive, and what is said of programs that can't be recorded.
+//! The cases in which `atrace run` must not rely on luck: where a recording is written, how it is saved after the
+//! command was killed, which signals arrive, and the messages about programs that can't be recorded.
 //!
-//! Other users of these tests have numbers that no system gives.
+//! The other users in these tests have ids that no system assigns.
 
 #![cfg(target_os = "linux")]
 
@@ -29,7 +29,7 @@ mod cases {
     use crate::here::{Here, end, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// Who calls sudo, and who attacks.
+    /// The user that calls sudo, and the user that attacks.
     const CALLER: u32 = 64_101;
     const ATTACKER: u32 = 64_102;
 
@@ -38,14 +38,14 @@ mod cases {
         assert!(ran.stderr.contains(text), "{text:?} is not said: {ran:?}");
     }
 
-    /// A process that is gone.
+    /// Returns the id of a process that has ended.
     fn dead() -> u32 {
         let mut gone = Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
         gone.id()
     }
 
-    /// A directory of this user with these rights.
+    /// Creates a directory of this user with these permissions.
     fn directory(here: &Here, name: &str, user: u32, mode: u32) -> PathBuf {
         let path = here.path(name);
         fs::create_dir(&path).unwrap();
@@ -75,20 +75,20 @@ mod cases {
         owned_link(&victim, &theirs.join("out"), ATTACKER);
         let untouched = || assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
 
-        // Where a shell's `>` is not led by it.
+        // In a directory where a shell's `>` would not follow the link either.
         refused(&end(&mut here.run_to("shared/out", &name, &["--force"])), "is user 64102's, in a directory");
         assert!(fs::symlink_metadata(shared.join("out")).unwrap().is_symlink());
         untouched();
         refused(&end(&mut here.run_to("shared/out", &name, &[])), "exists already");
         refused(&end(&mut here.run_to("open/out", &name, &[])), "every user may replace the files in");
         assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
-        // Elsewhere the link goes, not what it leads to.
+        // In other directories, the link is replaced, not the file that it leads to.
         let ran = end(&mut here.run_to("theirs/out", &name, &["--force"]));
         assert!(ran.status.success(), "{ran:?}");
         untouched();
         let data = fs::symlink_metadata(theirs.join("out")).unwrap();
         assert!(data.is_file() && data.uid() == 0 && data.mode() & 0o777 == 0o600, "{data:?}");
-        // Names that can be foreseen are not waited for: the next is taken.
+        // An attacker occupies the names that it can predict. The next name is taken, without waiting.
         let script = format!(
             "ln -s {} .out.$$.atrace; ln -s {} .out.$$; exec ../atrace run -o out -- true",
             victim.display(),
@@ -119,7 +119,7 @@ mod cases {
         let home = directory(&here, "home", CALLER, 0o700);
         let roots = directory(&here, "roots", 0, 0o755);
         fs::write(roots.join("victim"), "root's").unwrap();
-        // The directory that was named has become another.
+        // The named directory has been replaced by another.
         owned_link(&roots, &home.join("swapped"), CALLER);
         refused(
             &end(under_sudo(&mut here.run_to("home/swapped/out", &name, &[]))),
@@ -129,7 +129,7 @@ mod cases {
         refused(&end(under_sudo(&mut here.run_to("home/link", &name, &["-f"]))), "Permission denied");
         assert_eq!(fs::read_to_string(roots.join("victim")).unwrap(), "root's");
         assert_eq!(fs::read_dir(&roots).unwrap().count(), 1);
-        // In their own it is as it always was, also through a link of theirs.
+        // In their own directories, users write as usual, also through their own links.
         fs::write(home.join("own"), "old").unwrap();
         chown(home.join("own"), Some(CALLER), Some(CALLER)).unwrap();
         owned_link(&home.join("own"), &home.join("to-own"), CALLER);
@@ -145,7 +145,7 @@ mod cases {
         assert!(fs::symlink_metadata(home.join("to-own")).unwrap().is_symlink());
     }
 
-    /// Buffers that are kept as they could not be saved.
+    /// The buffers that are kept because they could not be saved.
     struct Kept(u32);
 
     impl Drop for Kept {
@@ -154,7 +154,7 @@ mod cases {
         }
     }
 
-    /// What is unfinished goes with the rights it was made with.
+    /// An unfinished file is removed with the rights that it was created with.
     #[test]
     fn under_sudo_nothing_is_removed_that_the_caller_may_not_remove() {
         let name = case!({
@@ -179,7 +179,7 @@ mod cases {
         }
     }
 
-    /// Groups without a name too, and those that only this process of theirs is in.
+    /// The groups include those without a name, and those that only this process of the user is in.
     #[test]
     fn under_sudo_the_program_is_in_the_callers_groups() {
         let name = case!({
@@ -193,7 +193,7 @@ mod cases {
         let here = Here::new();
         directory(&here, "home", CALLER, 0o700);
         let mut command = here.run_to("home/out", &name, &[]);
-        // SAFETY: what is called between fork and exec is async-signal-safe.
+        // SAFETY: the closure makes only async-signal-safe calls between fork and exec.
         unsafe { under_sudo(&mut command).pre_exec(leave_to_child) };
         let ran = end(&mut command);
         assert!(ran.status.success(), "{ran:?}");
@@ -201,9 +201,10 @@ mod cases {
         assert_eq!(fs::metadata(here.path("home/out")).unwrap().uid(), CALLER);
     }
 
-    /// Returns in a child, as root, of a process that becomes the caller and ends as the child does.
+    /// Forks. Returns in the child, as root. The parent takes on the caller's ids, and ends in the same way as the
+    /// child.
     fn leave_to_child() -> std::io::Result<()> {
-        // SAFETY: places for numbers, and a list of three.
+        // SAFETY: the arguments are writable numbers, and a list of three groups.
         unsafe {
             let mut pipe = [0; 2];
             assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
@@ -222,7 +223,7 @@ mod cases {
                 && libc::setresgid(CALLER, CALLER, CALLER) == 0
                 && libc::setresuid(CALLER, CALLER, CALLER) == 0;
             libc::write(pipe[1], b".".as_ptr().cast(), became.into());
-            // Also that by which the one who started this hears that it goes on.
+            // This includes the pipe by which the starting process learns that the program was executed.
             (3..100).for_each(|number| assert!(libc::close(number) < 1));
             let mut status = 0;
             libc::waitpid(child, &mut status, 0);
@@ -241,12 +242,12 @@ mod cases {
                 "pipe" => {
                     fs::remove_file(&store).unwrap();
                     let store = std::ffi::CString::new(store).unwrap();
-                    // SAFETY: a C string.
+                    // SAFETY: the path is a C string.
                     assert_eq!(unsafe { libc::mkfifo(store.as_ptr(), 0o600) }, 0);
                 }
                 _ => {}
             }
-            // Without what would follow in a process that traces.
+            // Ends without the destructors that a process that traces would run.
             println!("IS OVER");
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(3) };
@@ -265,7 +266,7 @@ mod cases {
         }
     }
 
-    /// What `record` leaves when it is killed goes on filling until somebody ends it.
+    /// The buffer of a killed `record` is filled further, until another command ends that.
     #[test]
     fn a_killed_record_is_saved() {
         let name = case!({});
@@ -308,12 +309,12 @@ mod cases {
         let place = directory(&here, "place", 0, 0o1777);
         let pid = dead();
         let mine = [format!(".out.{pid}.atrace"), format!(".other.{pid}-1f.atrace")];
-        // Written as events came, it is of use: it stays, and is named.
+        // A file that was written while events arrived is useful. It stays, and the command reports its name.
         let live = format!(".out.{pid}");
         for name in mine.iter().chain([&live]) {
             fs::write(place.join(name), "half").unwrap();
         }
-        // Those of the living, of others, and what is none.
+        // Files of living processes, of other users, and files that are no leftovers.
         let kept = [
             format!(".out.{}.atrace", std::process::id()),
             format!(".theirs.{pid}.atrace"),
@@ -339,7 +340,7 @@ mod cases {
         }
     }
 
-    /// Runs a program that says by a file that it has written, and returns the command and the program's number.
+    /// Starts a program that creates a file when it has written. Returns the command and the program's process id.
     fn started(here: &Here, command: &mut Command) -> (Child, i32) {
         let ready = here.path("home/ready");
         let _ = fs::remove_file(&ready);
@@ -352,12 +353,12 @@ mod cases {
         fs::write("home/ready", format!("{}\n", common::pid())).unwrap();
     }
 
-    /// The command and its program are killed.
+    /// Kills the command and its program.
     fn killed(here: &Here, command: &mut Command) -> (u32, i32) {
         let (mut child, program) = started(here, command);
         child.kill().unwrap();
         child.wait().unwrap();
-        // SAFETY: the program that was started, which nobody but init waits for.
+        // SAFETY: the program that was started. Only init waits for it.
         unsafe { libc::kill(program, libc::SIGKILL) };
         until("the program is gone", || {
             let state = fs::read_to_string(format!("/proc/{program}/stat")).unwrap_or_default();
@@ -382,7 +383,8 @@ mod cases {
             let ran = end(here.atrace(&name).args(["run", "--kernel", "-fo", "next", "--", "true"]));
             assert!(ran.status.success(), "{ran:?}");
         };
-        // Where it was to be, for whom it was to be. Another command of this moment may do it.
+        // The recording is saved to the file and for the user in the note. Another command that runs at this moment
+        // may do it.
         let (command, program) = killed(&here, under_sudo(&mut here.run_to("home/saved", &name, &[])));
         assert!(!left_by(command).is_empty());
         until("it is saved", || {
@@ -405,7 +407,7 @@ mod cases {
             !notes.any(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&its)))
         });
 
-        // Where something else stands by now: root's own directory.
+        // If another file has that name by now, the recording goes to root's home directory.
         let (command, _) = killed(&here, &mut here.run_to("home/ready2", &name, &[]));
         fs::write(here.path("home/ready2"), "mine").unwrap();
         let elsewhere = PathBuf::from(format!("/root/atrace-recording-{command}-0.ftrace"));
@@ -442,11 +444,11 @@ mod cases {
                 assert_eq!(unsafe { libc::setpgid(0, 0) }, 0);
             }
             say_ready();
-            // Without sleeping: of two that come while none can be taken, the kernel makes one.
+            // Without sleeping: the kernel merges two pending signals of the same number into one.
             let mut end = Instant::now() + Duration::from_secs(100);
             while Instant::now() < end {
                 if CAME.load(Ordering::Relaxed) == 1 {
-                    // Longer than a second one would take.
+                    // Longer than a second signal would take.
                     end = end.min(Instant::now() + Duration::from_millis(900));
                 }
             }
@@ -457,26 +459,26 @@ mod cases {
         }
         let here = Here::new();
         directory(&here, "home", 0, 0o700);
-        // To the command alone.
+        // A signal to the command only.
         let (child, _) = started(&here, &mut here.run(&name, &["-f"]));
         signal(&child, libc::SIGTERM);
         let ran = common::end_of(child);
         assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
-        // To its group.
+        // Signals to its process group.
         for number in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM, libc::SIGINT] {
             let (child, _) = started(&here, here.run(&name, &["-f"]).process_group(0));
-            // SAFETY: the group of a child that was not waited for.
+            // SAFETY: the process group of a child that was not waited for.
             assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), number) }, 0);
             let ran = common::end_of(child);
             assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
         }
-        // To the group that the program has left.
+        // A signal to the group, which the program has left.
         let (child, _) = started(&here, here.run(&name, &["-f"]).process_group(0).env("APART", "1"));
         // SAFETY: as above.
         assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), libc::SIGTERM) }, 0);
         let ran = common::end_of(child);
         assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
-        // To the program, and then to the command, is two.
+        // A signal to the program and one to the command are two signals.
         let (child, program) = started(&here, &mut here.run(&name, &["-f"]));
         // SAFETY: the program that was started.
         assert_eq!(unsafe { libc::kill(program, libc::SIGTERM) }, 0);
@@ -484,7 +486,7 @@ mod cases {
         signal(&child, libc::SIGTERM);
         let ran = common::end_of(child);
         assert_eq!(ran.said("CAME "), ["2"], "{ran:?}");
-        // From the keys of a terminal.
+        // Signals from the keys of a terminal.
         let (mut master, slave) = terminal();
         let mut command = here.run(&name, &["-f"]);
         let slave = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(slave);
@@ -502,10 +504,11 @@ mod cases {
         master.write_all(b"\x03").unwrap();
         let ran = common::end_of(child);
         assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
-        drop(master); // Until now, or the terminal would have hung up.
+        drop(master); // Not earlier: the terminal would have hung up.
     }
 
-    /// The witness of signals, which is the command once more, is replaced by a script that sends one to its group.
+    /// The witness of signals, another instance of the command, is replaced by a script that sends a signal to its
+    /// group.
     #[test]
     fn a_signal_before_the_program_is_there_ends_the_command() {
         let name = case!({ println!("STARTED") });
@@ -518,7 +521,7 @@ mod cases {
         fs::set_permissions(here.path("atrace (deleted)"), fs::Permissions::from_mode(0o755)).unwrap();
         for number in [libc::SIGINT, libc::SIGTERM] {
             common::copy_program(here.path("moved"), here.path("atrace"));
-            // The file that runs has no name any more, and the system calls it so.
+            // The running file has no name any more, and the system reports it so.
             let mut command = here.cleared(Path::new("sh"), &name);
             let script = "exec 9<atrace; rm atrace; exec /proc/self/fd/9 \"$@\"";
             command.args(["-c", script, "sh", "run", "-o", "out", "--", "./program", &name, "--exact"]);
@@ -534,7 +537,7 @@ mod cases {
     fn closed_descriptors_are_told_of() {
         let name = case!({
             atrace_instant(TAG, "before");
-            // SAFETY: closes what this process does not use any more.
+            // SAFETY: this process does not use the closed descriptors any more.
             unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
             for number in 0..100 {
                 atrace_int(TAG, "after", number);
@@ -552,7 +555,7 @@ mod cases {
             ran.stderr.contains("/program) closed the descriptor of the marker (100): what was traced"),
             "{ran:?}"
         );
-        // One that never had a use for it is none of that.
+        // A process that never used the marker is not reported.
         let ran = end(here.run("none", &["-f"]).env("ATRACE_TEST_CASE", "none"));
         assert!(!ran.stderr.contains("closed the descriptor"), "{ran:?}");
     }
@@ -595,7 +598,7 @@ mod cases {
                 .spawn(|| {
                     for _ in 0..20 {
                         atrace_instant(TAG, "in a thread");
-                        // The kernel learns its name when it is switched.
+                        // The kernel learns the thread's name when the thread is switched.
                         std::thread::sleep(Duration::from_millis(2));
                     }
                 })
@@ -632,7 +635,7 @@ mod cases {
         assert!(list.contains(&format!("- {pid} 0 0 0 - - - pro_gram pro_gram").as_str()), "{list:?}");
         let message = format!(": tracing_mark_write: I|{pid}|in a thread\n");
         assert_eq!(saved.matches(&message).count(), 20);
-        // The kernel may have forgotten it: it keeps so many for the whole machine.
+        // The kernel may have forgotten the name: it keeps a limited number for the whole machine.
         assert!(saved.contains("        a_thread-") || saved.contains("           <...>-"), "{saved}");
         assert!(!saved.contains("\nthread-"), "{saved}");
         assert_eq!(saved.matches("|in a child\n").count(), 150);
@@ -651,7 +654,7 @@ mod cases {
         let ran =
             end(here.atrace(&name).args(["run", "--kernel", "-o", &format!("{odd}/out"), "--", "true"]));
         assert!(ran.stderr.contains("can't write to no\\x1b[2J\\x0aprogram/out"), "{ran:?}");
-        // Who holds the buffer is called what they want.
+        // The process that holds the buffer has a hostile name.
         let script = "(exec -a $'a\\e[2Jb' sleep 60 >/dev/null 2>&1) & echo $! >holder; sleep 0.3";
         let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", odd, "--", "bash", "-c", script]));
         let holder = fs::read_to_string(here.path("holder")).unwrap();
@@ -679,7 +682,7 @@ mod cases {
                 ran.stderr.contains("the output is not whole: No space left on device"),
                 "{args:?}: {ran:?}"
             );
-            // Who has read enough is told nothing.
+            // A reader that has closed the pipe is no error.
             let (reader, writer) = std::io::pipe().unwrap();
             drop(reader);
             let mut command = here.atrace(&name);

@@ -29,7 +29,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// A place where the ordinary user may write, and the command that records the case there.
+    /// A directory that the ordinary user may write to, and the command that records the case there.
     struct Place(Here);
 
     impl Place {
@@ -52,7 +52,7 @@ mod cases {
             names
         }
 
-        /// `atrace run -o out … -- program case`, as a user without rights.
+        /// Returns `atrace run -o out … -- program case`, as a user without rights.
         fn run(&self, case: &str, options: &[&str]) -> Command {
             let mut command = self.0.atrace(case);
             command.args(["run", "-o", "out"]).args(options).arg("--").arg(self.0.path("program"));
@@ -62,7 +62,7 @@ mod cases {
             command
         }
 
-        /// Reads the trace, which Perfetto's own reader finds no fault with.
+        /// Reads the trace. Perfetto's own reader must find no fault in it.
         fn trace(&self, name: &str) -> Trace {
             sound(&self.path(name));
             Trace::open(&self.path(name))
@@ -76,7 +76,7 @@ mod cases {
         }
     }
 
-    /// Perfetto's own reader knows of no error, and of no loss.
+    /// Checks that Perfetto's own reader finds no error and no loss.
     fn sound(path: &Path) {
         const FAULTS: &str =
             "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0";
@@ -95,8 +95,8 @@ mod cases {
         ran.said(word).iter().map(|text| text.parse::<u64>().unwrap()).sum()
     }
 
-    /// Forks a process that traces, and ends at once; returns its number, and whether it was connected in the time that a
-    /// first event waits: a busy machine may need more.
+    /// Forks a process that traces and ends at once. Returns its process id, and whether it was connected within the
+    /// time that a first event waits. A busy machine may need longer.
     fn forked(name: &str) -> (i32, bool) {
         let mut status = 0;
         // SAFETY: the child traces, which it may, and ends.
@@ -161,9 +161,9 @@ mod cases {
         let name = case!({
             atrace_begin(TAG, "one");
             atrace_end(TAG);
-            // A busy machine may need more than the time that a first event waits.
+            // A busy machine may need longer than the time that a first event waits.
             println!("PID {}", if perfetto::status().sessions() > 0 { common::pid() } else { 0 });
-            // SAFETY: no preconditions. Nothing is tidied up.
+            // SAFETY: no preconditions. The process ends without cleanup on purpose.
             unsafe { libc::_exit(0) };
         });
         let place = Place::new();
@@ -196,7 +196,7 @@ mod cases {
                                 std::thread::sleep(Duration::from_millis(1));
                             }
                         }
-                        // It stays, with what it has not handed over.
+                        // The thread stays alive, with a chunk that it has not committed.
                         written.wait();
                         loop {
                             std::thread::park();
@@ -218,7 +218,7 @@ mod cases {
         }
     }
 
-    /// Two threads, each a thousand events every millisecond; a build that is not optimized is not that fast.
+    /// Two threads write a thousand events each per millisecond. An unoptimized build is not that fast.
     #[test]
     fn steady_threads_lose_nothing() {
         const EVENTS: u64 = if cfg!(debug_assertions) { 100 } else { 1000 };
@@ -234,7 +234,7 @@ mod cases {
                                 atrace_begin(TAG, "tencharact");
                                 atrace_end(TAG);
                             }
-                            // A round that came late is not made up for at once.
+                            // The delay of a late round is not made up for at once.
                             let due = Duration::from_millis(round);
                             std::thread::sleep(
                                 due.saturating_sub(start.elapsed()).max(Duration::from_micros(100)),
@@ -247,8 +247,8 @@ mod cases {
             println!("LOST {}", perfetto::status().lost());
         });
         let rounds = if is_long() { "10000" } else { "500" };
-        // On a busy machine the service may stand still for longer than the memory lasts: then the losses are told, and the
-        // program runs again.
+        // On a busy machine the service may not run for longer than the memory lasts. Then the losses must be
+        // reported, and the program runs again.
         let place = (0..8).map(|_| Place::new()).find(|place| {
             let ran = end(place.run(&name, &[]).env("ROUNDS", rounds));
             let trace = Trace::open(&place.path("out"));
@@ -308,7 +308,7 @@ mod cases {
                     atrace_end(TAG);
                 }
             };
-            // Joined, which a scope does not: what a thread owes when it ends counts as lost.
+            // Joined explicitly, which a scope does not do: the unmatched ends of a thread that ends count as lost.
             let threads: Vec<_> = (0..THREADS).map(|_| std::thread::spawn(body)).collect();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             println!("LOST {}", perfetto::status().lost());
@@ -324,7 +324,7 @@ mod cases {
         assert_eq!(ran.told(), (read, lost), "{ran:?}");
     }
 
-    /// The thread has no chunk any more in which it could tell of the loss, and the process ends in the middle of it.
+    /// The thread has no chunk left to report the loss in, and the process ends in the middle of a loss.
     #[test]
     fn what_a_program_lost_last_is_told() {
         let name = case!({
@@ -334,7 +334,7 @@ mod cases {
                 until("it is connected", || atrace_is_tag_enabled(TAG));
                 let mut written = 0;
                 let mut lost = Vec::new();
-                // What it lost last is lost still.
+                // The program ends while events are being lost.
                 while lost.len() < 10 {
                     let before = perfetto::status().lost();
                     match events.as_str() {
@@ -351,7 +351,7 @@ mod cases {
                     }
                 }
                 println!("WRITTEN {written}");
-                // SAFETY: no preconditions. Nothing is tidied up.
+                // SAFETY: no preconditions. The process ends without cleanup on purpose.
                 unsafe {
                     if is_killed {
                         libc::kill(libc::getpid(), libc::SIGKILL);
@@ -388,7 +388,8 @@ mod cases {
         }
     }
 
-    /// A guard ends what was lost, too: a thread that has lost hundreds of slices has all of its later ones, in their places.
+    /// A guard also writes the end for a begin that was lost. After a thread has lost hundreds of slices, all its later
+    /// slices are in their right places.
     #[test]
     fn slices_after_a_loss_are_those_that_the_program_made() {
         let name = case!({
@@ -446,7 +447,7 @@ mod cases {
         assert_eq!((seen, open), (expected, Vec::new()));
     }
 
-    /// In a mount namespace with a disk of so many KB.
+    /// Runs in a mount namespace with a disk of this size in KB.
     fn on_a_disk(place: &Place, case: &str, kb: u32, options: &str) -> Ran {
         fs::create_dir(place.path("disk")).unwrap();
         let script = format!(
@@ -536,7 +537,7 @@ mod cases {
             for number in 0.. {
                 atrace_instant_fmt(TAG, format_args!("event {number}"));
                 if number % 100 == 0 {
-                    // So seldom that nothing is lost while the service waits for a processor.
+                    // Slow enough that nothing is lost while the service waits for a processor.
                     std::thread::sleep(Duration::from_millis(4));
                 }
                 if number == 30_000 {
@@ -566,7 +567,7 @@ mod cases {
             let size = fs::metadata(place.path(name)).unwrap().len();
             assert!((100_000..400_000).contains(&size), "{name}: {size}");
             let events = place.trace(name).events();
-            // One after the other, without a gap.
+            // The numbers follow each other without a gap.
             let numbers: Vec<u32> = names(&events, events[0].pid)
                 .iter()
                 .filter_map(|name| name.strip_prefix("event ")?.parse().ok())
@@ -586,20 +587,21 @@ mod cases {
                 atrace_instant_fmt(TAG, format_args!("event {number}"));
                 std::thread::sleep(Duration::from_millis(1));
                 if std::os::unix::process::parent_id() != command {
-                    return; // It was killed.
+                    return; // The command was killed.
                 }
             }
         });
         let place = Place::new();
         let mut child = place.run(&name, &[]).spawn().unwrap();
         let live = place.path(&format!(".out.{}", child.id()));
-        // While it is written, it is whole after each write.
+        // While the file is written, it is complete after each write.
         until("there is something", || live.exists() && !Trace::open(&live).events().is_empty());
         child.kill().unwrap();
         let _ = child.wait();
         let events = place.trace(live.file_name().unwrap().to_str().unwrap()).events().len();
         assert!(events > 0);
-        // Its directory goes with the next command of this user: of this test, or of another that runs beside it.
+        // The directory is removed by the next command of this user: one of this test, or of another test that runs
+        // at the same time.
         let mut next = place.0.atrace(&name);
         next.args(["run", "-fo", "out", "--", "true"]).current_dir(place.path(""));
         as_user(&mut next);
@@ -640,7 +642,7 @@ mod cases {
         assert_eq!(fs::metadata(here.path("out")).unwrap().uid(), USER);
         let events = Trace::open(&here.path("out")).events();
         assert_eq!(events.len(), 1);
-        // As root, who was called by nobody else.
+        // As root, without sudo.
         command.args([&name]);
         let mut roots = Command::new(command.get_program());
         roots.args(["run", "-fo", "out", "--"]).arg(here.path("program"));
@@ -707,11 +709,11 @@ mod cases {
         assert_eq!(place.files(), ["none"]);
     }
 
-    /// Without a service of the system's, `record` is one at its place.
+    /// Without a system service, `record` is the service at that path.
     #[test]
     fn programs_that_run_are_recorded_by_a_service_for_a_while() {
         let name = case!({
-            // Until that is gone, also where the test fails.
+            // The program runs until the file is removed, also if the test fails.
             while Path::new("runs").exists() {
                 drop(begin_scoped_event(TAG, "while it runs"));
                 std::thread::sleep(Duration::from_millis(1));
@@ -720,7 +722,7 @@ mod cases {
         let place = Place::new();
         fs::write(place.path("runs"), "").unwrap();
         let socket = place.path("socket");
-        // The place of one that was killed.
+        // The socket of a service that was killed.
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let mut program = place.0.cleared(&place.0.path("program"), &name);
         program.args([&name, "--exact", "--nocapture", "--test-threads=1"]).current_dir(place.path(""));
@@ -748,7 +750,7 @@ mod cases {
         };
         let said = ask(&["doctor", &program.id().to_string()]);
         assert!(said.contains("as the process said last: Perfetto's service: "), "{said}");
-        // No pattern is on, and none is needed.
+        // No pattern is switched on, and none is needed.
         assert!(said.contains("of a category that a session wants, is in its trace"), "{said}");
         assert!(!said.contains("WRONG"), "{said}");
         let said = ask(&["status"]);
@@ -758,7 +760,7 @@ mod cases {
         };
         let own = line(&said).expect(&said);
         assert!(own.ends_with(": connected, 1 sessions (all categories), 0 events lost"), "{said}");
-        // Root asks as the program's user.
+        // Root examines the process as the program's user.
         let said = end(place.0.atrace(&name).arg("status")).stdout;
         assert_eq!(line(&said).as_ref(), Some(&own), "{said}");
         signal(&child, libc::SIGINT);
@@ -773,14 +775,14 @@ mod cases {
         let events = place.trace("out").events();
         assert!(events.len() > 10 && events.iter().all(|event| event.pid == u64::from(program.id())));
         assert!(!socket.exists());
-        // Of nobody whose name is another.
+        // No program with another name is recorded.
         let ran = end(&mut record(&["-a", "*/other", "-t", "300ms"]));
         assert!(ran.status.success() && ran.stderr.contains("0 events written"), "{ran:?}");
         fs::remove_file(place.path("runs")).unwrap();
         assert!(common::end_of(program).status.success());
     }
 
-    /// `atrace record -fo out …` as the service at this place, as an ordinary user.
+    /// Returns `atrace record -fo out …` as the service at this path, as an ordinary user.
     fn record_at(place: &Place, socket: &Path, case: &str, options: &[&str]) -> Command {
         let mut record = place.0.atrace(case);
         record.args(["record", "-fo", "out"]).args(options).current_dir(place.path(""));
@@ -812,7 +814,7 @@ mod cases {
         assert!(ran.status.success() && !socket.exists(), "{ran:?}");
     }
 
-    /// Neither is a service that takes no more connections waited for.
+    /// The command does not wait either for a service that takes no more connections.
     #[test]
     fn what_is_no_left_socket_stays() {
         let name = case!({});
@@ -832,7 +834,7 @@ mod cases {
         refused("a link");
         assert!(socket.is_symlink() && place.path("left").exists());
         fs::remove_file(&socket).unwrap();
-        // Its queue is full.
+        // The listener's queue is full.
         let listener = UnixListener::bind(&socket).unwrap();
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
         let connect = || atrace_perfetto::socket::Socket::connect(socket.as_os_str(), Trust::Any);
@@ -843,7 +845,7 @@ mod cases {
         drop(listener);
     }
 
-    /// A storm of short programs, of threads and of forks, all of which are recorded.
+    /// Starts many short programs, threads and forks, all of which are recorded.
     #[test]
     fn a_storm_of_forks_is_recorded() {
         const FORKS: usize = 300;
@@ -869,7 +871,7 @@ mod cases {
         let mut pids: Vec<_> = events.iter().map(|event| event.pid).collect();
         pids.sort();
         pids.dedup();
-        // Each once. One that came late may have been connected between its two looks.
+        // Each child's event is there once. A child that was late may have been connected between its two checks.
         let in_time = number(&ran, "FORKED") as usize;
         assert_eq!(pids.len(), events.len(), "{ran:?}");
         assert!(in_time > 0 && (in_time + 1..=FORKS + 1).contains(&events.len()), "{ran:?}");

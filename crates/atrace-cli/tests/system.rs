@@ -1,7 +1,8 @@
-//! `atrace record` where the system's service runs: what it asks of the service, and what it makes of what that does.
+//! `atrace record` with the system's service: what the command asks of the service, and how it handles the service's
+//! behaviour.
 //!
-//! The service is a stand-in, which answers as Perfetto's does, has the producers and sources that a test names, and writes the
-//! trace that a test gives it.
+//! A stand-in takes the place of the service. It answers as Perfetto's does, has the producers and data sources that
+//! a test names, and writes the trace that the test gives it.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -32,28 +33,28 @@ mod cases {
     const METHODS: [&str; 6] =
         ["QueryServiceState", "EnableTracing", "QueryCapabilities", "Flush", "DisableTracing", "FreeBuffers"];
 
-    /// What the stand-in is.
+    /// The behaviour of the stand-in.
     #[derive(Clone, Default)]
     struct System {
         producers: Vec<&'static str>,
         sources: Vec<&'static str>,
         trace: Vec<u8>,
-        /// It goes as soon as it has begun.
+        /// It exits as soon as a recording has begun.
         goes: bool,
         /// It ends a recording as soon as it has begun, as with a full disk.
         ends: bool,
-        /// What it says was wrong.
+        /// The error that it reports.
         fault: &'static str,
-        /// It never ends an answer.
+        /// It never ends a reply.
         floods: bool,
-        /// It says a part of a frame once it has begun, and nothing more.
+        /// After a recording has begun, it sends a part of a frame, and nothing more.
         hangs: bool,
-        /// It sends a descriptor whose close takes long, once it has begun.
+        /// After a recording has begun, it sends a descriptor whose close takes long.
         lingers: bool,
     }
 
     impl System {
-        /// Serves whoever connects, until the test's process ends; tells each session's configuration.
+        /// Serves all connections until the test's process ends. The channel gets the configuration of each session.
         fn serve(self, here: &Here) -> Receiver<Vec<u8>> {
             let listener = UnixListener::bind(here.path("consumers")).unwrap();
             let (sender, receiver) = channel();
@@ -65,7 +66,7 @@ mod cases {
             receiver
         }
 
-        /// Answers one consumer until either goes.
+        /// Answers one consumer until either side closes the connection.
         fn answer(self, stream: UnixStream, begun: &Sender<Vec<u8>>) {
             let socket = Socket::new(OwnedFd::from(stream));
             let (mut inbox, mut bytes) = (Vec::new(), vec![0; FRAME_MAX + PREFIX]);
@@ -98,7 +99,7 @@ mod cases {
                             }
                             "EnableTracing" => {
                                 enabled = request;
-                                // Not every test asks what was wanted.
+                                // Not every test reads the configuration.
                                 let _ = begun.send(Reader::first(arguments, 1).unwrap().bytes().to_vec());
                                 let mut file = File::from(OwnedFd::from(Option::take(&mut file).unwrap()));
                                 file.write_all(&self.trace).unwrap();
@@ -119,7 +120,7 @@ mod cases {
                                 if self.lingers && name == "QueryCapabilities" {
                                     let file = common::lingering();
                                     socket.send(&[9], Some(std::os::fd::AsRawFd::as_raw_fd(&file)));
-                                    drop(file); // Not the last one.
+                                    drop(file); // Another descriptor is still open.
                                     while socket.receive(&mut [0; 4096]).is_ok() {
                                         socket.wait(None);
                                     }
@@ -163,7 +164,7 @@ mod cases {
         }
     }
 
-    /// `atrace record -fo out …`, by the stand-in, with a property store of the test's own.
+    /// Returns `atrace record -fo out …` with the stand-in as the service and a private property store.
     fn record(here: &Here, case: &str, options: &[&str]) -> Command {
         let mut command = here.atrace(case);
         command
@@ -175,7 +176,8 @@ mod cases {
         command
     }
 
-    /// The names of the events and the apps that a configuration asks of `linux.ftrace`; None where it does not ask for it.
+    /// Returns the events and apps that a configuration requests from `linux.ftrace`, or `None` if it does not
+    /// request that source.
     fn of_kernel(config: &[u8]) -> Option<(Vec<String>, Vec<String>)> {
         let sources = Reader::new(config).filter(|(field, _)| *field == 2);
         let source = |bytes| Reader::first(bytes, 1).unwrap().bytes();
@@ -188,7 +190,7 @@ mod cases {
         Some((texts(1), texts(3)))
     }
 
-    /// A trace of one packet after the other.
+    /// Returns a trace of these packets.
     fn trace(packets: &[&dyn Fn(&mut Writer<'_>)]) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         let mut writer = Writer::new(&mut bytes);
@@ -204,7 +206,7 @@ mod cases {
 
     const KERNEL: [&str; 2] = ["track_event", "linux.ftrace"];
 
-    /// On a host the service's probes switch nobody on: that is the command's part.
+    /// On Linux the service's probes switch no programs on, so the command does.
     #[test]
     fn programs_that_trace_by_atrace_are_switched_on_meanwhile() {
         let name = case!({});
@@ -219,7 +221,7 @@ mod cases {
             assert_eq!(apps, ["*/other"]);
         } else {
             assert_eq!(apps, [""; 0]);
-            // What is a producer already goes its own way.
+            // A program that is a producer already is recorded by the service.
             common::until("the other is on", || patterns(&here) == ["*/other"]);
         }
         signal(&child, libc::SIGINT);
@@ -228,7 +230,8 @@ mod cases {
         assert_eq!(patterns(&here), [""; 0]);
     }
 
-    /// What somebody has switched on is recorded, as by the kernel's buffer; where nothing is on, the kernel is left alone.
+    /// A pattern that somebody has switched on is recorded, as with the kernel's buffer. If none is on, the kernel is
+    /// not recorded.
     #[test]
     fn what_is_on_already_is_recorded() {
         let name = case!({});
@@ -242,19 +245,19 @@ mod cases {
             assert!(ran.status.success(), "{ran:?}");
             let kernel = of_kernel(&begun.recv().unwrap());
             let wanted = is_on.then(|| (vec!["ftrace/print".to_owned()], vec![]));
-            // On Android the store is the system's, and may have something on.
+            // On Android the store is the system's and may have patterns on.
             assert!(kernel == wanted || cfg!(target_os = "android"), "{kernel:?}");
         }
     }
 
-    /// A service that goes ends the recording then; what it had written is kept.
+    /// If the service exits, the recording ends. The part that the service has written is saved.
     #[test]
     fn what_a_service_wrote_before_it_went_is_saved() {
         let name = case!({});
         let here = Here::new();
         let trace = trace(&[&|packet| _ = packet.number(10, 1)]);
         System { trace: trace.clone(), goes: true, ..System::default() }.serve(&here);
-        // Without -t it would record until it is told to end.
+        // Without -t the recording would last until a signal.
         let ran = end(&mut record(&here, &name, &[]));
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
         assert!(ran.stderr.contains("saved out"), "{ran:?}");
@@ -262,7 +265,7 @@ mod cases {
         assert_eq!(fs::read(here.path("out")).unwrap(), trace);
     }
 
-    /// A full disk: the service ends the recording, and goes on.
+    /// The disk is full: the service ends the recording, and keeps running.
     #[test]
     fn what_a_service_wrote_before_it_ended_the_recording_is_saved() {
         let name = case!({});
@@ -300,7 +303,7 @@ mod cases {
         assert!(ran.stderr.contains("says more than can be asked for"), "{ran:?}");
     }
 
-    /// Half a frame is no reason to wait during a recording, and its end is not waited for for ever.
+    /// An incomplete frame does not block the recording, and the wait for its end is limited.
     #[test]
     fn a_service_that_hangs_is_not_waited_for() {
         let name = case!({});
@@ -313,7 +316,7 @@ mod cases {
         assert!(ran.stderr.contains("timed out"), "{ran:?}");
     }
 
-    /// To close what it sends would take 40 s.
+    /// Closing the descriptor that the service sends would take 40 s.
     #[test]
     fn a_descriptor_that_a_service_sends_is_not_closed() {
         let name = case!({});
@@ -330,7 +333,7 @@ mod cases {
         let name = case!({});
         let here = Here::new();
         let told = trace(&[
-            &|packet| _ = packet.number(10, 7).number(42, 1), // The first of a sequence: nothing was before it.
+            &|packet| _ = packet.number(10, 7).number(42, 1), // A sequence's first packet: nothing can be lost before it.
             &|packet| _ = packet.number(10, 7).number(42, 1),
             &|packet| _ = packet.number(10, 7),
             &|packet| _ = packet.number(10, 7).number(42, 256),
@@ -340,7 +343,7 @@ mod cases {
                     _ = stats.bytes(6, b"power/cpu_idle").bytes(6, b"power/clock_enable")
                 });
             },
-            // Told again and again; the last counts.
+            // The statistics are sent repeatedly; the last ones count.
             &|packet| _ = packet.message(35, |stats| _ = stats.message(1, |buffer| _ = buffer.number(3, 4))),
             &|packet| {
                 packet.message(35, |stats| {
@@ -376,7 +379,7 @@ mod cases {
         assert!(!ran.stderr.contains("lost") && !ran.stderr.contains("overwritten"), "{ran:?}");
     }
 
-    /// A category that is none is refused before anything is recorded, as by the kernel's buffer.
+    /// An invalid category is refused before anything is recorded, as with the kernel's buffer.
     #[test]
     fn categories_that_are_none_are_refused() {
         let name = case!({});
@@ -391,7 +394,7 @@ mod cases {
         is_refused(run("sched,../sched"), "../sched");
         if let Ok(root) = tracefs::root() {
             is_refused(run("no_such_group"), "no_such_group");
-            // Only what this kernel has is asked for.
+            // Only events that this kernel has are requested.
             let ran = run("sched");
             assert!(ran.status.success(), "{ran:?}");
             let (events, _) = of_kernel(&begun.recv_timeout(Duration::from_secs(30)).unwrap()).unwrap();
@@ -403,7 +406,7 @@ mod cases {
         }
     }
 
-    /// Who may not look into tracefs is told that nobody has looked.
+    /// A user that may not read tracefs is told that the events were not checked.
     #[test]
     fn categories_that_cant_be_seen_are_said() {
         let name = case!({});

@@ -1,7 +1,7 @@
-//! What becomes of an instance that somebody holds open.
+//! The removal of an instance that another process holds open.
 //!
-//! A process of its own, with one test: what another thread forks has a copy of each descriptor until it executes its
-//! program, so whether an instance is busy would not be this test's to say.
+//! This is a separate test program with a single test. A child that another thread forks has a copy of each
+//! descriptor until it executes its program, so with other tests beside it an instance could be busy at any time.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -24,7 +24,7 @@ fn a_busy_instance_is_reported_and_swept_later() {
         Ok(alive) => alive,
         Err(reason) => return common::skipped("a_busy_instance_is_reported_and_swept_later", reason),
     };
-    // A process that is gone: it was waited for.
+    // The id of a process that is gone: it was waited for.
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let orphan = alive.path().with_file_name(format!("{prefix}-{}-0", gone.id()));

@@ -1,4 +1,4 @@
-//! A directory to run the command in, and what it leaves behind.
+//! A directory to run the command in, and the files and buffers that the command leaves behind.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 #![allow(unsafe_code, reason = "processes are signalled as a C program would")]
@@ -13,10 +13,10 @@ use atrace_cli::tracefs;
 use crate::common::{self, Ran};
 
 pub const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
-/// `nobody`.
+/// The user id of `nobody`.
 pub const USER: u32 = 65534;
 
-/// A directory that every user may enter, with the command and this program in it.
+/// A directory that every user may enter. It contains the command and this test program.
 pub struct Here(pub tempfile::TempDir);
 
 impl Here {
@@ -32,7 +32,7 @@ impl Here {
         self.0.path().join(name)
     }
 
-    /// The command, not started yet, and the variables that make this program the case.
+    /// Returns the command, not started yet, with the environment that makes this program the case.
     pub fn atrace(&self, case: &str) -> Command {
         self.cleared(&self.path("atrace"), case)
     }
@@ -51,7 +51,7 @@ impl Here {
         command
     }
 
-    /// `atrace run --kernel -o out … -- program case`.
+    /// Returns `atrace run --kernel -o out … -- program case`.
     pub fn run(&self, case: &str, options: &[&str]) -> Command {
         self.run_to("out", case, options)
     }
@@ -63,7 +63,7 @@ impl Here {
         command
     }
 
-    /// A script in a mount namespace of its own.
+    /// Returns a script that runs in a separate mount namespace.
     pub fn apart(&self, script: &str) -> Command {
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", script]).current_dir(self.0.path());
@@ -76,7 +76,7 @@ impl Here {
         fs::read_to_string(self.path("out")).unwrap()
     }
 
-    /// What is in the directory beside the two programs.
+    /// Returns the names of the files in the directory, except for the two programs.
     pub fn files(&self) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(self.0.path())
             .unwrap()
@@ -97,7 +97,7 @@ pub fn signal(child: &Child, number: i32) {
     assert_eq!(unsafe { libc::kill(i32::try_from(child.id()).unwrap(), number) }, 0);
 }
 
-/// The instances and stores that the process with this number made and left.
+/// Returns the instances and stores that this process created and left.
 pub fn left_by(pid: u32) -> Vec<PathBuf> {
     let instances = tracefs::root().unwrap().join("instances");
     let entries = [instances, "/dev/shm".into()].into_iter().flat_map(|path| fs::read_dir(path).unwrap());
@@ -109,13 +109,13 @@ pub fn left_by(pid: u32) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).filter(is_its).collect()
 }
 
-/// The directories that runs of the process with this number left.
+/// Returns the directories that runs of this process left.
 pub fn runs_left_by(pid: u32) -> Vec<PathBuf> {
     let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.to_str().unwrap().contains(&format!("/atrace-run-{pid}-"))).collect()
 }
 
-/// The lines of events in the file: what a process wrote.
+/// Returns the lines of the file with messages of this process.
 pub fn messages(saved: &str, pid: u32) -> Vec<&str> {
     let of_it = |line: &&str| line.contains(&format!("({pid:>7})"));
     saved

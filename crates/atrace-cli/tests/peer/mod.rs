@@ -1,4 +1,4 @@
-//! A producer that sends what it likes, and memory that it writes as it likes.
+//! A producer that can send anything, and memory that it can write anything to.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 #![allow(unsafe_code, reason = "memory is made and sealed as a C program does it")]
@@ -19,13 +19,13 @@ pub const PAGE: usize = 4096;
 pub const PAGES: usize = 4;
 pub const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// A memory file with these seals.
+/// Returns a memory file with these seals.
 pub fn memory(size: usize, seals: i32) -> OwnedFd {
     memory_called(c"test", size, seals)
 }
 
 pub fn memory_called(name: &std::ffi::CStr, size: usize, seals: i32) -> OwnedFd {
-    // SAFETY: a C string, and a descriptor made here.
+    // SAFETY: the name is a C string, and the descriptor was created here.
     unsafe {
         let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         assert!(fd >= 0);
@@ -35,7 +35,7 @@ pub fn memory_called(name: &std::ffi::CStr, size: usize, seals: i32) -> OwnedFd 
     }
 }
 
-/// Memory that a producer writes as it likes: what is written to the file is in the service's mapping of it.
+/// The memory of a producer. Bytes that are written to the file appear in the service's mapping of it.
 pub struct Memory {
     pub file: File,
     pub seen: Foreign,
@@ -51,7 +51,7 @@ impl Memory {
     }
 }
 
-/// A producer that says what it likes.
+/// A producer that can send anything.
 pub struct Producer {
     pub socket: Socket,
     pub inbox: Vec<u8>,
@@ -60,7 +60,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// One that has begun as it should.
+    /// Connects a producer that has sent the correct first requests.
     pub fn new(socket: impl AsRef<Path>) -> Self {
         Self::with(socket, memory(PAGE * PAGES, SEALS))
     }
@@ -89,7 +89,7 @@ impl Producer {
         assert!(self.socket.send(frame.unwrap(), Some(file.as_raw_fd())));
     }
 
-    /// Registers, and waits until the source is started.
+    /// Registers the data source, and waits until the service has started it.
     pub fn begin(&mut self) {
         self.invoke(5, |_| ());
         self.register(b"track_event");
@@ -117,7 +117,8 @@ impl Producer {
         self.socket.send(frame, None)
     }
 
-    /// The next command (`None`: cut off), whose bytes are none of this test's business.
+    /// Returns the kind of the next command, or `None` if the service has closed the connection. The command's bytes
+    /// don't matter here.
     pub fn command(&mut self) -> Option<Command<'static>> {
         loop {
             while let Some((frame, len)) = wire::split(&self.inbox).unwrap() {
@@ -143,12 +144,13 @@ impl Producer {
         }
     }
 
-    /// Waits until the service has cut it off.
+    /// Waits until the service has disconnected the producer.
     pub fn is_cut_off(&mut self) {
         while self.command().is_some() {}
     }
 
-    /// Writes a chunk that fills a page: its number, writer, count and flags, packets; in this state.
+    /// Writes a chunk that fills a page: its number, its writer, the count and flags, and the packets. Sets the
+    /// page's state.
     pub fn chunk(&self, page: usize, number: u32, writer: u16, counted: u16, packets: &[u8], state: u32) {
         let start = page * PAGE + 8;
         let mut bytes = packets.to_vec();
@@ -170,7 +172,7 @@ pub fn method(number: u32) -> Method {
     Method { service: 1, method: number }
 }
 
-/// An event with its length.
+/// An event, preceded by its length.
 pub const EVENT: &[u8] = b"\x08\x40\x01\x68\x01\x5a\x02\x48\x03";
 pub const COMPLETE: u32 = 3;
 pub const OPEN: u32 = 1;
