@@ -1,6 +1,6 @@
-//! Any answer of an errand: what root reads of another user's process and store.
+//! Arbitrary answers of a child with another user's rights: the doctor's facts, and the content of a store.
 //!
-//! The readers are no part of a crate's interface, so their sources are compiled into this target.
+//! The parsers are not public, so their sources are compiled into this target.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any page that a process may publish as its state, as the doctor reads it, and what is shown of it.
+//! Arbitrary state pages of a process: how the doctor parses and displays them.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ mod published;
 use published::Published;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Mostly of the right length, and not just being written.
+    // Mostly of the right length, and marked as not being written.
     let mut page = vec![0; atrace_sys::state::SIZE];
     page[..8].copy_from_slice(&2_u64.to_ne_bytes());
     let length = bytes.len().min(page.len() - 8);

@@ -1,8 +1,8 @@
-//! A producer that does anything: what it sends, what lies in its memory, and when that is looked at.
+//! A producer that does anything: arbitrary messages, arbitrary memory, and reads of that memory at arbitrary times.
 //!
-//! Whatever it does, what the service keeps is a trace, each of whose packets says whose it is, once.
+//! Whatever it does, the service must store a valid trace, in which each packet names its producer exactly once.
 //!
-//! The service's parts are no interface of the crate, so their sources are compiled into this target.
+//! The service's modules are not public, so their sources are compiled into this target.
 
 #![no_main]
 
@@ -26,7 +26,7 @@ use service::producer::{Books, Producer};
 
 #[derive(Arbitrary, Debug)]
 enum Act<'a> {
-    /// Bytes that are perhaps no frame.
+    /// Bytes that need not be a frame.
     Send(&'a [u8]),
     /// A request with these arguments.
     Invoke {
@@ -34,12 +34,12 @@ enum Act<'a> {
         wants_reply: bool,
         arguments: &'a [u8],
     },
-    /// A word anywhere.
+    /// Writes a word at any place.
     Store {
         at: u16,
         value: u32,
     },
-    /// A chunk that could be one.
+    /// Writes a plausible chunk.
     Chunk {
         page: u8,
         chunk: u8,
@@ -93,7 +93,7 @@ fuzz_target!(|acts: Vec<Act<'_>>| {
     check(&books);
 });
 
-/// What the producer writes to the file is in the service's mapping of it.
+/// The producer's memory. Bytes that are written to the file appear in the service's mapping of it.
 struct Memory(File);
 
 impl Memory {
@@ -102,7 +102,7 @@ impl Memory {
         Self(file.into())
     }
 
-    /// Writes a word; beyond the end there is none.
+    /// Writes a word, unless the place is beyond the end.
     fn store(&self, at: usize, word: u32) {
         if at + 4 <= PAGE * PAGES {
             self.0.write_all_at(&word.to_ne_bytes(), at as u64).expect("it can be written");
@@ -110,7 +110,7 @@ impl Memory {
     }
 }
 
-/// Does it; false: the producer was cut off.
+/// Does the act. Returns false if the producer was disconnected.
 fn perform(act: &Act<'_>, producer: &mut Producer, memory: &Memory, books: &mut Books) -> bool {
     let mut frame = vec![0; 64 << 10];
     let mut invoke = |number, wants_reply, arguments: &dyn Fn(&mut Writer<'_>)| {
@@ -120,7 +120,7 @@ fn perform(act: &Act<'_>, producer: &mut Producer, memory: &Memory, books: &mut 
     let done = match *act {
         Act::Send(bytes) => producer.receive(bytes, None, books),
         Act::Invoke { method, wants_reply, arguments } => {
-            // The arguments as they are, in place of a message that is written.
+            // Arbitrary argument bytes in place of an encoded message.
             let mut bytes = invoke(method.into(), wants_reply, &|_| ());
             if arguments.len() < 100 && bytes.ends_with(&[0x1a, 0]) {
                 let len = arguments.len() as u8;
@@ -187,7 +187,7 @@ fn perform(act: &Act<'_>, producer: &mut Producer, memory: &Memory, books: &mut 
     done.and_then(|()| producer.settle(books)).is_ok()
 }
 
-/// What was kept is a trace.
+/// Checks that the stored packets are a valid trace.
 fn check(books: &Books) {
     let path = std::env::temp_dir().join(format!("atrace-fuzz-{}", std::process::id()));
     let mut file =

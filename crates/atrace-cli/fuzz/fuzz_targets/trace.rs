@@ -1,6 +1,6 @@
-//! The text of a trace as root reads it: names and messages of others, in whatever order and with whatever bytes.
+//! The text of a trace, with arbitrary names and messages of other users.
 //!
-//! What reads it is no part of the crate's interface, so its source is compiled into this target.
+//! The parsers are not public, so their sources are compiled into this target.
 
 #![no_main]
 
@@ -18,16 +18,16 @@ mod markers;
 mod systrace;
 #[path = "../../src/command/buffer/text.rs"]
 mod text;
-/// As the command calls it.
+/// The path by which the command imports the module.
 mod tracefs {
     pub(crate) use crate::header;
 }
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
-    /// Anything at all.
+    /// Arbitrary bytes.
     bytes: &'a [u8],
-    /// What the kernel may have written.
+    /// Events that the kernel may have written.
     events: Vec<Event<'a>>,
     room: u8,
 }
@@ -44,14 +44,14 @@ struct Event<'a> {
 }
 
 impl Event<'_> {
-    /// A name has at most 15 bytes and no NUL; leading spaces can't be told from the column's.
+    /// Returns a name: at most 15 bytes without a NUL or leading spaces, which look like the column's padding.
     fn name(&self) -> Vec<u8> {
         let name: Vec<u8> = self.name.iter().copied().take_while(|byte| *byte != 0).take(15).collect();
         let spaces = name.iter().take_while(|byte| **byte == b' ').count();
         name[spaces..].to_vec()
     }
 
-    /// A payload of one line: further ones may look like other events.
+    /// Returns a payload of one line, because further lines could look like other events.
     fn payload(&self) -> Vec<u8> {
         self.payload.iter().copied().filter(|byte| !matches!(byte, 0 | b'\n')).collect()
     }
@@ -75,7 +75,7 @@ impl Event<'_> {
     }
 }
 
-/// Whatever it was made of, the page has its parts once, and the list is one.
+/// Checks that the page has each part once, whatever the trace contains, and that the list is valid.
 fn check_picture(trace: &[u8], room: usize) -> Vec<u8> {
     let mut page = Cursor::new(Vec::new());
     let name = |process: u32| (process % 3 == 0).then(|| String::from_utf8_lossy(trace).into_owned());
@@ -109,7 +109,7 @@ fuzz_target!(|input: Input<'_>| {
         assert_eq!((marker.cpu, &marker.payload), (u32::from(event.cpu), &event.payload()));
     }
     let page = check_picture(&trace, usize::from(input.room));
-    // Each event is one line of it.
+    // Each event is one line of the page.
     let lines = page.split(|byte| *byte == b'\n').filter(|line| header::Header::parse(line).is_some());
     assert_eq!(lines.count(), input.events.len());
 });
