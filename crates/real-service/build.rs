@@ -1,7 +1,7 @@
-//! Passes on whether this system has no tracing; with the feature `real`, compiles `service.cc` against the one C++ file
-//! that the crate `perfetto-sdk-sys` carries.
+//! Tells the code whether this system supports tracing. With the feature `real`, also compiles `service.cc` against
+//! the single C++ file in the crate `perfetto-sdk-sys`.
 //!
-//! `ATRACE_REAL_SERVICE` names a program that was built so before, in place of that.
+//! If `ATRACE_REAL_SERVICE` names a program that was built this way before, that program is used instead.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +33,7 @@ fn compile() -> PathBuf {
     fs::exists(&program).expect("it can be looked for").then_some(program).expect("it was compiled")
 }
 
-/// Where Perfetto's source lies.
+/// Returns the directory of Perfetto's source.
 fn source() -> PathBuf {
     let cargo = env::var_os("CARGO").expect("cargo sets it");
     let output = Command::new(cargo).args(["metadata", "--format-version=1"]).output().expect("cargo runs");

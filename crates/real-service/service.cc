@@ -1,6 +1,6 @@
-// Perfetto's own code, as a program:
-//   service PRODUCERS CONSUMERS   its tracing service on two sockets; says "ready" once it listens, runs until it is killed
-//   service produce EVENTS        its SDK as a producer of the service that PERFETTO_PRODUCER_SOCK_NAME names
+// Perfetto's own code as a program:
+//   service PRODUCERS CONSUMERS   the tracing service on two sockets; prints "ready" once it listens, and runs until it is killed
+//   service produce EVENTS        the SDK as a producer of the service that PERFETTO_PRODUCER_SOCK_NAME names
 #include "perfetto_c.cc"
 
 PERFETTO_DEFINE_CATEGORIES(perfetto::Category("app"));
@@ -25,7 +25,7 @@ static int Produce(int events) {
     if (waited == 6000) return 1;
     usleep(10000);
   }
-  // Longer than a chunk, so that packets are spread over several and mended later.
+  // Longer than a chunk, so that packets are spread over several chunks and patched later.
   std::string large(20000, 'x');
   for (int number = 0; number < events; number++) {
     if (number % 100 == 0) {
@@ -36,7 +36,7 @@ static int Produce(int events) {
     }
     TRACE_EVENT_END("app");
   }
-  // Until it is killed: its thread has yet to send what mends the last packets.
+  // Until the process is killed, because its thread still has to send the patches of the last packets.
   perfetto::TrackEvent::Flush();
   for (;;) pause();
 }

@@ -1,4 +1,5 @@
-//! What an event costs Perfetto's way, beside the bare clock: minima of rounds, while a session reads.
+//! Measures the cost of an event through Perfetto's backend next to that of reading the clock: minima over rounds,
+//! while a session reads.
 //!
 //! `cargo run --release -p atrace-real-service --features real --example cost`
 
@@ -23,7 +24,7 @@ fn rounds(name: &str, body: impl Fn(u32)) {
         let ns = start.elapsed().as_nanos() as f64 / f64::from(EVENTS);
         best = best.min(ns);
         all.push(ns);
-        // The reader has time to keep up.
+        // Gives the reader time to keep up.
         std::thread::sleep(std::time::Duration::from_millis(3));
     }
     all.sort_by(f64::total_cmp);
@@ -33,7 +34,7 @@ fn rounds(name: &str, body: impl Fn(u32)) {
 fn main() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(service) = Service::start(directory.path()) else { return };
-    // Before anything traces, and no thread runs.
+    // Set before anything traces, and while there is only one thread.
     #[expect(unsafe_code, reason = "one thread so far")]
     // SAFETY: no other thread reads the environment.
     unsafe {

@@ -1,4 +1,4 @@
-//! A consumer: starts a session, ends it, and reads what was traced.
+//! A consumer: starts a session, ends it, and reads the trace.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use atrace_perfetto::wire::{self, Body, FRAME_MAX, Method, PREFIX};
 
 use crate::{Service, Trace};
 
-/// What a session wants.
+/// The configuration of a session.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The size of its buffer.
+    /// The size of the session's buffer in KiB.
     pub buffer_kib: u64,
-    /// Its buffer forgets the oldest, rather than taking no more.
+    /// Whether the buffer overwrites the oldest packets, instead of discarding new ones.
     pub is_ring: bool,
-    /// The names of categories, as lists of those enabled and disabled.
+    /// The patterns of the enabled categories.
     pub enabled: Vec<&'static str>,
-    /// See there.
+    /// The patterns of the disabled categories.
     pub disabled: Vec<&'static str>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        // What 10,000 threads write, each into two chunks, is 90 MB.
+        // 10,000 threads with two chunks each write 90 MB.
         Self { buffer_kib: 256 << 10, is_ring: true, enabled: Vec::new(), disabled: Vec::new() }
     }
 }
@@ -48,7 +48,7 @@ impl Config {
     }
 }
 
-/// A session that runs.
+/// A running session.
 #[derive(Debug)]
 pub struct Session {
     socket: Socket,
@@ -75,7 +75,7 @@ impl Session {
         session.enabled = session.invoke("EnableTracing", |arguments| {
             arguments.message(1, |trace| config.write(trace));
         });
-        // Answered after the one before was obeyed.
+        // The service answers this query after it has handled the previous request.
         session.call("QueryCapabilities");
         session
     }
@@ -104,7 +104,7 @@ impl Session {
         });
     }
 
-    /// Receives frames until one of them is what is waited for.
+    /// Receives frames until `what` returns a value for one of them.
     fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> T {
         loop {
             while let Some((frame, len)) = wire::split(&self.inbox).expect("a frame") {
@@ -122,14 +122,14 @@ impl Session {
         }
     }
 
-    /// Has producers hand over what they have.
+    /// Makes the producers commit their chunks.
     pub fn flush(&mut self) {
         self.call("Flush");
     }
 
-    /// Ends the session and reads what was traced.
+    /// Ends the session and returns the trace.
     pub fn stop(mut self) -> Trace {
-        // Not flushed before: the service waits for the answer of a producer that has just ended.
+        // Without a flush before it: the service would wait for a producer that has just ended.
         self.call("DisableTracing");
         self.wait_for(self.enabled);
         let wanted = self.invoke("ReadBuffers", |_| ());

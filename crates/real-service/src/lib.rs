@@ -1,8 +1,8 @@
-//! Perfetto's own tracing service, a [`Service`], and a [`Session`] of it: what the tests of Perfetto's way out measure
-//! themselves by. A [`Setup`] has a test's program traced by it.
+//! Runs Perfetto's own tracing service for tests: a [`Service`], and a [`Session`] of it. A [`Setup`] runs a test's
+//! program as a producer of the service.
 //!
-//! The service is the C++ one, compiled with the feature `real`; what it hands out is read here packet by packet, and by
-//! Perfetto's trace processor where `.ci/perfetto/setup.sh` has fetched it.
+//! The service is the C++ one, compiled with the feature `real`. The trace is read here packet by packet, and by
+//! Perfetto's trace processor if `.ci/perfetto/setup.sh` has fetched it.
 #![cfg(not(no_tracing))]
 
 mod consumer;

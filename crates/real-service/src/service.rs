@@ -1,15 +1,15 @@
-//! The service's process.
+//! The process of Perfetto's service.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The service's program; None without the feature `real`.
+/// Returns the service's program, or `None` without the feature `real`.
 pub fn program() -> Option<&'static Path> {
     option_env!("REAL_SERVICE").map(Path::new)
 }
 
-/// A tracing service, on sockets of its own. It is killed when this is dropped.
+/// A tracing service on private sockets. It is killed on drop.
 #[derive(Debug)]
 pub struct Service {
     directory: PathBuf,
@@ -17,15 +17,16 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts it with its sockets in `directory`; says what is skipped, and returns None, where there is no program.
+    /// Starts the service with its sockets in `directory`. If there is no program, says that the test is skipped, and
+    /// returns `None`.
     pub fn start(directory: &Path) -> Option<Self> {
         let Some(program) = program() else {
-            // Not `eprintln!`, which libtest hides.
+            // Not `eprintln!`, whose output libtest hides.
             let _ = writeln!(std::io::stderr(), "skipped: needs the feature `real`");
             return None;
         };
         for socket in [Self::producers_in(directory), Self::consumers_in(directory)] {
-            let _ = std::fs::remove_file(socket); // Of one that was killed.
+            let _ = std::fs::remove_file(socket); // Left by a service that was killed.
         }
         let mut command = Command::new(program);
         command.args([Self::producers_in(directory), Self::consumers_in(directory)]);
@@ -45,17 +46,17 @@ impl Service {
         directory.join("consumers")
     }
 
-    /// The socket for producers.
+    /// Returns the path of the socket for producers.
     pub fn producers(&self) -> PathBuf {
         Self::producers_in(&self.directory)
     }
 
-    /// The socket for consumers.
+    /// Returns the path of the socket for consumers.
     pub fn consumers(&self) -> PathBuf {
         Self::consumers_in(&self.directory)
     }
 
-    /// Kills it.
+    /// Kills the service.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,5 @@
-//! The program that a test traces: the test again, in a process of its own, as what it is connected to is its own.
+//! The program that a test traces: the test itself, in a separate process, because the connection to the service
+//! belongs to the process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,25 +12,25 @@ use crate::{Config, Service, Session, Trace, processed};
 const PROGRAM: &str = "ATRACE_TEST_PROGRAM";
 const DIRECTORY: &str = "ATRACE_TEST_DIRECTORY";
 
-/// Tells whether this process is the program of the test of this name.
+/// Tells whether this process is the program of the test with this name.
 pub fn is_program(test: &str) -> bool {
     std::env::var(PROGRAM).is_ok_and(|present| present == test)
 }
 
-/// Returns a place in the test's directory: for the program.
+/// Returns a path in the test's directory. To be called in the program.
 ///
 /// # Panics
 ///
-/// In another process.
+/// If this process is not the program of a test.
 pub fn place(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os(DIRECTORY).expect("it is the program")).join(name)
 }
 
-/// Waits until it is so: for what another process does.
+/// Waits until a condition is true that another process brings about.
 ///
 /// # Panics
 ///
-/// When it is not so for half a minute.
+/// If the condition is not true within half a minute.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -38,25 +39,25 @@ pub fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Says, to the program or to its test, that a step was made.
+/// Tells the other side, the program or its test, that a step is done.
 ///
 /// # Panics
 ///
-/// When the file can't be written.
+/// If the file can't be written.
 pub fn step(place: &Path) {
     std::fs::write(place, "").expect("it can be written");
 }
 
-/// Waits until the other side has made the step.
+/// Waits until the other side has done the step.
 ///
 /// # Panics
 ///
-/// When it does not for half a minute.
+/// If the step is not done within half a minute.
 pub fn wait_for(place: &Path) {
     until(&place.display().to_string(), || place.exists());
 }
 
-/// A directory, a service in it, and the program that is its producer.
+/// A directory, a service in it, and a program that is its producer.
 #[derive(Debug)]
 pub struct Setup {
     /// The service.
@@ -66,24 +67,25 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Starts a service for the test of this name; says what is skipped, and returns None, where there is none.
+    /// Starts a service for the test with this name. If there is no service, says that the test is skipped, and
+    /// returns `None`.
     pub fn start(test: &'static str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
         let service = Service::start(directory.path())?;
         Some(Self { service, directory, test })
     }
 
-    /// Where the service's sockets are, and what the test keeps.
+    /// Returns the directory of the service's sockets and the test's files.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A place in there.
+    /// Returns a path in that directory.
     pub fn place(&self, name: &str) -> PathBuf {
         self.directory().join(name)
     }
 
-    /// The program.
+    /// Returns the command that starts the program.
     pub fn program(&self) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("a path"));
         command.args([self.test, "--exact", "--nocapture", "--test-threads=1"]);
@@ -93,19 +95,19 @@ impl Setup {
         command
     }
 
-    /// Starts a session that wants everything.
+    /// Starts a session with all categories.
     pub fn session(&self) -> Session {
         Session::start(&self.service, &Config::default())
     }
 
-    /// Traces the program from its begin to its end.
+    /// Traces the program from its start to its end.
     pub fn traced(&self) -> Trace {
         let session = self.session();
         assert!(self.program().status().expect("it starts").success());
         session.stop()
     }
 
-    /// The rows that Perfetto's processor answers about the trace, for each statement; see [`processed`].
+    /// Returns the rows of the trace processor's answers to these statements; see [`processed`].
     pub fn rows(&self, trace: &Trace, statements: &[&str]) -> Option<Vec<String>> {
         let path = self.place("trace");
         trace.save(&path).expect("it can be written");

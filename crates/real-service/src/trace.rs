@@ -1,4 +1,4 @@
-//! What was traced: its events, and what Perfetto's trace processor makes of them.
+//! A recorded trace: its events, and what Perfetto's trace processor reads in it.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use atrace_perfetto::proto::{Reader, Value};
 
-/// A trace, packet by packet.
+/// A trace as a list of packets.
 #[derive(Clone, Debug)]
 pub struct Trace {
     packets: Vec<Vec<u8>>,
@@ -16,52 +16,52 @@ pub struct Trace {
 /// An event of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// The process that wrote it.
+    /// The id of the process that wrote the event.
     pub pid: u64,
-    /// The sequence, a thread's in one session.
+    /// The number of the packet sequence: one for each thread and session.
     pub sequence: u64,
-    /// `CLOCK_BOOTTIME`.
+    /// The timestamp in nanoseconds of `CLOCK_BOOTTIME`.
     pub time: u64,
-    /// 1 begin, 2 end, 3 instant, 4 counter.
+    /// The type: 1 begin, 2 end, 3 instant, 4 counter.
     pub kind: u64,
-    /// What stands in the packet, or was told before.
+    /// The name, either from the packet itself or interned.
     pub name: Option<Vec<u8>>,
-    /// Whether it was told before.
+    /// Whether the name is interned.
     pub is_interned: bool,
     /// The names of the categories.
     pub categories: Vec<String>,
-    /// The track, if it is not the thread's.
+    /// The number of the track, if it is not the thread's.
     pub track: Option<u64>,
     /// A counter's value.
     pub value: Option<i64>,
-    /// The arguments: names and values, as text.
+    /// The arguments: names and values as text.
     pub args: Vec<(String, String)>,
-    /// The flows that it is part of.
+    /// The numbers of the event's flows.
     pub flows: Vec<u64>,
-    /// The file and the line of its callsite.
+    /// The file and line of the event's callsite.
     pub place: Option<(String, u64)>,
 }
 
 impl Event {
-    /// What it is called, as text; `end` if it has no name.
+    /// Returns the name as text, or `end` if there is none.
     pub fn name(&self) -> String {
         self.name.as_deref().map_or("end".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
     }
 }
 
-/// How often a trace says that something was lost.
+/// The losses that a trace reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// The producer told it.
+    /// How often a producer reported a loss.
     pub told: usize,
-    /// The service missed a chunk.
+    /// How often the service found a chunk missing.
     pub found: usize,
 }
 
-/// In `previous_packet_dropped`: what a producer says whose memory was full.
+/// A bit in `previous_packet_dropped`: the producer reports that its memory was full.
 const SHARED_MEMORY_FULL: u64 = 256;
 
-/// What a sequence's packets refer to.
+/// The incremental state of a sequence.
 #[derive(Default)]
 struct State {
     is_valid: bool,
@@ -78,7 +78,7 @@ fn text(value: Option<Value<'_>>) -> String {
 }
 
 impl State {
-    /// Takes what is told of numbers.
+    /// Adds the definitions in a packet's `interned_data`.
     fn learn(&mut self, interned: &[u8]) {
         for (field, entry) in Reader::new(interned) {
             let of = |field| Reader::first(entry.bytes(), field);
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// An argument's name and value; of what was never told, `?`.
+    /// Returns the name and value of an argument; `?` for a number without a definition.
     fn argument(&self, annotation: &[u8]) -> (String, String) {
         let unknown = || "?".to_owned();
         let (mut name, mut shown) = (unknown(), unknown());
@@ -120,11 +120,11 @@ impl Trace {
         Self { packets }
     }
 
-    /// Reads a file.
+    /// Reads a trace file.
     ///
     /// # Panics
     ///
-    /// When it is no trace.
+    /// If the file is not a trace.
     pub fn open(path: &Path) -> Self {
         let bytes = std::fs::read(path).expect("a file");
         let mut packets = Reader::new(&bytes);
@@ -137,7 +137,8 @@ impl Trace {
         trace
     }
 
-    /// The events, in the order of the trace. Those that lack their state, as a reader sees it, are not there.
+    /// Returns the events in the order of the trace. Events whose incremental state is missing are left out, as every
+    /// reader does.
     pub fn events(&self) -> Vec<Event> {
         let mut sequences: HashMap<u64, State> = HashMap::new();
         self.packets
@@ -199,8 +200,8 @@ impl Trace {
             .collect()
     }
 
-    /// How often a sequence says that something was lost: as the producer told it, and as only the service found it. (It
-    /// says so before the first packet of each sequence, whatever was there.)
+    /// Counts the losses that producers reported and those that only the service found. The service marks the first
+    /// packet of every sequence as following a loss; these marks don't count.
     pub fn losses(&self) -> Losses {
         let mut known = HashSet::new();
         let mut losses = Losses::default();
@@ -217,16 +218,16 @@ impl Trace {
         losses
     }
 
-    /// How many packets there are.
+    /// Returns the number of packets.
     pub fn packets(&self) -> usize {
         self.packets.len()
     }
 
-    /// Writes it as a file that Perfetto opens.
+    /// Writes the trace as a file that Perfetto can open.
     ///
     /// # Errors
     ///
-    /// As a write has them.
+    /// The errors of writing a file.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
         let mut bytes = Vec::new();
         for packet in &self.packets {
@@ -243,24 +244,25 @@ impl Trace {
     }
 }
 
-/// Asks Perfetto's trace processor what is wrong in a trace, and what is lost.
+/// A statement for the trace processor that lists errors and losses in a trace.
 pub const WRONG: &str =
     "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
 
-/// What Perfetto's trace processor answers, a line for each statement; None, said so, where it was not fetched.
+/// Returns the trace processor's answers, one line for each statement. If the trace processor was not fetched, says
+/// so and returns `None`.
 ///
 /// # Panics
 ///
-/// When it can't read the trace.
+/// If the trace processor can't read the trace.
 pub fn processed(trace: &Path, statements: &[&str]) -> Option<Vec<String>> {
-    // Tests of several crates include this file.
+    // The tests of several crates include this file.
     let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let workspace = above.find(|directory| directory.join(".ci").is_dir()).expect("the workspace has it");
     let tools = workspace.join(".ci/perfetto");
     let processor =
         std::env::var_os("PERFETTO_DIR").map_or_else(|| workspace.join("target/perfetto"), PathBuf::from);
     if !processor.join("trace_processor.wasm").exists() {
-        // Not `eprintln!`, which libtest hides.
+        // Not `eprintln!`, whose output libtest hides.
         let _ = writeln!(
             std::io::stderr(),
             "skipped: Perfetto's trace processor is not there, see .ci/perfetto/setup.sh"

@@ -1,4 +1,4 @@
-//! Typed arguments, flows, and names that are sent once, through Perfetto's own service.
+//! Typed arguments, flows, and interned names, through Perfetto's own service.
 #![cfg(not(no_tracing))]
 
 use atrace::{
@@ -73,7 +73,7 @@ fn arguments_keep_their_types() {
     let flows = "select count(*) from flow";
     let Some(answers) = setup.rows(&trace, &[WRONG, args, flows]) else { return };
     assert_eq!(answers[0], "[]");
-    // (The processor's columns have a sign.)
+    // The processor's integer columns are signed.
     assert_eq!(
         answers[1],
         "[[\"debug.yes\",\"true\",\"bool\"],[\"debug.int\",\"-7\",\"int\"],\
@@ -83,7 +83,7 @@ fn arguments_keep_their_types() {
     assert_eq!(answers[2], "[[3]]");
 }
 
-/// What is told once is told again when readers may have lost it: each few chunks, and after events were lost.
+/// Definitions are repeated when readers may have lost them: after some chunks, and after a loss.
 #[test]
 fn names_are_told_again() {
     const ROLE: &str = "names_are_told_again";
@@ -122,7 +122,7 @@ fn names_are_told_again() {
     assert_eq!(answers, ["[]", "[[0]]"]);
 }
 
-/// Beyond 16,384 callsites names go with each event.
+/// After 16,384 callsites, names are no longer interned but written in each event.
 #[test]
 fn more_names_than_numbers() {
     const ROLE: &str = "more_names_than_numbers";
@@ -138,7 +138,7 @@ fn more_names_than_numbers() {
             for name in &names {
                 atrace_instant_args(TAG, *name, &[Arg::Int("round", round)]);
             }
-            // The reader has time to keep up.
+            // Gives the reader time to keep up.
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         return;

@@ -1,4 +1,5 @@
-//! Perfetto's own service on a busy machine. A test program of its own: others are not to be disturbed.
+//! Perfetto's own service on a busy machine. This is a test program of its own, because its load would disturb other
+//! tests.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "programs that end as C programs do")]
 
@@ -7,7 +8,8 @@ mod load;
 use atrace::perfetto;
 use atrace_real_service::{Setup, is_program, place};
 
-/// Programs that end at once, beside neighbours that never sleep: what is read and what they count as lost are what they wrote.
+/// Programs end at once while other processes use all processors. The events that were read and those counted as lost
+/// are together exactly those that were written.
 #[test]
 fn on_a_busy_machine_every_event_is_recorded_or_counted() {
     const TEST: &str = "on_a_busy_machine_every_event_is_recorded_or_counted";
@@ -19,7 +21,7 @@ fn on_a_busy_machine_every_event_is_recorded_or_counted() {
                 std::fs::write(place(&format!("lost-{}", std::process::id())), lost.to_string()).unwrap();
             }
         });
-        // SAFETY: ends this process.
+        // SAFETY: no preconditions; ends this process.
         unsafe { libc::_exit(0) };
     }
     let Some(setup) = Setup::start(TEST) else { return };

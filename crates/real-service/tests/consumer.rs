@@ -1,4 +1,4 @@
-//! This library as a consumer of Perfetto's own service.
+//! This workspace's consumer with Perfetto's own service.
 #![cfg(not(no_tracing))]
 
 use std::fs::File;
@@ -27,7 +27,7 @@ fn the_service_records_what_is_asked_for() {
     const CONSUMER: &str = "ATRACE_TEST_CONSUMER";
     let Some(wanted) = std::env::var_os(CONSUMER) else {
         let Some(setup) = Setup::start(TEST) else { return };
-        // The place is told by the environment, which a process has one of.
+        // The socket's path comes from the environment, which the whole process shares.
         for (wanted, events) in [("*consumer*", 1000), ("*/other.program", 0)] {
             let mut traced = setup.program().spawn().unwrap();
             let mut consumer = std::process::Command::new(std::env::current_exe().unwrap());
@@ -63,7 +63,7 @@ fn the_service_records_what_is_asked_for() {
     let asked = Wanted { buffer_kib: 4096, producers: vec![wanted.clone()], ..Wanted::default() };
     consumer.start(&asked, &file).unwrap();
     assert_eq!(consumer.state().unwrap().sessions, 1);
-    // The file grows as the service writes to it, each second.
+    // The service writes to the file every second.
     let is_done =
         || Trace::open(std::env::var_os("ATRACE_TEST_FILE").unwrap().as_ref()).events().len() == 1000;
     while wanted != "*/other.program" && !is_done() {

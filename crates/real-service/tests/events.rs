@@ -1,6 +1,7 @@
-//! Every kind of event, through Perfetto's own service, as its trace processor shows it.
+//! Every kind of event, through Perfetto's own service, as the trace processor shows it.
 //!
-//! The program that is traced is this test again, as a process of its own: what it is connected to is its own.
+//! The traced program is this test in a separate process, because the connection to the service belongs to the
+//! process.
 #![cfg(not(no_tracing))]
 
 use atrace::{AtraceTag, Name, begin_scoped_event, perfetto};

@@ -1,4 +1,5 @@
-//! Services that answer garbage, nothing, or share memory that can shrink: the program goes on, and knows it.
+//! Services that answer garbage, do not answer, or share memory that can shrink. The program must go on, and report
+//! the state of its connection.
 #![cfg(not(no_tracing))]
 
 use std::io::{Read as _, Write as _};
@@ -11,7 +12,7 @@ use atrace::{AtraceTag, atrace_begin, atrace_end, perfetto};
 use atrace_perfetto::proto::Writer;
 use atrace_perfetto::socket::Socket;
 
-/// In the program: connects, traces, and says how it stands.
+/// In the program: connects, traces, and prints the connection state.
 fn trace() {
     perfetto::connect();
     let start = Instant::now();
@@ -24,7 +25,7 @@ fn trace() {
     println!("{}", perfetto::status());
 }
 
-/// Runs this test as a program whose service does what `serve` does with each connection; returns what it said.
+/// Runs this test as a program whose service handles each connection with `serve`. Returns what the program printed.
 fn program(test: &str, serve: impl Fn(UnixStream) + Send + 'static) -> Option<String> {
     if std::env::var_os("ATRACE_TEST_PROGRAM").is_some() {
         trace();
@@ -52,7 +53,7 @@ fn answer(stream: &mut UnixStream, body: impl FnOnce(&mut Writer<'_>)) {
     let _ = stream.write_all(frame);
 }
 
-/// What a service says that knows these methods.
+/// Replies as a service that has these methods.
 fn bound(stream: &mut UnixStream, methods: &[&str]) {
     answer(stream, |frame| {
         frame.number(2, 1).message(4, |reply| {
@@ -90,7 +91,7 @@ fn every_byte_of_what_a_service_says_may_be_wrong() {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 *byte = (seed >> 56) as u8;
             }
-            // Replies to the requests that were made, with anything in them.
+            // Replies to the requests with arbitrary content.
             answer(&mut stream, |frame| {
                 frame.number(2, 1 + seed % 6).message(6, |reply| {
                     reply.number(1, 1).number(2, 1).bytes(3, &bytes[..(seed % 40) as usize]);
@@ -122,7 +123,7 @@ fn a_service_that_knows_too_little() {
     );
 }
 
-/// It refuses our memory, and sends its own, which it could make smaller.
+/// The service refuses the program's memory and sends memory of its own, which it could truncate.
 #[test]
 fn memory_that_can_shrink() {
     let said = program("memory_that_can_shrink", |mut stream| {
@@ -135,7 +136,7 @@ fn memory_that_can_shrink() {
             });
         };
         ours_is_refused(2, &mut stream);
-        // SetupTracing, with a file beside it.
+        // The command `SetupTracing`, with a file.
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
         let mut bytes = [0; 64];

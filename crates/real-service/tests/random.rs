@@ -1,8 +1,8 @@
-//! Random programs of spans, by Perfetto's way: entered and left in any order, recorded, moved between threads, while the
-//! memory is full and while there is room.
+//! Random programs with spans, through Perfetto's backend. Spans are entered and exited in any order, recorded, and
+//! moved between threads, both while the shared memory is full and while it has room.
 //!
-//! The program notes at each event which spans it is in, and of which of them the begin was written, as far as it can know.
-//! In the trace these are open at that event; where the program is in no span, none is.
+//! At each event the program notes the spans that it is in, and for which of them the begin was certainly written.
+//! The trace must have these slices open at that event. If the program is in no span, no slice may be open.
 #![cfg(not(no_tracing))]
 
 #[path = "../../../atrace/tests/common/mod.rs"]
@@ -34,12 +34,12 @@ mod cases {
     /// A span that the thread is in.
     struct In {
         serial: usize,
-        /// Its begin was written for sure.
+        /// The slice's begin was certainly written.
         is_open: bool,
         guard: Option<EnteredSpan>,
     }
 
-    /// What is noted at an event: the spans whose slices are open, and whether the thread is in any.
+    /// The program's notes at an event: the spans whose slices are open, and whether the thread is in a span at all.
     #[derive(Default)]
     struct Noted {
         open: Vec<usize>,
@@ -49,7 +49,7 @@ mod cases {
     struct Program {
         random: Rng,
         spans: Vec<(usize, Span)>,
-        /// Their async slices stand for them.
+        /// Async slices are written for the spans instead.
         are_hidden: bool,
         serial: usize,
         noted: Vec<Noted>,
@@ -67,7 +67,7 @@ mod cases {
             self.spans.push((serial, span));
         }
 
-        /// A span that is there.
+        /// Returns an existing span.
         fn any(&mut self) -> usize {
             if self.spans.is_empty() {
                 self.make();
@@ -89,13 +89,13 @@ mod cases {
             }
             let last = inside.len() - 1;
             let at = if self.random.usize(..4) == 0 { self.random.usize(..inside.len()) } else { last };
-            // It is left where it was entered last.
+            // A span is exited at its last entry.
             let serial = inside[at].serial;
             let at = inside.iter().rposition(|entered| entered.serial == serial).unwrap();
             let before = lost();
             drop(inside[at].guard.take());
             inside.remove(at);
-            // Those that were entered later began again, or not.
+            // Slices of spans that were entered later have begun again, or their begins were lost.
             if lost() > before && at != last {
                 inside.iter_mut().for_each(|entered| entered.is_open = false);
             }
@@ -127,7 +127,7 @@ mod cases {
                 }
                 950..960 => (0..self.random.usize(..3000)).for_each(|_| self.event(inside)),
                 960..970 => {
-                    // Deep, beyond what the thread's own memory holds.
+                    // Deeper than the span stack's fixed memory.
                     for _ in 0..self.random.usize(..100) {
                         self.enter(inside);
                     }
@@ -151,7 +151,7 @@ mod cases {
                     while !inside.is_empty() {
                         self.leave(&mut inside);
                     }
-                    // Until there is room, and what it owes is written.
+                    // Until there is room, and the unmatched ends are written.
                     until("there is room", || {
                         std::thread::sleep(Duration::from_millis(1));
                         let before = lost();
@@ -212,7 +212,7 @@ mod cases {
             let user = std::fs::metadata(path("socket")).unwrap().uid();
             let keep = Keep::File { file: File::create(path("trace")).unwrap(), max: None };
             let service = Service::start(listener, user, keep).unwrap();
-            // Its socket is where the default is, seen from there.
+            // The socket is at the default path, relative to that directory.
             std::env::set_current_dir(directory.path()).unwrap();
             perfetto::connect();
             until("it is connected", || perfetto::status().sessions() == 1);

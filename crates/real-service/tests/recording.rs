@@ -1,4 +1,4 @@
-//! A process that records itself: `record_to`.
+//! A process that records itself with `record_to`.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "a program that forks")]
 
@@ -7,7 +7,7 @@ use std::process::Command;
 use atrace::{AtraceTag, Slice, atrace_begin, atrace_end, atrace_instant, perfetto};
 use atrace_real_service::{Trace, processed};
 
-/// Runs this test again, as a process of its own; None in that process.
+/// Runs this test again in a separate process. Returns `None` in that process.
 fn program(test: &str) -> Option<(tempfile::TempDir, u32)> {
     if std::env::var_os("DIRECTORY").is_some() {
         return None;
@@ -45,7 +45,7 @@ fn a_process_records_itself_twice() {
                     });
                 }
             });
-            // Open when the recording ends.
+            // This slice is open when the recording ends.
             let open = Slice::begin(AtraceTag::View, "open");
             recording.finish().unwrap();
             assert!(!atrace::atrace_is_tag_enabled(AtraceTag::View));
@@ -62,7 +62,7 @@ fn a_process_records_itself_twice() {
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;
-        // SAFETY: writable.
+        // SAFETY: `status` is writable.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
         atrace_instant(AtraceTag::App, "parent's");
@@ -93,7 +93,7 @@ fn a_process_records_itself_twice() {
     assert_eq!(names, [b"parent's"]);
 }
 
-/// A program with so many thread-specific values that glibc would allocate room for one more.
+/// The program has so many thread-specific values that glibc would have to allocate memory for one more.
 #[test]
 #[cfg(target_env = "gnu")]
 fn a_threads_first_event_allocates_nothing_whatever_keys_there_are() {
@@ -101,14 +101,14 @@ fn a_threads_first_event_allocates_nothing_whatever_keys_there_are() {
     let Some((directory, _)) = program(TEST) else {
         for _ in 0..40 {
             let mut key = 0;
-            // SAFETY: writable; without a destructor.
+            // SAFETY: `key` is writable, and there is no destructor.
             assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, None) }, 0);
         }
         let recording = perfetto::record_to(place("keys")).unwrap();
         // SAFETY: no preconditions.
         let used = || unsafe { libc::mallinfo2() }.uordblks;
         let first = move || {
-            // Whatever a thread's first allocation brings is there.
+            // Triggers everything that a thread's first allocation brings.
             drop(std::hint::black_box(vec![1_u8; 100]));
             let before = used();
             atrace_instant(AtraceTag::App, "first");
@@ -117,7 +117,7 @@ fn a_threads_first_event_allocates_nothing_whatever_keys_there_are() {
         for _ in 0..3 {
             std::thread::spawn(first).join().unwrap();
         }
-        // Long enough for the ends of threads to be noticed, which gives back what they had.
+        // Long enough for the library to notice the ends of threads and to free their slots.
         std::thread::sleep(std::time::Duration::from_millis(2_500));
         std::thread::spawn(first).join().unwrap();
         recording.finish().unwrap();

@@ -1,4 +1,5 @@
-//! Perfetto's own SDK as a producer of this library's service: it brings no memory, and has packets spread over chunks.
+//! Perfetto's own SDK as a producer of this workspace's service. The SDK offers no memory, and spreads packets over
+//! several chunks.
 #![cfg(not(no_tracing))]
 
 use std::fs::File;
@@ -13,7 +14,7 @@ use atrace_real_service::{Losses, Trace, processed, program};
 fn perfettos_sdk_is_recorded_by_this_service() {
     const EVENTS: usize = 2000;
     let Some(program) = program() else {
-        // Not `eprintln!`, which libtest hides.
+        // Not `eprintln!`, whose output libtest hides.
         let _ = writeln!(std::io::stderr(), "skipped: needs the feature `real`");
         return;
     };

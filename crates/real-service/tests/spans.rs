@@ -1,4 +1,4 @@
-//! What `tracing` tells, through Perfetto's own service: as it is shown, and whatever the program does.
+//! Spans and events of `tracing` through Perfetto's own service: how they are displayed, and unusual programs.
 #![cfg(not(no_tracing))]
 
 use std::fmt;
@@ -15,7 +15,7 @@ use tracing_core::field::FieldSet;
 use tracing_core::{Callsite, Interest, Kind, Level, Metadata};
 use tracing_subscriber::prelude::*;
 
-/// An event as a line: what it is, its name, level and arguments.
+/// Formats an event as a line: its type, name, level and arguments.
 fn shown(event: &Event) -> String {
     let kind = ["", "begin", "end", "instant", "counter"][event.kind as usize];
     let mut line = if event.kind == 2 { kind.to_owned() } else { format!("{kind} {}", event.name()) };
@@ -37,7 +37,7 @@ fn constructs() {
     let outer = info_span!("outer", number = 1, later = tracing::field::Empty);
     {
         let _entered = outer.enter();
-        // Of another span that is open nothing is recorded.
+        // Nothing is recorded for another span that is open.
         span!(tracing::Level::TRACE, "inner", number = 2, has = "more").in_scope(|| {
             trace!("within");
             outer.record("later", "recorded");
@@ -69,12 +69,12 @@ const EXPECTED: [&str; 16] = [
     "end, status=200",
 ];
 
-/// What is written of [`constructs`].
+/// Checks the events that [`constructs`] writes.
 fn expect(trace: &Trace) {
     let lines: Vec<_> = trace.events().iter().map(shown).collect();
     assert_eq!(lines.len(), EXPECTED.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(EXPECTED) {
-        // The name of an event without a message has its line; counters have the name of their track.
+        // The name of an event without a message contains its line. A counter has the name of its track.
         let line = match line.split_once(" event crates/real-service/tests/spans.rs:") {
             Some((kind, rest)) => format!("{kind} event{}", rest.trim_start_matches(char::is_numeric)),
             None => line.clone(),
@@ -145,7 +145,7 @@ fn every_construct_is_shown_by_a_layer() {
     expect(&trace);
 }
 
-/// Polls of a span on several threads, and a span that follows from another.
+/// Polls a span on several threads, and a span that follows from another.
 fn flows() {
     let first = info_span!("first", n = 1);
     for _ in 0..2 {
@@ -156,14 +156,14 @@ fn flows() {
     let second = info_span!("second", n = 2);
     second.follows_from(&first);
     second.in_scope(|| ());
-    // Nothing is kept of these by a subscriber alone.
+    // A subscriber without a registry stores nothing about these spans.
     let plain = info_span!("plain");
     plain.follows_from(&first);
     plain.in_scope(|| ());
     info_span!("plain").in_scope(|| ());
 }
 
-/// The flows from one slice to another, by their names.
+/// Returns the flows between slices, as pairs of names.
 fn arrows(setup: &Setup, trace: &Trace) -> Option<String> {
     let arrows = "select a.name || ' ' || b.name || ' ' || count(*) from flow join slice a on a.id = slice_out join slice b on b.id = slice_in group by a.name, b.name order by 1";
     let answers = setup.rows(trace, &[WRONG, arrows])?;
@@ -217,7 +217,7 @@ impl fmt::Debug for Panics {
     }
 }
 
-/// Traces itself, deeper and deeper.
+/// A value whose formatting writes an event with such a value again, deeper and deeper.
 struct Traces(u32);
 
 impl fmt::Debug for Traces {
@@ -228,7 +228,7 @@ impl fmt::Debug for Traces {
     }
 }
 
-/// Forks; the child traces.
+/// A value whose formatting forks. The child traces.
 struct Forks;
 
 impl fmt::Debug for Forks {
@@ -283,7 +283,8 @@ fn hostile() {
     info!(counter.float = f64::NAN, counter.huge = u128::MAX, r#type = "keyword", "|\n\0");
 }
 
-/// Values that panic, trace, fork or go on without end: what is shown is whole, and the program goes on.
+/// Values may panic, trace, fork, or produce endless text while they are formatted. The output is complete, and the
+/// program goes on.
 #[test]
 fn values_may_do_what_they_like() {
     const ROLE: &str = "values_may_do_what_they_like";
@@ -310,7 +311,7 @@ fn values_may_do_what_they_like() {
     for (first, last) in
         [(0, "instant outer, level=INFO, value=Traces(0)"), (7, "begin made, level=INFO, value=Traces(7)")]
     {
-        // Four levels deep fields are left out; the begins of the spans around come first.
+        // From the fourth level on, fields are left out. The begins of the enclosing spans come first.
         let depths = || first..first + 3;
         expected.extend(depths().map(|depth| nested(depth)[0].clone()));
         expected.push("begin nested, level=INFO".to_owned());
@@ -336,7 +337,7 @@ fn values_may_do_what_they_like() {
     }
 }
 
-/// A callsite that is made while the program runs.
+/// A callsite that is created at run time.
 struct Made;
 
 impl Callsite for Made {
@@ -393,7 +394,7 @@ fn ten_thousand_callsites() {
     }
 }
 
-/// Callsites are as without a subscriber until a session asks, and again when it ends.
+/// Until a session starts, callsites behave as without a subscriber, and again after it has ended.
 #[test]
 fn filters_follow_sessions() {
     const ROLE: &str = "filters_follow_sessions";
@@ -443,7 +444,7 @@ fn filters_follow_sessions() {
     }
 }
 
-/// A program that does not outlive a failing test.
+/// A running program. It is killed on drop, in case the test fails.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -453,8 +454,8 @@ impl Drop for Running {
     }
 }
 
-/// A thousand tasks under eight workers, while sessions come and go: slices are whole wherever a session did not begin or
-/// end within them, and have their arguments.
+/// A thousand tasks run on eight workers while sessions start and stop. Every slice that does not span a session's
+/// start or end is complete and has its arguments.
 #[test]
 fn a_thousand_tasks_while_sessions_come_and_go() {
     const ROLE: &str = "a_thousand_tasks_while_sessions_come_and_go";
@@ -514,8 +515,8 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
             assert!(*depth >= 0, "an end without a begin: {event:?}");
             if event.kind == 1 || event.kind == 3 {
                 let arguments: Vec<_> = event.args.iter().map(|(name, _)| name.as_str()).collect();
-                // A span that is older than the session has its name alone. A task's may be; of the others, which are
-                // entered at once, the thread's first.
+                // A span that is older than the session has only its name. A task's span may be older. Of the other
+                // spans, which are entered at once, only a thread's first may be.
                 let is_task = event.name() == "task";
                 let is_whole = match arguments[..] {
                     ["level"] => is_task || is_first && event.name() == "waits",
@@ -538,7 +539,8 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
     assert!(events > 1000, "{events}");
 }
 
-/// A span that was made while its events went nowhere has its name alone, and fields where those were to be kept.
+/// A span that was created while no session ran has only its name. With `with_fields_while_off`, it
+/// has its fields, too.
 #[test]
 fn spans_that_were_made_before_the_session() {
     const ROLE: &str = "spans_that_were_made_before_the_session";

@@ -1,5 +1,5 @@
-//! Perfetto's way through Perfetto's own service, while things go wrong: processes are killed, services come and go,
-//! memory is full, programs fork.
+//! Perfetto's backend with Perfetto's own service, under failures: processes are killed, services stop and restart,
+//! the memory is full, and programs fork.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "programs that fork and kill themselves")]
 
@@ -12,24 +12,24 @@ use std::time::{Duration, Instant};
 use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, perfetto};
 use atrace_real_service::{Config, Event, Losses, Service, Session, Setup, Trace, is_program, place, step};
 
-/// Perfetto's processor finds nothing wrong in the trace, and no loss but those that the producer told.
+/// Checks that the trace processor finds no error in the trace, and no loss except those that the producer reported.
 fn is_accepted(trace: &Trace, setup: &Setup) {
     let Losses { told, found } = trace.losses();
     assert_eq!(found, 0, "the service missed a chunk");
     let wrong = "select name, sum(value) from stats where severity in ('error', 'data_loss') and value > 0 group by name";
     if let Some(rows) = setup.rows(trace, &[wrong]) {
-        // (What was lost before a sequence's first packet is none to it.)
+        // A loss before a sequence's first packet is not counted by the trace processor.
         let is_told = (1..=told).any(|count| rows[0] == format!("[[\"{LOSS}\",{count}]]"));
         assert!(rows[0] == "[]" || is_told, "{rows:?}, told {told}");
     }
 }
 
-/// How often something is done: more often in the long tests.
+/// Returns the number of repetitions: more in the long tests.
 fn times(short: u32, long: u32) -> u32 {
     if std::env::var_os("ATRACE_LONG_TESTS").is_some() { long } else { short }
 }
 
-/// Begins and ends are balanced on each sequence; returns how many begins there are.
+/// Checks that begins and ends are balanced in each sequence. Returns the number of begins.
 fn balanced(events: &[Event]) -> usize {
     let mut depths = BTreeMap::<u64, i64>::new();
     let mut begins = 0;
@@ -49,15 +49,16 @@ fn balanced(events: &[Event]) -> usize {
     begins
 }
 
-/// How Perfetto's processor calls what a producer said was lost.
+/// The trace processor's name for losses that a producer reported.
 const LOSS: &str = "traced_buf_sequence_packet_loss";
 
-/// In the program: says how many events were lost.
+/// In the program: prints how many events were lost.
 fn report_losses() {
     std::fs::write(place("lost"), perfetto::status().lost().to_string()).unwrap();
 }
 
-/// Traces the program of a test; returns the trace, its events, which are balanced, and how many the program says were lost.
+/// Traces the program of a test. Returns the trace, its events, which are balanced, and the number of lost events
+/// that the program printed.
 fn traced_with_losses(test: &'static str) -> Option<(Setup, Trace, Vec<Event>, u64)> {
     let setup = Setup::start(test)?;
     let trace = setup.traced();
@@ -67,7 +68,7 @@ fn traced_with_losses(test: &'static str) -> Option<(Setup, Trace, Vec<Event>, u
     Some((setup, trace, events, lost))
 }
 
-/// In the program: threads, so many, that write and rest for so many milliseconds in turn, until the test has them stop.
+/// In the program: starts threads that alternately write and rest for some milliseconds, until the test stops them.
 fn write_until_stopped(threads: usize, rest: u64, write: fn()) {
     perfetto::connect();
     let stop = place("stop");
@@ -83,7 +84,7 @@ fn write_until_stopped(threads: usize, rest: u64, write: fn()) {
     });
 }
 
-/// What had returned when the process was killed is in the trace.
+/// All events whose functions had returned when the process was killed are in the trace.
 #[test]
 fn nothing_is_lost_when_the_process_is_killed() {
     const TEST: &str = "nothing_is_lost_when_the_process_is_killed";
@@ -93,7 +94,7 @@ fn nothing_is_lost_when_the_process_is_killed() {
         for number in 0..EVENTS {
             atrace::atrace_instant_fmt(AtraceTag::App, format_args!("event {number}"));
         }
-        // SAFETY: ends this process.
+        // SAFETY: the arguments are numbers; ends this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let Some(setup) = Setup::start(TEST) else { return };
@@ -106,7 +107,7 @@ fn nothing_is_lost_when_the_process_is_killed() {
     is_accepted(&trace, &setup);
 }
 
-/// Threads that come and go, as many as would need all memory if they kept their chunks.
+/// Threads start and end, so many that their chunks would use up the memory if they were not freed.
 #[test]
 fn threads_write_what_they_wrote() {
     const TEST: &str = "threads_write_what_they_wrote";
@@ -135,7 +136,8 @@ fn threads_write_what_they_wrote() {
     is_accepted(&trace, &setup);
 }
 
-/// Without a pause the memory is full again and again: what is read and what is counted as lost are all.
+/// Without a pause the memory is full again and again. The events that were read and those counted as lost are
+/// together all events.
 #[test]
 fn what_is_lost_is_counted_and_told() {
     const TEST: &str = "what_is_lost_is_counted_and_told";
@@ -146,7 +148,7 @@ fn what_is_lost_is_counted_and_told() {
             atrace_begin(AtraceTag::App, "a name of some length, so that memory is full soon");
             atrace_end(AtraceTag::App);
         }
-        // The ends that are owed at last.
+        // Time for the last unmatched ends.
         std::thread::sleep(Duration::from_millis(50));
         atrace_begin(AtraceTag::App, "last");
         atrace_end(AtraceTag::App);
@@ -159,7 +161,7 @@ fn what_is_lost_is_counted_and_told() {
     is_accepted(&trace, &setup);
 }
 
-/// The service is killed and comes back: the program goes on, and is a producer again.
+/// The service is killed and restarted. The program goes on, and connects to the new service.
 #[test]
 fn a_service_that_comes_back_is_found() {
     const TEST: &str = "a_service_that_comes_back_is_found";
@@ -188,7 +190,7 @@ fn a_service_that_comes_back_is_found() {
         balanced_but_at_the_ends(&trace.events());
         is_accepted(&trace, &setup);
         if round < 2 {
-            // Killed while a session runs.
+            // The service is killed while a session runs.
             let session = setup.session();
             setup.service.kill();
             drop(session);
@@ -199,7 +201,8 @@ fn a_service_that_comes_back_is_found() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Slices may have begun before the session, or end after it: then an end, or a begin, is not there.
+/// Checks the balance. Slices may have begun before the session or end after it, so an end or a begin may be missing
+/// there.
 fn balanced_but_at_the_ends(events: &[Event]) {
     let mut depths = BTreeMap::<u64, i64>::new();
     for event in events {
@@ -209,7 +212,7 @@ fn balanced_but_at_the_ends(events: &[Event]) {
     }
 }
 
-/// A child is a producer of its own from its first event on, and writes nothing into its parent's memory.
+/// A forked child is a separate producer from its first event on, and writes nothing into its parent's memory.
 #[test]
 fn a_child_is_its_own_producer() {
     const TEST: &str = "a_child_is_its_own_producer";
@@ -229,7 +232,7 @@ fn a_child_is_its_own_producer() {
             }
             atrace_instant(AtraceTag::App, "parent's moment");
             let mut status = 0;
-            // SAFETY: writable.
+            // SAFETY: `status` is writable.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert_eq!(status, 0);
         }
@@ -251,7 +254,7 @@ fn a_child_is_its_own_producer() {
     is_accepted(&trace, &setup);
 }
 
-/// Sessions that start and stop under threads that write; several at once, each with its own categories.
+/// Sessions start and stop while threads write; several run at once, each with its own categories.
 #[test]
 fn sessions_come_and_go_under_writers() {
     const TEST: &str = "sessions_come_and_go_under_writers";
@@ -268,7 +271,7 @@ fn sessions_come_and_go_under_writers() {
     let Some(setup) = Setup::start(TEST) else { return };
     let mut child = setup.program().spawn().unwrap();
     let small = |enabled| Config { buffer_kib: 4096, enabled, ..Config::default() };
-    // It has to find the service first.
+    // The program has to connect first.
     let start = Instant::now();
     loop {
         let first = Session::start(&setup.service, &small(vec!["app"]));
@@ -297,7 +300,7 @@ fn sessions_come_and_go_under_writers() {
     assert!(child.wait().unwrap().success());
 }
 
-/// A signal handler that traces, in the middle of events: what it writes there is counted as lost.
+/// A signal handler traces while it interrupts events. Its events are counted as lost then.
 #[test]
 fn a_handler_traces_in_the_middle_of_events() {
     const TEST: &str = "a_handler_traces_in_the_middle_of_events";
@@ -315,7 +318,7 @@ fn a_handler_traces_in_the_middle_of_events() {
         let timer = libc::itimerval { it_interval: interval, it_value: interval };
         let off = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let stop = libc::itimerval { it_interval: off, it_value: off };
-        // SAFETY: the handler traces, which a handler may; the timers are whole.
+        // SAFETY: the handler only traces, which a handler may do. The timers are initialized.
         unsafe {
             libc::signal(libc::SIGALRM, on_signal as *const () as libc::sighandler_t);
             libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
@@ -329,7 +332,7 @@ fn a_handler_traces_in_the_middle_of_events() {
         }
         // SAFETY: as above.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const stop, std::ptr::null_mut()) };
-        // A handler may be running, on another thread.
+        // A handler may still be running on another thread.
         std::thread::sleep(Duration::from_millis(50));
         let handled = HANDLED.load(std::sync::atomic::Ordering::Relaxed);
         assert!(handled > 100);
@@ -348,14 +351,14 @@ fn a_handler_traces_in_the_middle_of_events() {
     is_accepted(&trace, &setup);
 }
 
-/// A program that closes what it did not open: the socket is not in its table.
+/// A program closes descriptors that it did not open. The socket is not in the program's descriptor table.
 #[test]
 fn the_socket_is_out_of_the_programs_reach() {
     const TEST: &str = "the_socket_is_out_of_the_programs_reach";
     if is_program(TEST) {
         perfetto::connect();
         atrace_instant(AtraceTag::App, "before");
-        // SAFETY: nothing is used of what is closed.
+        // SAFETY: nothing uses the closed descriptors.
         unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
         std::thread::sleep(Duration::from_millis(20));
         assert!(perfetto::status().is_connected());
@@ -367,7 +370,7 @@ fn the_socket_is_out_of_the_programs_reach() {
     assert_eq!(names, [b"before".to_vec(), b"after".to_vec()]);
 }
 
-/// Names of a mebibyte are cut, between characters, and nothing else suffers.
+/// Names of one mebibyte are cut at a character boundary, without other effects.
 #[test]
 fn huge_names_are_cut() {
     const TEST: &str = "huge_names_are_cut";
@@ -395,7 +398,8 @@ fn huge_names_are_cut() {
     is_accepted(&trace, &setup);
 }
 
-/// A program that executes another: what it wrote before is there, and the other is a producer of its own.
+/// A program executes another program. Its earlier events are in the trace, and the new program is a separate
+/// producer.
 #[test]
 fn a_program_that_executes_another() {
     const TEST: &str = "a_program_that_executes_another";
@@ -418,7 +422,7 @@ fn a_program_that_executes_another() {
     is_accepted(&trace, &setup);
 }
 
-/// Eight sessions at once, as many as there may be, each with the events that it asks for.
+/// Eight sessions at once, the maximum, each with the events that it asks for.
 #[test]
 fn eight_sessions_at_once() {
     const TEST: &str = "eight_sessions_at_once";
@@ -431,7 +435,7 @@ fn eight_sessions_at_once() {
                 atrace_end(tag);
             }
         }
-        // With one that it makes itself.
+        // Together with a recording that the program makes itself.
         let recording = perfetto::record_to(place("own")).unwrap();
         atrace_instant(AtraceTag::App, "last");
         recording.finish().unwrap();
@@ -441,13 +445,13 @@ fn eight_sessions_at_once() {
     let wanted = |number: usize| if number.is_multiple_of(2) { "app" } else { "view" };
     let config = |number| Config { buffer_kib: 1024, enabled: vec![wanted(number)], ..Config::default() };
     let mut sessions: Vec<_> = (0..4).map(|number| Session::start(&setup.service, &config(number))).collect();
-    // The service gives each user five: the others are another one's, as whom a thread connects.
+    // The service allows five sessions per user. The others belong to a second user, which a thread becomes.
     for place in [setup.directory(), &setup.service.consumers()] {
         std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
     std::thread::scope(|scope| {
         let others = scope.spawn(|| {
-            // SAFETY: changes the user of this thread alone.
+            // SAFETY: the system call changes the user of this thread only.
             if unsafe { libc::syscall(libc::SYS_setresuid, -1, 54_321, -1) } != 0 {
                 return Vec::new();
             }
@@ -456,7 +460,7 @@ fn eight_sessions_at_once() {
         sessions.extend(others.join().unwrap());
     });
     if sessions.len() < 8 {
-        // Not `eprintln!`, which libtest hides.
+        // Not `eprintln!`, whose output libtest hides.
         let _ = writeln!(std::io::stderr(), "skipped: only root can be another user");
         return;
     }

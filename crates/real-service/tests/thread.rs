@@ -1,4 +1,4 @@
-//! The thread of Perfetto's socket: what it has open, and which system calls it makes.
+//! The socket thread of Perfetto's backend: its open descriptors, and the system calls that it makes.
 #![cfg(target_os = "linux")]
 #![expect(unsafe_code, reason = "a program that takes system calls away from itself")]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use atrace::{AtraceTag, atrace_instant, perfetto};
 use atrace_real_service::{Setup, is_program, place};
 
-/// What stands at a descriptor of the socket's thread, in this process.
+/// Returns the file that a descriptor of the socket thread refers to, in this process.
 fn at(descriptor: u32) -> Option<PathBuf> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let mut named = tasks.filter(|task| {
@@ -18,12 +18,12 @@ fn at(descriptor: u32) -> Option<PathBuf> {
     std::fs::read_link(task.join(format!("fd/{descriptor}"))).ok()
 }
 
-/// A program without the usual three: libraries that write to them reach nobody's socket.
+/// A program without standard descriptors. Libraries that write to them must not reach the socket.
 #[test]
 fn its_first_descriptors_lead_nowhere() {
     const TEST: &str = "its_first_descriptors_lead_nowhere";
     if is_program(TEST) {
-        // SAFETY: nothing is used of what is closed.
+        // SAFETY: nothing uses the closed descriptors.
         unsafe { libc::syscall(libc::SYS_close_range, 0, 2, 0) };
         perfetto::connect();
         assert!(perfetto::status().is_connected());
@@ -40,7 +40,7 @@ fn its_first_descriptors_lead_nowhere() {
     assert!(setup.program().status().unwrap().success());
 }
 
-/// `docs/security.md` lists these: what the thread calls once it is connected.
+/// The system calls of the socket thread once it is connected. `docs/security.md` lists the same calls.
 const CALLS: [libc::c_long; 15] = [
     libc::SYS_ppoll,
     libc::SYS_recvmsg,
@@ -54,17 +54,17 @@ const CALLS: [libc::c_long; 15] = [
     libc::SYS_munmap,
     libc::SYS_mprotect,
     libc::SYS_madvise,
-    // Of the program's own thread: what an event asks once a session, and to end.
+    // For the program's own thread: what an event asks once per session, and the end of the process.
     libc::SYS_gettid,
     libc::SYS_prctl,
     libc::SYS_exit_group,
 ];
 
-/// Has the kernel end this process when any of its threads makes another call.
+/// Makes the kernel end this process if any of its threads makes another call.
 fn allow_only(calls: &[libc::c_long]) {
     let statement =
         |code: u32, jump: u8, value: u32| libc::sock_filter { code: code as u16, jt: jump, jf: 0, k: value };
-    // The call's number is the first word of what a filter sees.
+    // The number of the system call is the first word of a filter's input.
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (at, call) in calls.iter().enumerate() {
         let to_the_end = (calls.len() - at) as u8;
@@ -73,7 +73,7 @@ fn allow_only(calls: &[libc::c_long]) {
     filter.push(statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_KILL_PROCESS));
     filter.push(statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: a filter of that length, which the kernel copies.
+    // SAFETY: the filter has that length, and the kernel copies it.
     let code = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
@@ -90,7 +90,7 @@ fn it_makes_the_listed_calls_alone() {
         assert!(perfetto::status().is_connected());
         atrace_instant(AtraceTag::App, "before");
         let ready = place("ready");
-        // What is written there is what the test waits for; from then on only sleep and memory are left here.
+        // The test waits for this file. From now on, only sleeping and memory are used here.
         std::fs::write(ready, "").unwrap();
         allow_only(&CALLS);
         for wanted in [2, 1] {
@@ -99,10 +99,10 @@ fn it_makes_the_listed_calls_alone() {
                 atrace_sys::thread::pause(Duration::from_millis(1));
             }
         }
-        // Time for two anchors.
+        // Time for two clock anchors.
         atrace_sys::thread::pause(Duration::from_millis(2_100));
         atrace_instant(AtraceTag::App, "after");
-        // SAFETY: ends the process.
+        // SAFETY: no preconditions; ends the process.
         unsafe { libc::_exit(0) };
     }
     let Some(setup) = Setup::start(TEST) else { return };

@@ -1,4 +1,4 @@
-//! How soon a session of Perfetto's own service begins and ends in a program that is connected to it.
+//! How fast a session of Perfetto's own service begins and ends in a connected program.
 #![cfg(not(no_tracing))]
 
 use atrace::{AtraceTag, atrace_instant, atrace_is_tag_enabled, perfetto};
@@ -7,14 +7,14 @@ use atrace_real_service::{Session, Setup, is_program, place, wait_for};
 
 const ROUNDS: usize = 20;
 
-/// In the program: says that step `name` was made, and when.
+/// In the program: reports that step `name` is done, and when.
 fn say(name: &str, time: u64) {
     let draft = place(&format!("{name}.draft"));
     std::fs::write(&draft, time.to_string()).unwrap();
     std::fs::rename(draft, place(name)).unwrap();
 }
 
-/// It is a matter of the service's and the socket's thread: a thread of the program looks without a pause.
+/// This depends on the service and the socket thread: a thread of the program checks without a pause.
 #[test]
 fn a_session_begins_and_ends_soon() {
     const TEST: &str = "a_session_begins_and_ends_soon";

@@ -1,4 +1,4 @@
-//! Which way an event goes, and who is told of sessions.
+//! Which backend an event goes to, and which watches and callsites learn about sessions.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "a program that forks")]
 
@@ -17,20 +17,20 @@ use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, enabled, info, info_span};
 use tracing_subscriber::prelude::*;
 
-/// Gives a program ATrace's way, too: a marker, and properties.
+/// Gives a program ATrace's backend, too: a marker, and properties.
 fn by_both_ways(program: &mut std::process::Command, setup: &Setup) {
     std::fs::write(setup.place("marker"), "").unwrap();
     program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
     program.env("ATRACE_PROPERTIES", setup.place("properties"));
 }
 
-/// Sets the property that has these tags prefer Perfetto's way.
+/// Sets the property that makes these tags prefer Perfetto's backend.
 fn prefer(tags: &str) {
     Properties::open().unwrap().set("debug.atrace.prefer_sdk", tags).unwrap();
     atrace::atrace_update_tags();
 }
 
-/// AOSP's rule, and what was begun one way ends that way.
+/// AOSP's rule applies, and the end of a slice goes to the backend of its begin.
 #[test]
 fn an_event_goes_one_way() {
     const TEST: &str = "an_event_goes_one_way";
@@ -99,7 +99,7 @@ fn an_event_goes_one_way() {
     assert_eq!(by_atrace, messages.concat().replace("|P", &format!("|{pid}")));
 }
 
-/// What a subscriber, or a stack, has for a way out.
+/// The backends of a subscriber, or of a stack of layers.
 #[derive(Clone, Copy, PartialEq)]
 enum Stack {
     Atrace,
@@ -123,8 +123,8 @@ impl Stack {
     }
 }
 
-/// A subscriber with a way writes nothing the other way; two layers with one each write everything both ways. So it is in
-/// a forked child.
+/// A subscriber with one backend writes nothing to the other. Two layers with one backend each write everything to
+/// both. The same is true in a forked child.
 #[test]
 fn a_layer_for_each_way() {
     const TEST: &str = "a_layer_for_each_way";
@@ -151,7 +151,7 @@ fn a_layer_for_each_way() {
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: null is allowed.
+        // SAFETY: a null pointer is allowed here.
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
         drop(on);
         info!("session only");
@@ -197,7 +197,7 @@ fn a_layer_for_each_way() {
     }
 }
 
-/// A watch is told of sessions, with and without properties.
+/// A watch is notified of sessions, with and without properties.
 #[test]
 fn watches_follow_sessions() {
     const TEST: &str = "watches_follow_sessions";
@@ -208,7 +208,7 @@ fn watches_follow_sessions() {
         for round in 0..3 {
             step(&place(&format!("session {round}?")));
             let found = tags.recv_timeout(Duration::from_secs(30)).unwrap();
-            // (What ATrace has on is on as well.)
+            // The tags that are on for ATrace are on as well.
             assert_eq!(found - AtraceTag::Always, AtraceTag::App | AtraceTag::View);
             step(&place(&format!("stop {round}?")));
             let found = tags.recv_timeout(Duration::from_secs(30)).unwrap();
@@ -234,14 +234,14 @@ fn watches_follow_sessions() {
     }
 }
 
-/// A callsite that has every answer that it is told.
+/// A callsite that records every answer that it gets.
 #[derive(Default)]
 struct Told {
     metadata: OnceLock<Metadata<'static>>,
     answers: Mutex<Vec<Answer>>,
 }
 
-/// Whether events are wanted, on which thread that was said, and when.
+/// Whether events are enabled, the thread that set it, and the time.
 #[derive(Clone, Copy)]
 struct Answer {
     is_on: bool,
@@ -271,7 +271,7 @@ impl Told {
         told
     }
 
-    /// The answers that differ from the one before.
+    /// Returns the answers that differ from the previous one.
     fn changes(&self) -> Vec<Answer> {
         let mut answers = self.answers.lock().unwrap().clone();
         answers.dedup_by_key(|answer| answer.is_on);
@@ -279,8 +279,8 @@ impl Told {
     }
 }
 
-/// In filter mode a session is one change of what callsites are told, and comes though no thread of the program asks. How long
-/// that takes is said, and not judged, as a busy machine takes what it likes.
+/// In filter mode a session changes the interest of callsites once, even if no thread of the program asks. The delay
+/// is printed but not checked, because it depends on the load of the machine.
 #[test]
 fn callsites_follow_sessions() {
     const TEST: &str = "callsites_follow_sessions";
@@ -308,7 +308,7 @@ fn callsites_follow_sessions() {
             let known = Instant::now();
             until("on", || told.changes().len() == 2 * round + 2);
             let on = told.changes()[2 * round + 1].at;
-            // None at all where the thread that changes it was faster than this one.
+            // The difference is zero if the thread that changes the interest was faster than this one.
             let since = |from: Instant| on.saturating_duration_since(from);
             [asked, known].into_iter().zip(&mut took).for_each(|(from, took)| took.push(since(from)));
             info!(round, "on");
@@ -352,7 +352,8 @@ fn callsites_follow_sessions() {
     }
 }
 
-/// Without a service nothing happens; one that is another user's is not talked to unless it is named.
+/// Without a service nothing happens. The program does not talk to a service of another user, unless that service is
+/// named explicitly.
 #[test]
 fn a_program_without_a_service_goes_on() {
     const TEST: &str = "a_program_without_a_service_goes_on";

@@ -1,5 +1,5 @@
-//! Programs that end as soon as they have written their events, on a busy machine: the tests of the command's service and
-//! of Perfetto's own have them recorded.
+//! Programs that end right after writing their events, on a busy machine. The tests of the command's service and of
+//! Perfetto's own service record them.
 
 #![allow(unreachable_pub, reason = "it is a module of two test programs")]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use atrace::{AtraceTag, atrace_begin_fmt, atrace_end, begin_scoped_event};
 
-/// How many events program `number` writes: 200 to 2,000.
+/// Returns how many events program `number` writes: 200 to 2,000.
 pub fn events(number: usize) -> usize {
     200 + number * 7_919 % 451 * 4
 }
@@ -28,7 +28,7 @@ fn write(events: usize) {
     }
 }
 
-/// A forked child writes these events, and ends at once.
+/// Forks a child that writes these events and ends at once.
 #[expect(unsafe_code, reason = "forks as C programs do")]
 fn write_in_child(events: usize, at_end: fn()) {
     // SAFETY: the child traces, which it may, and ends.
@@ -45,8 +45,8 @@ fn write_in_child(events: usize, at_end: fn()) {
     }
 }
 
-/// Writes the events of program `number`, and calls `at_end` in each of its processes; which threads and processes they
-/// are of follows from the number.
+/// Writes the events of program `number`, and calls `at_end` in each of its processes. The number determines which
+/// threads and processes write them.
 pub fn write_all(number: usize, at_end: fn()) {
     let (all, quarter) = (events(number), events(number) / 4 / 2 * 2);
     match number % 4 {
@@ -74,7 +74,7 @@ pub fn write_all(number: usize, at_end: fn()) {
     at_end();
 }
 
-/// Work beside what is tested, until this is dropped.
+/// Load on the machine during a test, until this is dropped.
 #[derive(Debug)]
 pub struct Busy {
     stop: Arc<AtomicBool>,
@@ -82,7 +82,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Starts so many threads that never sleep, and a compiler that runs again and again.
+    /// Starts this many threads that never sleep, and a compiler that runs repeatedly.
     pub fn start(neighbours: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let spin = |stop: &AtomicBool| {
@@ -120,7 +120,7 @@ fn compile(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) && compile_once(&source, directory.path(), stop) {}
 }
 
-/// False where there is no compiler.
+/// Returns false if there is no compiler.
 fn compile_once(source: &Path, directory: &Path, stop: &AtomicBool) -> bool {
     let mut command = Command::new(option_env!("RUSTC").unwrap_or("rustc"));
     command.args(["-O", "--crate-type=lib", "--out-dir"]).arg(directory).arg(source);
@@ -135,12 +135,12 @@ fn compile_once(source: &Path, directory: &Path, stop: &AtomicBool) -> bool {
     true
 }
 
-/// How many programs are recorded, and how many neighbours they have.
+/// Returns the number of programs to record, and the number of busy threads.
 pub fn size() -> (usize, usize) {
     if std::env::var_os("ATRACE_LONG_TESTS").is_some() { (1000, 30) } else { (30, 4) }
 }
 
-/// Calls `run` with the number of each program, several at once; returns the sum of what it returns.
+/// Calls `run` with the number of each program, several at once. Returns the sum of the results.
 pub fn all(run: impl Fn(usize) -> usize + Sync) -> usize {
     let (programs, neighbours) = size();
     let _busy = Busy::start(neighbours);
