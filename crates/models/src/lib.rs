@@ -1,8 +1,9 @@
-//! Models: the lock-free parts of the libraries, run by [loom](https://docs.rs/loom) in every order that their
-//! threads can take.
+//! Models of the libraries' lock-free parts. [loom](https://docs.rs/loom) runs them in every order that their threads
+//! can take.
 //!
-//! Each file of `tests/` includes one source file of a library as it is (`#[path]`), under a root whose `sync`
-//! module is loom's instead of the standard library's. So a modelled file uses `crate::sync` for all that it
-//! shares, has no statics, and its types can be made by a function that is no `const`.
+//! Each file in `tests/` includes a source file of a library unchanged (`#[path]`). The included file finds loom's
+//! types in `crate::sync`, where the library has the standard library's. So a modelled file must use `crate::sync`
+//! for everything that threads share, must have no statics, and must construct its types in functions that need not
+//! be `const`.
 //!
-//! `cargo test -p atrace-models`; a counterexample is printed with `LOOM_LOG=trace`.
+//! Run with `cargo test -p atrace-models`. `LOOM_LOG=trace` prints a counterexample.

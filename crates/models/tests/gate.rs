@@ -1,4 +1,4 @@
-//! The gate's claims: atrace/src/gate/word.rs.
+//! Model of the gate: atrace/src/gate/word.rs.
 
 mod common;
 use common::{leak, model, sync};
@@ -19,22 +19,22 @@ const OFF: u64 = 0;
 const ON: u64 = 1;
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 
-/// A gate, and the properties as another process keeps them.
+/// A gate, and the properties that another process sets.
 struct World {
     gate: Gate,
     nothing: &'static AtomicU32,
     area: &'static AtomicU32,
-    /// Zero until there is one.
+    /// Zero until the property exists.
     property: &'static AtomicU32,
     value: AtomicU64,
-    /// As the patterns of programs: without a serial.
+    /// Stands for the patterns of programs: a value without a serial.
     pattern: AtomicU64,
-    /// What is said of the gate, and whose turn it is to say it.
+    /// The published state of the gate, and the turn of the thread that writes it.
     said: AtomicU64,
     turn: Turn,
 }
 
-/// Every world of a run is leaked: its words must be so.
+/// The words must live as long as the program, so every world is leaked.
 fn world(property: u32) -> &'static World {
     let nothing = leak(AtomicU32::new(0));
     leak(World {
@@ -55,7 +55,7 @@ fn world(property: u32) -> &'static World {
 }
 
 impl World {
-    /// Sets the property, or makes it: the value first, then the serials.
+    /// Sets or creates the property: the value first, then the serials.
     fn set(&self, value: u64, serial: u32) {
         self.value.store(value, Ordering::Relaxed);
         self.property.store(serial, Ordering::Release);
@@ -83,14 +83,14 @@ impl World {
         self.gate.read(self.nothing, || self.serial(), find)
     }
 
-    /// What an event does.
+    /// The check that an event does.
     fn is_on(&self) -> bool {
         let (local, _) = self.gate.look();
         let found = if local & CHANGED != 0 { self.read().0 } else { local };
         found & ON != 0
     }
 
-    /// As it was: everybody sets the word that is compared.
+    /// An earlier version with a fault: every reader sets the word that is compared.
     fn read_as_it_was(&self) {
         let claim = u64::from(self.gate.claims.fetch_add(1, Ordering::Relaxed)) << SERIAL_SHIFT | CLAIMED;
         self.gate.local.swap(claim, Ordering::AcqRel);
@@ -101,7 +101,7 @@ impl World {
         let _ = self.gate.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// With the tags read before the serial.
+    /// A version with a fault: reads the tags before the serial.
     fn read_the_wrong_way_round(&self) {
         let found = std::cell::Cell::new(0);
         let watch = || {
@@ -150,7 +150,8 @@ fn tags_read_before_the_serial_are_old() {
     });
 }
 
-/// The property appears between the readings of two threads, and its serial is one that the store will have.
+/// The property is created between the reads of two threads, and later gets a serial that the store's word has at
+/// that time.
 fn the_word_compared_is_that_of_the_serial(read: fn(&World)) {
     model(3, move || {
         let world = world(0);
@@ -178,7 +179,7 @@ fn a_word_set_outside_the_claim_is_that_of_another_serial() {
     the_word_compared_is_that_of_the_serial(World::read_as_it_was);
 }
 
-/// What changed without a serial is read because the program says so.
+/// A change without a serial is noticed because the program announces it.
 fn the_slower_reader_does_not_overwrite(publish: fn(&World)) {
     model(3, move || {
         let world = world(2);

@@ -1,4 +1,5 @@
-//! Numbers of callsites, taken by threads at once. crates/atrace-perfetto/src/callsite/number.rs.
+//! Model of the numbers of callsites, which several threads assign at once:
+//! crates/atrace-perfetto/src/callsite/number.rs.
 
 mod common;
 use common::{leak, model};
@@ -15,7 +16,7 @@ use loom::thread;
 use number::{BEYOND, FIRST, Number};
 use sync::atomic::AtomicU32;
 
-/// Threads that come first to a place have the same number, and another place has another.
+/// Two threads that reach a callsite first get the same number, and another callsite gets another number.
 #[test]
 fn a_place_has_one_number() {
     model(3, || {
@@ -31,7 +32,7 @@ fn a_place_has_one_number() {
     });
 }
 
-/// Those that come too late all have the last number, however many come.
+/// When the numbers are used up, all further callsites get the last number.
 #[test]
 fn numbers_end() {
     model(3, || {

@@ -1,5 +1,5 @@
-//! Perfetto's way: who may write into a chunk, and how it gets to the service and back. crates/atrace-perfetto/src/presence.rs,
-//! handed.rs and abi.rs.
+//! Model of Perfetto's backend: which thread may write into a chunk, and how a chunk gets to the service and back.
+//! crates/atrace-perfetto/src/presence.rs, handed.rs and abi.rs.
 
 #![allow(unsafe_code, reason = "what only one thread may touch is what the models are about")]
 
@@ -20,7 +20,7 @@ mod sync {
     pub(crate) use super::common::sync::atomic;
     use atomic::{Ordering, fence};
 
-    /// The kernel makes a full fence of it while the heavy one is passed.
+    /// The kernel turns this into a full fence while another thread executes the heavy fence.
     pub(crate) fn light_fence() {
         fence(Ordering::SeqCst);
     }
@@ -35,8 +35,8 @@ use loom::thread;
 use presence::{Epoch, Found, Presence};
 use sync::atomic::{AtomicU32, Ordering};
 
-/// A thread's place, a session, and the thread's writer for it: the number of the session that it wrote for, and of its
-/// events.
+/// A thread slot, a session, and the slot's writer for it: the number of the session that it wrote for, and the
+/// number of its events.
 struct Place {
     presence: Presence,
     epoch: Epoch,
@@ -55,14 +55,14 @@ impl Place {
         leak(place)
     }
 
-    /// An event; tells the number of the session that it was written for.
+    /// Writes an event. Returns the number of the session that it was written for.
     fn write(&self) -> Option<u32> {
         assert_eq!(self.presence.enter(), Found::Entered);
         let epoch = self.epoch.now();
         let is_open = Epoch::is_open(epoch);
         if is_open {
             self.writer.with_mut(|writer| {
-                // SAFETY: what the model is about; loom sees who else is there.
+                // SAFETY: exclusive access is the claim under test. loom reports a second access.
                 let writer = unsafe { &mut *writer };
                 if writer.0 != epoch {
                     *writer = (epoch, 0);
@@ -74,7 +74,8 @@ impl Place {
         is_open.then_some(epoch)
     }
 
-    /// The socket's thread takes what was written, once the session is closed; None while the thread is inside.
+    /// Takes the written events as the socket thread, after the session was closed. Returns `None` if the thread is
+    /// pinned.
     fn reclaim(&self) -> Option<(u32, u32)> {
         // SAFETY: as above.
         (!self.presence.is_inside())
@@ -116,7 +117,7 @@ fn the_next_session_at_a_place_begins_with_an_empty_writer() {
     });
 }
 
-/// A place changes its owner while the session ends: the socket's thread sees what the first one wrote.
+/// A thread slot changes its owner while the session ends. The socket thread sees what the first owner wrote.
 #[test]
 fn a_place_that_was_given_back_is_seen_as_it_was_left() {
     model(3, || {
@@ -137,7 +138,8 @@ fn a_place_that_was_given_back_is_seen_as_it_was_left() {
     });
 }
 
-/// One page of two threads that take chunks, write, complete and hand them over; the service reads and frees them.
+/// A page shared by two threads, which acquire, write, complete and hand over chunks. The service reads and frees the
+/// chunks.
 struct Page {
     header: AtomicU32,
     handed: handed::Handed,
@@ -157,7 +159,7 @@ impl Page {
 
     fn produce(&self, value: u32) {
         let chunk = abi::take(&self.header, abi::Layout::Small).unwrap();
-        // SAFETY: what the model is about.
+        // SAFETY: exclusive access is the claim under test.
         self.bytes[chunk as usize].with_mut(|bytes| unsafe { *bytes = value });
         abi::complete(&self.header, chunk);
         self.handed.push(chunk, &self.next[chunk as usize]);

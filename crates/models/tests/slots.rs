@@ -1,4 +1,4 @@
-//! The slots of spans: `atrace-subscriber/src/slots.rs`.
+//! Model of the slots of spans: `atrace-subscriber/src/slots.rs`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -32,7 +32,7 @@ fn the_last_holder_alone_closes_a_span_after_all_others() {
             let is_over = span.0.release(generation);
             if is_over {
                 span.1.with_mut(|_| ());
-                // The slot is used again.
+                // The slot is reused.
                 let next = span.0.begin();
                 assert_ne!(next, generation);
                 assert!(span.0.is_of(next) && span.0.release(next));
@@ -41,7 +41,7 @@ fn the_last_holder_alone_closes_a_span_after_all_others() {
         };
         let other = Arc::clone(&span);
         let other = thread::spawn(move || release(&other));
-        // Somebody with the id of the span before.
+        // A thread that still has the id of the slot's previous span.
         let stale = Arc::clone(&span);
         let stale = thread::spawn(move || {
             stale.0.hold(gone);

@@ -1,4 +1,4 @@
-//! The free slots of spans, with a head whose count of changes is always the same: the model must see the fault.
+//! The same model with a head whose count of changes never changes. The model must find the fault (the ABA problem).
 
 #[path = "slots/exchange.rs"]
 mod exchange;

@@ -1,4 +1,4 @@
-//! The property store, read while it is written: atrace-sys/src/properties/host/area.rs.
+//! Model of the property store, which is read while it is written: atrace-sys/src/properties/host/area.rs.
 
 mod sync {
     pub(crate) use loom::sync::atomic;
@@ -9,7 +9,7 @@ mod sync {
 mod area;
 
 mod layout {
-    //! As small as shows it all: a torn value has two letters.
+    //! As small as possible: a torn value consists of two different letters.
     pub(crate) const MAGIC: [u8; 1] = *b"A";
     pub(crate) const CAPACITY: usize = 2;
     pub(crate) const KEY_ROOM: usize = 2;
@@ -32,7 +32,7 @@ enum ReadError {
     Busy,
 }
 
-/// A letter.
+/// A key of one letter.
 struct Key([u8; KEY_ROOM]);
 
 impl Key {
@@ -55,7 +55,7 @@ impl Key {
 
 const KEYS: [Key; CAPACITY] = [Key(*b"k\0"), Key(*b"l\0")];
 
-/// Twice the same letter, or nothing.
+/// A value: the same letter twice, or nothing.
 #[derive(Default)]
 struct Value(Vec<u8>);
 
@@ -71,7 +71,7 @@ impl Value {
     }
 }
 
-/// A store whose writers set numbers, in order, each as a digit written twice.
+/// A store whose writers set numbers in order, each as a digit that is written twice.
 struct Store {
     area: Area,
     lock: Mutex<()>,
@@ -107,7 +107,7 @@ impl Store {
         assert!(Writable::new(&self.area).set(key, &Value(vec![digit; 2])).is_ok());
     }
 
-    /// Reads a property, with its serial; `None` where there is none.
+    /// Reads a property and its serial; `None` if it does not exist.
     fn get(&self, key: &Key) -> Option<(u32, u32)> {
         let entry = self.area.find(key).unwrap()?;
         let (serial, value) = entry.read().unwrap();
@@ -123,8 +123,9 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
     builder.check(test);
 }
 
-// The first thread runs first, and loom interrupts it where what another one loads was stored last. A thread that
-// loads what it stores hides from loom who loaded it before: so the first thread is the one that writes.
+// loom runs the first thread first, and interrupts it where it stored a value that another thread loads. A thread
+// that loads what it stores hides from loom which thread loaded it before. So the first thread must be the one that
+// writes.
 
 #[test]
 fn a_value_is_whole_and_of_its_serial() {
@@ -156,7 +157,7 @@ fn what_is_announced_is_there() {
             let store = store.clone();
             move || {
                 let seen = acquire(store.area.serial());
-                // The first has the serial 2.
+                // The first property has the serial 2.
                 for (key, number) in KEYS.iter().zip(2..) {
                     match store.get(key) {
                         Some(found) => assert_eq!(found, (number, number)),
@@ -170,7 +171,7 @@ fn what_is_announced_is_there() {
     });
 }
 
-/// A new value of what is there is announced by the area's serial, too.
+/// A new value of an existing property is announced by the area's serial, too.
 #[test]
 fn what_is_announced_is_in_force() {
     model(|| {
@@ -189,7 +190,7 @@ fn what_is_announced_is_in_force() {
     });
 }
 
-/// The serial that put a value in force may be another writer's.
+/// The serial that announced a value may be another writer's.
 #[test]
 fn writers_take_turns() {
     model(|| {

@@ -1,4 +1,5 @@
-//! Turns, and the page that is written in one: atrace-sys/src/fork/turn.rs, atrace-sys/src/state/words.rs.
+//! Model of turns, and of the state page that is written in a turn: atrace-sys/src/fork/turn.rs,
+//! atrace-sys/src/state/words.rs.
 
 mod common;
 use common::{leak, model, sync};
@@ -74,7 +75,7 @@ fn who_only_leaves_is_forgotten() {
     });
 }
 
-/// A child finds the turn taken by a thread that it has not.
+/// A child finds the turn taken by a thread that it does not have.
 #[test]
 fn a_child_does_not_wait_for_its_parent() {
     model(3, || {
@@ -101,7 +102,7 @@ fn text(byte: u8) -> [u8; 16] {
     [byte; 16]
 }
 
-/// As the doctor does it: the page, then its beginning once more.
+/// Reads as the doctor does: the page, then its beginning again.
 fn read(page: &Page) -> Option<[u64; 2]> {
     let sequence = page.sequence.load(Ordering::Acquire);
     let words = [0, 1].map(|at| page.words[at].load(Ordering::Relaxed));

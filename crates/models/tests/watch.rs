@@ -1,4 +1,5 @@
-//! The watch and the questions: atrace/src/watch/notifier.rs, atrace-subscriber/src/follow/questions.rs.
+//! Model of watches and of the subscriber's questions: atrace/src/watch/notifier.rs,
+//! atrace-subscriber/src/follow/questions.rs.
 
 mod common;
 use common::{leak, model, sync};
@@ -97,11 +98,11 @@ fn who_leaves_no_word_is_not_heard() {
     });
 }
 
-/// Those who share a watch, and what one callsite keeps.
+/// The users of a watch, and the cached interest of a callsite.
 struct Rebuilder {
     tags: AtomicU64,
     notifier: Notifier<u64, (), ()>,
-    /// The number of the present watch.
+    /// The number of the current watch.
     watch: Mutex<Option<u64>>,
     questions: Questions,
 }
@@ -128,13 +129,13 @@ impl Rebuilder {
         self.notifier.remove(watch.unwrap());
     }
 
-    /// What the watch's thread does.
+    /// The work of the watch's thread.
     fn look(&self, switched: fn(&Self, u64)) {
         self.notifier.notify(|| self.tags.load(Ordering::Acquire), |(), _, tags| switched(self, tags));
     }
 }
 
-/// A watch is dropped while its callback runs, and another one begun.
+/// A watch is dropped while its callback runs, and another one is started.
 fn the_tags_are_those_told_last(switched: fn(&Rebuilder, u64)) {
     model(3, move || {
         let rebuilder = Rebuilder::new();
@@ -170,7 +171,7 @@ fn a_dropped_watch_overwrote_what_is_newer() {
     });
 }
 
-/// A callsite that asks while it is switched, and stores the answer whenever it likes.
+/// A callsite asks while tracing is switched, and stores the answer at any later time.
 fn an_old_answer_is_known_of(
     ask: fn(&Questions) -> u64,
     switch: fn(&Questions),
@@ -181,7 +182,7 @@ fn an_old_answer_is_known_of(
         let kept = leak(AtomicU64::new(OFF));
         let asker = thread::spawn(move || kept.store(ask(questions), Ordering::SeqCst));
         switch(questions);
-        // The rebuild.
+        // The rebuild of the interest cache.
         kept.store(questions.ask(false), Ordering::SeqCst);
         let is_repeated = is_open(questions);
         asker.join().unwrap();
@@ -211,7 +212,7 @@ fn with_release_and_acquire_neither_saw_the_other() {
     );
 }
 
-/// What was settled stays so, and a later question is open again.
+/// Settled questions stay settled, and a later question is open.
 #[test]
 fn a_question_after_those_settled_is_open() {
     model(3, || {

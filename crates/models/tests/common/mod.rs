@@ -1,12 +1,12 @@
-//! What the models share: loom's `sync`, with the workspace's own shared word, and bounds.
+//! Common parts of the models: loom's `sync` types, the workspace's own `AtomicRef` on top of them, and bounds.
 
 #![allow(dead_code, unreachable_pub, reason = "each model uses a part of this")]
 
-/// What the modelled files take for `crate::sync`.
+/// The types that the modelled files import as `crate::sync`.
 pub mod sync {
     pub use loom::sync::*;
 
-    /// As that of `atrace-sys`, on loom's pointer.
+    /// Like the `AtomicRef` of `atrace-sys`, with loom's pointer.
     #[derive(Debug)]
     pub struct AtomicRef<T: 'static>(atomic::AtomicPtr<T>);
 
@@ -17,7 +17,7 @@ pub mod sync {
         }
 
         pub fn get(&self) -> &'static T {
-            // SAFETY: only `&'static T` are stored.
+            // SAFETY: only pointers to `&'static T` are stored.
             unsafe { &*self.0.load(atomic::Ordering::Acquire) }
         }
 
@@ -37,14 +37,14 @@ pub mod sync {
     }
 }
 
-/// Every order in which no more than so many threads are interrupted where they need not be.
+/// Runs the model in every order with at most this many preemptions.
 pub fn model(interruptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(interruptions);
     builder.check(body);
 }
 
-/// A value that stays: loom forgets it with the run.
+/// Leaks a value. loom frees it at the end of the run.
 pub fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }

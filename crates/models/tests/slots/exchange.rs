@@ -1,4 +1,5 @@
-//! Two threads take two free slots, and one of them gives the first back in between: nobody has another's.
+//! Two threads take two free slots, and one of them frees the first in between. No two threads may have the same
+//! slot.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -11,7 +12,7 @@ use super::sync::atomic::AtomicU64;
 struct Stack {
     free: slots::Free,
     links: [slots::Link; 3],
-    /// What only a holder may touch.
+    /// Data that only the holder of a slot may access.
     held: [(AtomicBool, UnsafeCell<()>); 3],
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn check() {
     bounded(exchange);
 }
 
-/// Runs it in every order in which threads are interrupted three times at most.
+/// Runs the model in every order with at most three preemptions.
 pub(crate) fn bounded(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
