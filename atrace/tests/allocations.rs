@@ -1,4 +1,4 @@
-//! An event allocates nothing, on or off; nor does the reading of changed properties.
+//! An event allocates no memory, whether tracing is on or off. Nor does reading properties that have changed.
 
 mod common;
 
@@ -20,19 +20,19 @@ mod counting {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
     }
 
-    // SAFETY: everything is passed on to the system's allocator.
+    // SAFETY: every call is passed on to the system's allocator.
     unsafe impl GlobalAlloc for Counting {
         // SAFETY: as above.
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count();
-            // SAFETY: the caller's promise is passed on.
+            // SAFETY: the caller's promises are passed on.
             unsafe { System.alloc(layout) }
         }
 
         // SAFETY: as above.
         unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
             count();
-            // SAFETY: the caller's promise is passed on.
+            // SAFETY: the caller's promises are passed on.
             unsafe { System.dealloc(place, layout) }
         }
     }
@@ -73,7 +73,7 @@ fn no_event_allocates() {
         for flags in ["0", "0x400", "0x402", "not a number", "0"] {
             store.set("debug.atrace.tags.enableflags", flags).unwrap();
             let before = counting::COUNT.get();
-            // The first finds the flags changed.
+            // The first event finds the flags changed.
             events(0);
             atrace_update_tags();
             for round in 1..50 {

@@ -1,6 +1,6 @@
-//! What becomes of events in the libraries of each Android, which stand-ins take the place of.
+//! How the libraries of each Android version handle events. Small stand-ins take the place of these libraries.
 //!
-//! The API level is a property there as here: `ro.build.version.sdk`.
+//! The API level comes from the same property as on Android: `ro.build.version.sdk`.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -31,7 +31,7 @@ mod cases {
         println!("SINK {}", sink());
     }
 
-    /// What the library was called with, and what was written beside it.
+    /// Returns the calls that the library received, and the text that was written to the marker.
     fn through(
         name: &str,
         backend: &str,
@@ -73,7 +73,8 @@ mod cases {
         }
     }
 
-    /// `atrace_async_for_track_end_body` takes a name in Android 13, and none since: told apart by the API level alone.
+    /// `atrace_async_for_track_end_body` takes a name in Android 13, and none in later versions. Only the API level
+    /// tells the two forms apart.
     #[test]
     fn an_end_on_a_track_is_the_same_in_every_libcutils() {
         let name = case!({ every_kind() });
@@ -100,7 +101,7 @@ mod cases {
         }
     }
 
-    /// One that is said to be older than any with the function: nobody knows how to call it, so it is not called.
+    /// The API level is older than the function itself. Its form is unknown, so the function is not called.
     #[test]
     fn an_end_on_a_track_of_unknown_form_is_written_in_its_place() {
         let name = case!({
@@ -112,7 +113,7 @@ mod cases {
         assert_eq!((calls, beside.as_str()), (vec![], "H|PID|row|7"));
     }
 
-    /// A library of the VNDK is as old as its directory says, whatever the device is.
+    /// The API level of a VNDK library is the number in its directory's name, whatever the device's level is.
     #[test]
     fn a_vendors_libcutils_has_a_level_of_its_own() {
         let name = case!({
@@ -151,8 +152,8 @@ mod cases {
         let _ = atrace_get_enabled_tags();
     }
 
-    /// In libcutils the first thread that sees a new serial takes it, and only then reads the properties: meanwhile
-    /// all others are told what held before. Nobody may keep that.
+    /// In libcutils, the first thread that sees a new serial stores it, and reads the properties only afterwards. In
+    /// the meantime all other threads get the old tags. No thread may cache them.
     #[test]
     fn libandroid_is_asked_until_it_is_sure() {
         let name = case!({
@@ -170,7 +171,7 @@ mod cases {
                 drop(switched);
                 common::until("it says that it is off", || !atrace_is_tag_enabled(TAG));
             }
-            // Where no event comes, the watch asks.
+            // Without events, the watch asks.
             settle();
             let told = std::sync::Arc::new(std::sync::Mutex::new(AtraceTag::empty()));
             let telling = std::sync::Arc::clone(&told);
@@ -195,12 +196,12 @@ mod cases {
         assert_eq!(ran.said("DONE").len(), 1);
     }
 
-    /// What a stand-in for libcutils calls between reading the flags and storing its mask.
+    /// Sets the function that the stand-in for libcutils calls between reading the flags and storing its mask.
     #[allow(unsafe_code, reason = "C's dynamic linker is asked")]
     fn within_update(library: &Path, tags: u64, call: extern "C" fn()) {
         use std::os::unix::ffi::OsStrExt as _;
         let path = std::ffi::CString::new(library.as_os_str().as_bytes()).unwrap();
-        // SAFETY: a library that is loaded already, and two of its variables, of these types.
+        // SAFETY: the library is loaded already, and two of its variables have these types.
         unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
             assert!(!library.is_null());
@@ -217,7 +218,7 @@ mod cases {
         std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
     static NEW_TAGS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-    /// The flags are switched once more, the first time that libcutils has read them.
+    /// Switches the flags once more when libcutils reads them for the first time.
     #[allow(unsafe_code, reason = "a variable of C")]
     extern "C" fn switch_once_more() {
         use std::sync::atomic::Ordering;
@@ -284,7 +285,7 @@ mod cases {
             assert_eq!(atrace_get_enabled_tags(), AtraceTag::NotReady);
             atrace_set_tracing_enabled(true);
             std::fs::remove_file(&enabled).unwrap();
-            // Any change of the flags has it asked.
+            // Every change of the flags makes the library ask.
             let _switched = common::control().enable("*").unwrap();
             atrace_instant(TAG, "off again");
             assert_eq!(sink().kind(), SinkKind::Ndk);

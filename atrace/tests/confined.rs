@@ -1,4 +1,4 @@
-//! A process that was initialised and then took away its own right to make system calls.
+//! A process that was initialized, and then gave up the right to make system calls.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -13,11 +13,11 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// What events and switches need; and what this test does itself.
+    /// The system calls that events and switches need, and those of this test itself.
     const ALLOWED: [libc::c_long; 4] =
         [libc::SYS_write, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_exit_group];
 
-    /// From here on, any other call ends the process.
+    /// After this call, any other system call ends the process.
     fn confine(also: &[libc::c_long]) {
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
@@ -27,17 +27,17 @@ mod cases {
         }
         filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0, 0));
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: a live program of that length.
+        // SAFETY: the filter is alive and has that length.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
         }
     }
 
-    /// A word that a child shares with its parent.
+    /// Returns a word that a child shares with its parent.
     fn shared() -> &'static AtomicU32 {
         let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, never unmapped; zeros are a word.
+        // SAFETY: the mapping is new and is never unmapped. Zeros are a valid word.
         unsafe {
             let page =
                 libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, anonymous, -1, 0);
@@ -46,7 +46,7 @@ mod cases {
         }
     }
 
-    /// What the child does; it says by `step` how far it is, and is told by it when to go on.
+    /// The child's work. It reports its progress in `step`, and waits there until it may go on.
     fn confined(step: &AtomicU32, also: &[libc::c_long]) -> ! {
         let reach = |number| {
             step.store(number, Ordering::SeqCst);
@@ -64,7 +64,7 @@ mod cases {
         many("off");
         reach(5);
         drop(begin_scoped_event(TAG, "on"));
-        // SAFETY: ends the child.
+        // SAFETY: no preconditions; ends the child.
         unsafe { libc::_exit(0) }
     }
 
@@ -115,7 +115,7 @@ mod cases {
         assert_eq!(place.messages(), expected(ran.said("CHILD")[0]));
     }
 
-    /// A file has a size limit that must be looked at.
+    /// For a file, the size limit must be checked.
     #[test]
     fn a_switch_looks_at_the_limit_of_a_file() {
         let name = case!({ is_followed(&[libc::SYS_prlimit64]) });

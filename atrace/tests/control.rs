@@ -1,4 +1,4 @@
-//! Switching through the properties: what is written, what is listed, and what is left behind.
+//! Switching through the properties: what is written, what is listed, and what is left afterwards.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Place, case, control};
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// Every property of the store that is not empty.
+/// Returns every property of the store that is not empty.
 fn properties() -> Vec<(String, String)> {
     let mut all = Vec::new();
     atrace_sys::properties::Properties::open()
@@ -47,7 +47,7 @@ fn this_process_is_switched_and_everything_is_put_back() {
             ]
         );
         assert_eq!(switched.to_string(), changes.join("\n"));
-        // As another process finds it.
+        // Another process finds the same values.
         for change in switched.changes() {
             assert!(properties().contains(&(change.key.clone(), change.after.clone())));
         }
@@ -103,7 +103,7 @@ fn guards_may_overlap_in_any_order() {
             }
             drop(guards);
             assert!(!is_on());
-            // What is left may be a 0 where nothing was: the same to every reader.
+            // A 0 may be left where no value was. Every reader treats both the same.
             let flags = |all: &[(String, String)]| {
                 all.iter().filter(|(_, value)| value != "0").cloned().collect::<Vec<_>>()
             };
@@ -123,12 +123,12 @@ fn tags_are_switched_without_touching_others() {
         assert_eq!(first.to_string(), "debug.atrace.tags.enableflags: \"\" -> \"0x600\"");
         let second = control().enable_tags(video | audio).unwrap();
         drop(first);
-        // Who enabled it first put it back: a mask can't tell that two want it.
+        // The guard that enabled it first has restored the mask. A mask can't record that two guards want a tag.
         assert_eq!(control().tags(), audio);
         drop(second);
         assert_eq!(control().tags(), AtraceTag::empty());
 
-        // The very text comes back.
+        // Exactly the same text is restored.
         let properties = atrace_sys::properties::Properties::open().unwrap();
         for text in ["02002", "1026", " 0x402", "no number", ""] {
             properties.set("debug.atrace.tags.enableflags", text).unwrap();
@@ -147,7 +147,7 @@ fn tags_are_switched_without_touching_others() {
         properties.set("debug.atrace.tags.enableflags", "0x402").unwrap();
         let all = control().disable_tags(AtraceTag::from_bits_retain(!0)).unwrap();
         assert_eq!(control().tags(), AtraceTag::empty());
-        // Others switch meanwhile.
+        // Other processes switch in the meantime.
         control().enable_tags(audio).unwrap().keep();
         drop(all);
         assert_eq!(control().tags(), AtraceTag::from_bits_retain(0x402) | audio);
@@ -188,9 +188,9 @@ fn bad_patterns_are_refused_and_change_nothing() {
         assert!(Control::open_path("/nonexistent/directory/store".as_ref()).is_err());
         assert!(std::error::Error::source(&control().enable(&"x".repeat(92)).unwrap_err()).is_some());
 
-        // Android's store is not for us to fill.
+        // The test must not fill Android's store.
         if cfg!(not(target_os = "android")) {
-            // As many as a store holds, then a clear no, and still all is put back.
+            // Patterns until the store is full, then a clear error. All of it can still be undone.
             let mut all = Vec::new();
             let error = loop {
                 match control().enable(&format!("p{}", all.len())) {
@@ -204,7 +204,7 @@ fn bad_patterns_are_refused_and_change_nothing() {
             drop(all);
             assert_eq!(patterns(), [""; 0]);
         }
-        // Numbers of others, damaged.
+        // Invalid counts that other processes left.
         let store = atrace_sys::properties::Properties::open().unwrap();
         for number in ["-3", "many", "99999999999999", "2147483647"] {
             store.set("debug.atrace.app_number", number).unwrap();
@@ -226,7 +226,7 @@ fn a_process_of_any_name_can_be_switched() {
         assert!(patterns()[0].len() <= 91);
         println!("PATTERN {}", patterns()[0]);
         atrace_instant(TAG, "on");
-        // One that looks alike is not switched.
+        // A program with a similar name is not switched.
         if !other.is_empty() {
             let pattern = std::ffi::CString::new(patterns()[0].as_str()).unwrap();
             assert!(!atrace_sys::process::matches(&pattern, &std::ffi::CString::new(other).unwrap()));
@@ -255,13 +255,13 @@ fn a_process_of_any_name_can_be_switched() {
         (&"é".repeat(200), "e"),
         (&"\u{1}".repeat(91), "\u{2}"),
     ] {
-        // The first line of a name is all that libcutils looks at.
+        // libcutils looks only at the first line of a name.
         let ran = common::run(place.command(&name).arg0(argv0).env("OTHER", other));
         assert_eq!(ran.said("PATTERN").len(), 1, "{argv0}");
     }
 }
 
-/// A long path is what `cargo test` itself makes.
+/// `cargo test` itself creates long paths.
 #[test]
 fn a_program_deep_in_the_file_system_can_be_switched() {
     let name = case!({
@@ -279,7 +279,7 @@ fn a_program_deep_in_the_file_system_can_be_switched() {
     assert_eq!(place.text(), format!("B|{pid}|xE|{pid}"));
 }
 
-/// Another process switches this one, by its store.
+/// Another process switches this one through its store.
 #[test]
 fn another_process_switches_this_one() {
     let name = case!({
@@ -302,7 +302,7 @@ fn another_process_switches_this_one() {
 #[test]
 fn threads_that_switch_at_once_lose_nothing() {
     let name = case!({
-        // Who comes often may overtake who waits; Android's service is slow.
+        // A thread that switches often may overtake one that waits. Android's property service is slow.
         let threads = if cfg!(target_os = "android") { 2 } else { 6 };
         let before = properties();
         std::thread::scope(|scope| {
@@ -326,7 +326,7 @@ fn threads_that_switch_at_once_lose_nothing() {
     Place::file().run(&name);
 }
 
-/// Starts the case as many times at once, each knowing its number.
+/// Starts the case several times at once. Each process knows its number.
 fn at_once(place: &Place, case: &str, times: usize) {
     let start = |number: usize| {
         place.command(case).env("NUMBER", number.to_string()).env("GO", place.path("go")).spawn()
@@ -339,7 +339,7 @@ fn at_once(place: &Place, case: &str, times: usize) {
     }
 }
 
-/// The number of this process, once all of them are to start.
+/// Returns the number of this process, as soon as all of them may start.
 fn number() -> usize {
     let go = std::path::PathBuf::from(std::env::var_os("GO").unwrap());
     common::until("all start", || go.exists());
@@ -388,7 +388,7 @@ fn processes_that_switch_themselves_leave_nothing_on() {
     assert_eq!(keys[0], "debug.atrace.app_0");
 }
 
-/// What others have on stays on, once, wherever the one that switches is killed.
+/// Patterns of other processes stay on, exactly once, at whatever point the switching process is killed.
 #[test]
 #[cfg_attr(target_os = "android", ignore = "there is no lock between processes")]
 fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
@@ -424,14 +424,14 @@ fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
     }
 }
 
-/// Forks; the child ends with whether its part held.
+/// Forks. The child's exit status tells whether its part succeeded.
 #[allow(unsafe_code)]
 fn in_child(body: impl FnOnce() -> bool) {
-    // SAFETY: the child calls `body` and ends; the calling test is alone in its process.
+    // SAFETY: the child calls `body` and ends. The test is alone in its process.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
-        // SAFETY: ends the child at once.
+        // SAFETY: no preconditions; ends the child at once.
         unsafe { libc::_exit(i32::from(!held)) };
     }
     let mut status = 0;
@@ -456,7 +456,7 @@ fn a_child_switches_nothing_of_its_parents() {
         });
         assert!(is_on());
         assert_eq!(properties(), before);
-        // What it switched itself it takes back.
+        // The child undoes what it switched itself.
         in_child(|| {
             drop(control().enable_tags(AtraceTag::Video).unwrap());
             control().tags() == AtraceTag::Camera
@@ -487,7 +487,7 @@ fn a_control_takes_its_mapping_with_it() {
             drop(switched);
         }
         assert_eq!(mappings(), 0);
-        // One whose switch is still on is still there.
+        // A mapping stays as long as a switch is on.
         let switched = Control::open_path(&path).unwrap().enable("*").unwrap();
         assert_eq!(mappings(), 1);
         switched.restore().unwrap();
@@ -497,13 +497,13 @@ fn a_control_takes_its_mapping_with_it() {
     Place::file().run(&name);
 }
 
-/// A switch of which the last part fails leaves nothing of the first.
+/// If the last part of a switch fails, the earlier parts are undone.
 #[test]
 #[cfg(target_os = "linux")]
 fn what_fails_halfway_is_put_back() {
     let name = case!({
         let store = atrace_sys::properties::Properties::open().unwrap();
-        // Room for a pattern and their number, and none for the flags.
+        // There is room for a pattern and the count of patterns, but not for the flags.
         for number in 0..254 {
             store.set(&format!("other.{number}"), "x").unwrap();
         }
@@ -542,7 +542,7 @@ fn errno_is_kept() {
     Place::file().run(&name);
 }
 
-/// libcutils reads a pattern that is not set as an empty one, which an empty name matches.
+/// libcutils reads a missing pattern as an empty one, and an empty pattern matches an empty name.
 #[test]
 fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
     let name = case!({
@@ -557,7 +557,8 @@ fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
     assert_eq!(place.run(&name).said("ON"), ["false"]);
 }
 
-/// Nobody takes the lock from its holder: what can't be switched in time is not switched, and who wanted it hears so.
+/// No process takes the lock away from its holder. If a switch can't be made in time, nothing is changed, and the
+/// caller gets an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
@@ -584,18 +585,18 @@ fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
     assert_eq!(ran.stderr.matches("could not take a switch back").count(), 1, "{}", ran.stderr);
 }
 
-/// How often this thread went to sleep.
+/// Returns how often this thread has gone to sleep.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn sleeps() -> i64 {
-    // SAFETY: numbers, for which zero is a value.
+    // SAFETY: zeros are valid for these numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live rusage.
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
     usage.ru_nvcsw
 }
 
-/// The first event opens the store; here that of a user to whom root is just giving it.
+/// The first event opens the store of a user, while root is giving it to that user.
 #[test]
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
@@ -609,7 +610,7 @@ fn the_first_event_never_sleeps() {
     }
     let name = case!({
         let uid = std::env::var("AS").unwrap().parse().unwrap();
-        // SAFETY: no preconditions; the calling test is alone in its process.
+        // SAFETY: no preconditions; the test is alone in its process.
         assert_eq!(unsafe { libc::setuid(uid) }, 0);
         let before = sleeps();
         atrace_instant(TAG, "first");

@@ -1,4 +1,4 @@
-//! Forked children trace under their own number, and what their parent holds is not theirs.
+//! Forked children trace under their own process id, and slices of their parent are not theirs.
 
 mod common;
 
@@ -12,18 +12,18 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Forks; the child does `body` and ends. Returns the child's number when it has ended well.
+    /// Forks. The child calls `body` and ends. Returns the child's process id if the child succeeded.
     ///
-    /// The child of a program with threads may do little in general; here it does what the test is about.
+    /// A forked child of a program with threads may do little in general. Here it does what the test is about.
     fn in_fork(body: impl FnOnce()) -> i32 {
-        // SAFETY: see above; the child ends without returning from here.
+        // SAFETY: see above. The child ends without returning from here.
         let child = unsafe { libc::fork() };
         finish(child, body)
     }
 
-    /// The same by the bare system call, which libc and its handlers know nothing of.
+    /// The same with the bare system call, which libc and its handlers do not notice.
     fn in_clone(body: impl FnOnce()) -> i32 {
-        // SAFETY: no flags but the signal at the end: a fork.
+        // SAFETY: without flags except the signal at the end, the call is a fork.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         finish(i32::try_from(child).unwrap(), body)
     }
@@ -31,10 +31,10 @@ mod cases {
     fn finish(child: i32, body: impl FnOnce()) -> i32 {
         assert!(child >= 0);
         if child == 0 {
-            // SAFETY: a child that hangs ends by this signal.
+            // SAFETY: no preconditions; the signal ends a child that hangs.
             unsafe { libc::alarm(60) };
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
-            // SAFETY: ends the child at once.
+            // SAFETY: no preconditions; ends the child at once.
             unsafe { libc::_exit(if done { 0 } else { 1 }) };
         }
         let mut status = 0;
@@ -75,7 +75,7 @@ mod cases {
         assert_eq!(place.text(), expected.map(|(name, pid)| format!("I|{pid}|{name}")).concat());
     }
 
-    /// The child is the first to trace: nothing was chosen before the fork.
+    /// The child writes the first event: no backend was chosen before the fork.
     #[test]
     fn a_child_may_be_the_first() {
         let name = case!({
@@ -94,7 +94,7 @@ mod cases {
             let outer = begin_scoped_event(TAG, "outer");
             let slice = Slice::begin(TAG, "slice");
             let child = in_fork(|| {
-                slice.end(); // Nothing: the slice is the parent's.
+                slice.end(); // Writes nothing: the slice is the parent's.
                 drop(outer);
                 drop(begin_scoped_event(TAG, "own"));
             });
@@ -103,7 +103,7 @@ mod cases {
         let place = Place::file().on();
         let ran = place.run(&name);
         let (pid, child) = (ran.pid, ran.said("CHILD")[0]);
-        // The child has copies of both, and so has the parent, which unwinds nothing here: it ends them at the end.
+        // Both processes have copies of the two slices. The parent ends them at its end.
         let text = place.text();
         assert!(text.starts_with(&format!("B|{pid}|outerB|{pid}|sliceB|{child}|ownE|{child}")), "{text}");
         assert!(
@@ -140,7 +140,7 @@ mod cases {
         assert_eq!(place.text(), format!("I|{}|childI|{}|end", ran.said("PARKED")[0], ran.pid));
     }
 
-    /// At any moment another thread may be in the middle of anything here: no child may wait for it.
+    /// Another thread may be in the middle of any operation during the fork. The child must not wait for it.
     #[test]
     fn a_child_of_busy_threads_never_hangs() {
         let name = case!({
@@ -171,7 +171,7 @@ mod cases {
             STOP.store(true, Ordering::Relaxed);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
 
-            /// What the child does takes no lock but atrace's own, if it had one, and allocates nothing.
+            /// The child's work takes no lock, except atrace's if there were one, and allocates nothing.
             fn in_clone_or_fork() {
                 in_fork(|| {
                     atrace_set_tracing_enabled(true);
@@ -192,7 +192,7 @@ mod cases {
         let text = place.text();
         let mut children = std::collections::HashMap::<&str, Vec<char>>::new();
         let mut rest = text.as_str();
-        // Without separators: a message begins with a letter and a bar, and no name here looks so.
+        // Messages have no separators. Each begins with a letter and a bar, and no name here contains that.
         while !rest.is_empty() {
             let end = rest[1..].find(|c: char| "BEIC".contains(c)).map_or(rest.len(), |at| at + 1);
             let (message, after) = rest.split_at(end);
@@ -216,7 +216,7 @@ mod cases {
             assert_eq!(threads(), before + 2);
             in_fork(|| {
                 assert_eq!(threads(), 1);
-                // Nobody is told, by whatever way.
+                // No watch of the parent is notified, by any way of switching.
                 atrace_set_tracing_enabled(false);
                 atrace_set_tracing_enabled(true);
                 let switched = control().enable_tags(AtraceTag::Camera).unwrap();
@@ -226,16 +226,16 @@ mod cases {
                 static OWN: AtomicBool = AtomicBool::new(false);
                 let own = watch::watch(|_| OWN.store(true, Ordering::SeqCst)).unwrap();
                 assert_eq!(threads(), 2);
-                // For good: the parent's watch may be slow to look.
+                // The switch stays on, because the parent's watch may be slow to look.
                 control().enable_tags(AtraceTag::Camera).unwrap().keep();
                 until("the child's own watch is told", || OWN.load(Ordering::SeqCst));
                 assert!(!SEEN.load(Ordering::SeqCst), "a watch of the parent's was told in the child");
                 drop(own);
-                // The parent's: nothing to stop here.
+                // These are the parent's watches: nothing has to be stopped here.
                 drop(parents);
                 until("the child's thread is gone", || threads() == 1);
             });
-            // The child's switch was seen by this process.
+            // This process has seen the child's switch.
             until("the parent's watch is told", || SEEN.load(Ordering::SeqCst));
             drop(detached);
             assert_ne!(pid(), 0);

@@ -13,20 +13,21 @@ mod cases {
     use crate::common::{self, Place, case};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// How many children each case has; a fault in one of two would be missed once in a million times.
+    /// The number of children in each case. A fault that shows in every second child would be missed once in a
+    /// million times.
     const CHILDREN: u32 = 20;
-    /// How many signals a child has.
+    /// The number of signals in a child.
     const SIGNALS: u32 = 1000;
-    /// How long a child may take: it is a hang, or a very busy machine.
+    /// The time limit for a child. A child that needs longer hangs, or the machine is very busy.
     const PATIENCE: Duration = Duration::from_secs(40);
 
-    /// Calls `handler` in 20 µs, as often as that asks for the [next].
+    /// Calls `handler` after 20 µs, and again whenever the handler calls [`next`].
     fn on_alarm(handler: extern "C" fn(libc::c_int)) {
-        // SAFETY: the handlers below do what a handler may, and write events.
+        // SAFETY: the handlers below do only what a handler may, and write events.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as libc::sighandler_t;
-            // As programs do: nothing tells the library that this is a handler.
+            // As programs install handlers: nothing tells the library that this is one.
             action.sa_flags = libc::SA_NODEFER | libc::SA_RESTART;
             assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
             let mut timer: libc::timer_t = std::mem::zeroed();
@@ -38,7 +39,7 @@ mod cases {
 
     static TIMER: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
-    /// Has the next signal come in 20 µs: not before the handler has ended, as they would nest without end.
+    /// Schedules the next signal in 20 µs. A periodic timer would nest handlers without end.
     fn next() {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let soon = libc::timespec { tv_sec: 0, tv_nsec: 20_000 };
@@ -47,22 +48,22 @@ mod cases {
         unsafe { libc::timer_settime(TIMER.load(Ordering::Relaxed).cast(), 0, &times, std::ptr::null_mut()) };
     }
 
-    /// Has no more signals come.
+    /// Stops the signals.
     fn no_alarm() {
         // SAFETY: no preconditions.
         unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
     }
 
-    /// Ends a process that hangs, by a signal that nobody handles.
+    /// Lets the kernel end a process that hangs, by a signal without a handler.
     fn end_if_it_hangs() {
-        // SAFETY: a limit of this process, which its children have as well: so many seconds of processor time.
+        // SAFETY: sets a limit of processor time for this process, which its children inherit.
         unsafe {
             let limit = libc::rlimit { rlim_cur: 20, rlim_max: 20 };
             libc::setrlimit(libc::RLIMIT_CPU, &limit);
         }
     }
 
-    /// Allocates and frees until there were so many signals.
+    /// Allocates and frees until this many signals have come.
     fn allocate_until(signals: &AtomicU32) {
         let mut kept = Vec::new();
         let mut size = 1_usize;
@@ -75,9 +76,9 @@ mod cases {
         }
     }
 
-    /// Runs `body` in a child, which must end well within some seconds.
+    /// Runs `body` in a child, which must succeed within the time limit.
     fn in_child(body: impl FnOnce()) {
-        // SAFETY: the child ends without returning from here; a child that hangs is ended by its alarm.
+        // SAFETY: the child ends without returning from here. A child that hangs is ended by its alarm.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -93,11 +94,11 @@ mod cases {
         }
     }
 
-    /// The status of a child, which is ended where it sleeps for ever.
+    /// Returns the status of a child. Kills a child that sleeps forever.
     fn ended(child: libc::pid_t) -> i32 {
         let mut status = 0;
         let start = Instant::now();
-        // SAFETY: a child of this process, that nobody else waits for.
+        // SAFETY: a child of this process that no one else waits for.
         unsafe {
             while libc::waitpid(child, &mut status, libc::WNOHANG) == 0 {
                 if start.elapsed() > PATIENCE {
@@ -136,7 +137,7 @@ mod cases {
         common::run(place.command(&name).env("PERFETTO_PRODUCER_SOCK_NAME", place.path("nobody")));
     }
 
-    /// Nothing could be opened: no event tries, and formats what fails.
+    /// Nothing could be opened. No event tries again or formats an error.
     #[test]
     fn events_in_a_handler_without_descriptors_do_no_harm() {
         let name = case!({
@@ -153,7 +154,7 @@ mod cases {
         common::run(&mut common::without_descriptors(&place.command(&name)));
     }
 
-    /// The marker can't be opened again: each event finds that out.
+    /// The marker can't be opened again. Each event finds that out.
     #[test]
     fn events_in_a_handler_whose_marker_is_gone_do_no_harm() {
         let name = case!({
@@ -161,7 +162,7 @@ mod cases {
             let marker = std::env::var("ATRACE_MARKER").unwrap();
             let (number, _) =
                 common::descriptors().into_iter().find(|(_, path)| path.to_str() == Some(&marker)).unwrap();
-            // SAFETY: the library's; what it must bear is what is tested.
+            // SAFETY: closes the library's descriptor, which the library must tolerate in this test.
             assert_eq!(unsafe { libc::close(number) }, 0);
             std::fs::remove_file(&marker).unwrap();
             for _ in 0..CHILDREN {
@@ -175,26 +176,26 @@ mod cases {
         place.run(&name);
     }
 
-    /// The process that [`fork_here`] forked: 0 in that one, which has no timer.
+    /// The process that [`fork_here`] forked. In that process it is 0, and there is no timer.
     static CHILD: AtomicI32 = AtomicI32::new(-1);
 
-    /// Whether the signals have come.
+    /// Tells whether all signals have come.
     fn is_over(written: u64) -> bool {
         let child = CHILD.load(Ordering::Relaxed);
         (child == 0 && written > 5000) || (child > 0 && SIGNALED.load(Ordering::Relaxed) > 60)
     }
 
-    /// Forks, once, in the middle of whatever the signal interrupts; the child returns, too.
+    /// Forks once, in the middle of whatever the signal interrupts. The child returns, too.
     extern "C" fn fork_here(_: libc::c_int) {
-        // Not before the first events are over.
+        // Not before the first events are written.
         if SIGNALED.fetch_add(1, Ordering::Relaxed) == 50 {
-            // SAFETY: the only thread but the recording's, which holds no lock of the C library for long.
+            // SAFETY: the only other thread is the recording's, which never holds a lock of the C library for long.
             CHILD.store(unsafe { libc::fork() }, Ordering::Relaxed);
         }
         next();
     }
 
-    /// The child goes on with the event, in memory that its parent has no part in.
+    /// The child continues the event, in memory that it does not share with its parent.
     #[test]
     fn a_handler_may_fork_in_the_middle_of_an_event() {
         let name = case!({
@@ -254,7 +255,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// A heavy fence that the system refuses is made up for.
+    /// If the system refuses the heavy fence (`membarrier`), the library does without it.
     #[test]
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn a_filter_may_deny_the_barrier_of_a_recording_that_runs() {
@@ -283,7 +284,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// Has the system refuse a call from now on, in all threads.
+    /// Makes a system call fail from now on, in all threads.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn deny(call: libc::c_long) {
         let op = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
@@ -294,7 +295,7 @@ mod cases {
             op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
         ];
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: a live program of that length.
+        // SAFETY: the filter is alive and has that length.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
@@ -304,13 +305,14 @@ mod cases {
         }
     }
 
-    /// A round of the storm: what its process writes by, and how long it lasts.
+    /// Runs a round of the storm: chooses the backend of its process and its duration.
     fn storm(seed: u64) {
         static CHANCE: AtomicU32 = AtomicU32::new(1);
-        // glibc's fork() takes the locks of its allocator: where that is what the signal interrupted, it hangs by itself.
+        // glibc's fork() takes the locks of its allocator. If the signal interrupted the allocator, fork() itself
+        // would hang.
         static FORKS: AtomicU32 = AtomicU32::new(0);
         fn chance(of: u32) -> bool {
-            // Of a handler and what it interrupts both may have the same number.
+            // A handler and the code that it interrupts may get the same number.
             let next = CHANCE.load(Ordering::Relaxed).wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             CHANCE.store(next, Ordering::Relaxed);
             (next >> 8).is_multiple_of(of)
@@ -331,20 +333,20 @@ mod cases {
                 chance(2);
                 write();
             }
-            // A child in a handler, that ends there or goes on with what the signal interrupted.
+            // Forks in a handler. The child ends there, or continues what the signal interrupted.
             if FORKS.load(Ordering::Relaxed) != 0 && chance(2000) {
-                // SAFETY: as in `fork_here`. What is not waited for, init takes.
+                // SAFETY: as in `fork_here`. Init waits for children that are left.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
                     end_if_it_hangs();
                     CHILD.store(0, Ordering::Relaxed);
                     write();
                     if chance(2) {
-                        // SAFETY: ends the child.
+                        // SAFETY: no preconditions; ends the child.
                         unsafe { libc::_exit(0) };
                     }
                 } else if child > 0 && ended(child) != 0 {
-                    // SAFETY: ends the process, by what is found out.
+                    // SAFETY: no preconditions; ends the process with a status that reports the fault.
                     unsafe { libc::_exit(7) };
                 }
             }
@@ -379,13 +381,13 @@ mod cases {
         }
         no_alarm();
         if CHILD.load(Ordering::Relaxed) == 0 {
-            // SAFETY: ends the child, whose parent's recording it is not to wait for.
+            // SAFETY: no preconditions; ends the child, which must not wait for its parent's recording.
             unsafe { libc::_exit(0) };
         }
         drop(recording);
     }
 
-    /// Handlers and forks at random, for ten minutes where there is time for that: nobody dies, nobody hangs.
+    /// Random handlers and forks, for ten minutes in the long tests: no process dies or hangs.
     #[test]
     fn a_storm_of_handlers_and_forks_ends_nobody() {
         let name = case!({
@@ -403,10 +405,11 @@ mod cases {
         if std::env::var_os("ATRACE_LONG_TESTS").is_some() {
             command.env("ATRACE_LONG", "yes");
         }
-        // Somebody listens and says nothing; a child's first event waits for it a little, but in a handler.
+        // A service accepts connections but never answers. A child's first event waits for it a little, except in a
+        // handler.
         let socket = place.path("socket");
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        // A round that hangs is ended by its parent.
+        // The parent kills a round that hangs.
         let ran = command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).output().unwrap();
         drop(listener);
         assert!(ran.status.success(), "{ran:?}");

@@ -1,11 +1,11 @@
-//! The modules of this crate and of `atrace-perfetto` depend on each other in one direction: each on modules before it in the
-//! lists below. What their sources name after `crate::` is read, but for their tests.
+//! The modules of this crate and of `atrace-perfetto` depend on each other in one direction: each only on modules
+//! before it in the lists below. The test reads the names after `crate::` in their sources, without their tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules of `atrace-perfetto`, the lowest first.
+/// The modules of `atrace-perfetto`, from the lowest to the highest.
 const PERFETTO: [&str; 28] = [
     "names",
     "proto",
@@ -37,14 +37,14 @@ const PERFETTO: [&str; 28] = [
     "recording",
 ];
 
-/// The modules of `atrace`, the lowest first.
+/// The modules of `atrace`, from the lowest to the highest.
 const ATRACE: [&str; 22] = [
     "tag", "flags", "producer", "name", "message", "args", "began", "control", "gate", "sink", "load",
     "status", "state", "refresh", "way", "watch", "events", "scoped", "typed", "enabled", "macros",
     "perfetto",
 ];
 
-/// The files of a crate's modules, by the modules that they are part of.
+/// Returns the files of each module of a crate.
 fn files(sources: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     fn add(place: &Path, files: &mut Vec<PathBuf>) {
         if place.is_dir() {
@@ -58,7 +58,7 @@ fn files(sources: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     for entry in fs::read_dir(sources).unwrap() {
         let path = entry.unwrap().path();
         let module = match path.file_stem().unwrap().to_str().unwrap() {
-            "no_perfetto" => "producer", // In its place.
+            "no_perfetto" => "producer", // It replaces that module on other systems.
             name => name,
         };
         add(&path, found.entry(module.to_owned()).or_default());
@@ -67,7 +67,7 @@ fn files(sources: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     found
 }
 
-/// The code of a file, without comments and tests.
+/// Returns the code of a file, without comments and tests.
 fn code(path: &Path) -> String {
     let is_test = ["tests.rs", "reference.rs"].iter().any(|name| path.ends_with(name));
     let text = if is_test { String::new() } else { fs::read_to_string(path).unwrap() };
@@ -80,7 +80,7 @@ fn is_name(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// The first name of each path of a list in braces, of which `text` is what follows the opening one.
+/// Returns the first name of each path in a list in braces. `text` begins after the opening brace.
 fn first_names(text: &str) -> Vec<String> {
     let (mut depth, mut names, mut is_first) = (1, vec![String::new()], true);
     for character in text.chars() {
@@ -103,7 +103,7 @@ fn first_names(text: &str) -> Vec<String> {
     names
 }
 
-/// What code names right after `root`, as in `crate::name` and `crate::{name, other::name}`.
+/// Returns the names that follow `root` in the code, as in `crate::name` and `crate::{name, other::name}`.
 fn named_after(code: &str, root: &str) -> Vec<String> {
     let is_path =
         |at: usize| !code[..at].ends_with(|before| is_name(before) || before == ':' || before == '$');
@@ -117,7 +117,8 @@ fn named_after(code: &str, root: &str) -> Vec<String> {
         .collect()
 }
 
-/// The modules of what a crate's root names itself: `None` is where a glob takes all else from.
+/// Returns the names that the crate's root re-exports, with their modules. `None` stands for a glob, from which all
+/// other names come.
 fn root_names(code: &str) -> BTreeMap<Option<String>, String> {
     let mut names = BTreeMap::new();
     for part in code.split("pub use ").skip(1) {
@@ -136,7 +137,7 @@ fn root_names(code: &str) -> BTreeMap<Option<String>, String> {
     names
 }
 
-/// The dependencies between a crate's modules.
+/// Returns the dependencies between a crate's modules.
 fn dependencies(sources: &Path) -> BTreeSet<(String, String)> {
     let files = files(sources);
     let names = root_names(&code(&sources.join("lib.rs")));
@@ -149,7 +150,7 @@ fn dependencies(sources: &Path) -> BTreeSet<(String, String)> {
             if directory.and_then(Path::parent) == Some(sources) {
                 named.extend(named_after(&code, "super::"));
             }
-            // The module `sync` is one of the root's lines.
+            // The module `sync` is defined in the root file itself.
             for name in named.into_iter().filter(|name| name != "sync") {
                 let found_in = if files.contains_key(&name) {
                     name
@@ -166,7 +167,7 @@ fn dependencies(sources: &Path) -> BTreeSet<(String, String)> {
     found
 }
 
-/// The dependencies that do not point down in this order.
+/// Returns the dependencies that do not point down in this order.
 fn upward(found: &BTreeSet<(String, String)>, order: &[&str]) -> Vec<String> {
     let place = |module: &String| {
         order.iter().position(|name| name == module).unwrap_or_else(|| panic!("`{module}` is in no list"))
@@ -182,7 +183,7 @@ fn check(sources: &str, order: &[&str]) {
     assert!(unlisted == ["lib"], "to be listed: {unlisted:?}");
     let found = dependencies(&sources);
     assert_eq!(upward(&found, order), [""; 0]);
-    // All are seen in an order in which none points down.
+    // In the reversed order no dependency points down, so all of them are reported.
     let reversed: Vec<_> = order.iter().rev().copied().collect();
     assert!(found.len() > 50 && upward(&found, &reversed).len() == found.len(), "{found:?}");
 }

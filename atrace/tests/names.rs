@@ -1,4 +1,4 @@
-//! Names that would harm a trace, seen end to end. (The encoder has tests of its own, beside it.)
+//! Names that could damage a trace, from the event to the trace. (The encoder's own tests are next to it.)
 
 mod common;
 
@@ -41,7 +41,7 @@ fn escaped(name: &str, begin: bool) -> String {
         .collect()
 }
 
-/// What an empty or invisible name at the end of a line becomes.
+/// Returns the replacement of an empty or invisible name at the end of a line.
 fn visible(name: String, last: bool) -> String {
     match name.strip_suffix(' ') {
         None if name.is_empty() => "?".to_owned(),
@@ -54,7 +54,7 @@ fn write_hostile() {
     for name in HOSTILE {
         atrace_begin(TAG, name);
         atrace_begin_fmt(TAG, format_args!("{name}"));
-        // Piece by piece: what spans two pieces is seen too.
+        // Writes the name in pieces, so that sequences across two pieces are tested, too.
         atrace_begin_with(TAG, |writer| {
             name.chars().for_each(|c| writer.push_str(c.encode_utf8(&mut [0; 4])))
         });
@@ -105,7 +105,7 @@ fn hostile_names_forge_nothing_in_the_kernels_trace() {
     let place = place.on();
     let pid = place.run(&name).pid;
     assert_eq!(place.messages(), hostile_by(pid));
-    // Line by line, as a reader of the text sees it: no line but events.
+    // Line by line, as a reader of the text sees it: every line must be an event.
     let text = place.instance().read_trace().unwrap();
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
     assert_eq!(lines.count(), hostile_by(pid).len());
@@ -139,7 +139,7 @@ fn a_huge_name_is_cut_to_what_a_message_holds() {
             assert!(message.len() <= 1023, "{}", message.len());
             assert_eq!(message.split('|').nth(1), Some(&*pid));
         }
-        // Cut as little as can be: a character here has two bytes.
+        // Names are cut as little as possible. A character here has two bytes.
         for full in [begin, g, n, counter] {
             assert!(
                 full.len() >= 1022 || full.starts_with('G') && full.len() >= 1018,
@@ -161,7 +161,7 @@ impl fmt::Display for Panics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)?;
         if self.1 {
-            // What is thrown throws again when it is dropped.
+            // The thrown value panics again when it is dropped.
             struct Bomb;
             impl Drop for Bomb {
                 fn drop(&mut self) {
@@ -231,7 +231,7 @@ fn values_that_misbehave_harm_nothing() {
             },
             78,
         );
-        // The closure is the program's own: its panic passes through, and nothing is written.
+        // A panic of the closure is the program's own. It passes through, and no event is written.
         let passed = std::panic::catch_unwind(|| atrace_begin_with(TAG, |_| panic!("own")));
         assert!(passed.is_err());
         atrace_end(TAG);

@@ -1,4 +1,4 @@
-//! How a marker is opened: at which places, with which flags, under which number.
+//! How a marker is opened: from which paths, with which flags, and with which descriptor number.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -15,9 +15,9 @@ mod cases {
 
     use crate::common::{self, Place, case, identity, is_root, terminal};
 
-    /// A case in a mount namespace in which the kernel's marker is at this place alone, in a buffer of its own.
+    /// Runs a case in a mount namespace in which the kernel's marker, in a private buffer, is at this path only.
     fn run_at(place: &Place, at: &str, name: &str) {
-        // Each of the two directories is hidden by an empty one, after the buffer was found.
+        // An empty directory is mounted over each of the two directories, after the buffer was found.
         let script = "cd \"$1\" && mount -t tmpfs none /sys/kernel/debug && mkdir -p /sys/kernel/debug/tracing && \
              mount --bind . /mnt && mount -t tmpfs none /sys/kernel/tracing && mount --bind /mnt \"$2\" && \
              cd / && shift 2 && exec \"$@\"";
@@ -50,7 +50,7 @@ mod cases {
         }
     }
 
-    /// Has the system refuse to show the attributes of any file, as SELinux does on Android.
+    /// Makes the system refuse to show the attributes of files, as SELinux does on Android.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn refuse_attributes() {
         let calls = [libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx];
@@ -62,14 +62,14 @@ mod cases {
         filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0));
         filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EACCES as u32, 0));
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: a live program of that length.
+        // SAFETY: the filter is alive and has that length.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
         }
     }
 
-    /// The number that it writes to.
+    /// Returns the number of the marker's descriptor.
     fn number(marker: &Marker) -> i32 {
         marker.identity().to_string().split(':').next().unwrap().parse().unwrap()
     }
@@ -82,7 +82,7 @@ mod cases {
             let (_master, terminal) = terminal();
             let pipe = std::env::temp_dir().join(format!("atrace-pipe-{}", common::pid()));
             let path = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-            // SAFETY: a C string.
+            // SAFETY: the path is a C string.
             let reader = unsafe {
                 assert_eq!(libc::mkfifo(path.as_ptr(), 0o600), 0);
                 libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_NONBLOCK)
@@ -93,17 +93,17 @@ mod cases {
             for _ in 0..600 {
                 assert!(marker.write(b"unseen"));
             }
-            // What is not the kernel's is not taken on trust.
+            // A file that is not the kernel's is not trusted.
             assert!(Marker::open_named(terminal.as_os_str()).is_err());
             let refused = Marker::open_named(pipe.as_os_str());
             std::fs::remove_file(&pipe).unwrap();
             assert!(refused.is_err());
             let mut place = libc::pollfd { fd: reader, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one writable place.
+            // SAFETY: `place` is one writable pollfd.
             let is_touched = unsafe { libc::poll(&mut place, 1, 0) };
             assert_eq!(is_touched, 0, "its reader saw a writer come and go");
             assert!(Marker::open_named(format!("fd:{}:0:0", other.as_raw_fd()).as_ref()).is_err());
-            // SAFETY: both are open, and nobody else uses the marker's.
+            // SAFETY: both are open, and no other code uses the marker's.
             unsafe { libc::dup2(other.as_raw_fd(), number(&marker)) };
             marker.check();
             for _ in 0..600 {
@@ -122,7 +122,7 @@ mod cases {
     fn opening_waits_for_nobody() {
         let name = case!({
             let (_master, terminal) = terminal();
-            // SAFETY: this process leads no group.
+            // SAFETY: this process leads no process group.
             assert!(unsafe { libc::setsid() } > 0);
             let refused = Marker::open_named(terminal.as_os_str()).unwrap_err().to_string();
             assert!(refused.contains("is a terminal"), "{refused}");
@@ -141,12 +141,12 @@ mod cases {
     fn number_zero_is_a_number() {
         let name = case!({
             let path = std::env::var_os("ATRACE_MARKER").unwrap();
-            // SAFETY: nobody here uses the standard input.
+            // SAFETY: no code here uses the standard input.
             assert_eq!(unsafe { libc::close(0) }, 0);
             let marker = Marker::open_named(&path).unwrap();
             assert!(number(&marker) > 0 && marker.write(b"high "));
             let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: a live structure.
+            // SAFETY: the structure is alive.
             let mut limit_to = |number| unsafe {
                 libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
                 limit.rlim_cur = number;
@@ -168,7 +168,7 @@ mod cases {
             assert_eq!(File::open(&path).unwrap().into_raw_fd(), 0);
             let refused = Marker::open_named(format!("fd:0:{}", identity(Path::new(&path))).as_ref());
             assert!(refused.unwrap_err().to_string().contains("not open for writing"));
-            // SAFETY: nobody uses it.
+            // SAFETY: no other code uses it.
             unsafe { libc::close(0) };
             assert_eq!(File::options().append(true).open(&path).unwrap().into_raw_fd(), 0);
             let inherited = Marker::open_named(format!("fd:0:{}", identity(Path::new(&path))).as_ref());

@@ -1,4 +1,5 @@
-//! What can't be had as the library is loaded, and may pass: who asks outside of events is answered, and no event asks.
+//! Resources that can't be had when the library is loaded, but perhaps later: calls other than events try again, and
+//! events never do.
 
 mod common;
 
@@ -14,7 +15,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Runs a case that begins without descriptors.
+    /// Runs a case that starts without free descriptors.
     fn run(place: &Place, name: &str) -> Ran {
         common::run(&mut without_descriptors(&place.command(name)))
     }
@@ -31,7 +32,7 @@ mod cases {
             assert!(sink().to_string().contains("Too many open files"), "{}", sink());
             free_descriptors();
             let before = descriptors().len();
-            // No event opens anything.
+            // Events open nothing.
             for _ in 0..5000 {
                 atrace_instant(TAG, "nobody asked");
             }
@@ -69,7 +70,7 @@ mod cases {
                     }
                     ask();
                     atrace_instant(TAG, "event");
-                    // SAFETY: ends the child.
+                    // SAFETY: no preconditions; ends the child.
                     unsafe { libc::_exit(0) };
                 }
                 let mut status = 0;
@@ -85,7 +86,7 @@ mod cases {
         assert_eq!(place.text(), expected);
     }
 
-    /// Nothing else may ask: a subscriber that is told by its watch has no events written while they are off.
+    /// Only the watch asks again: a subscriber that its watch notifies writes no events while tracing is off.
     #[test]
     fn a_watch_asks_by_itself() {
         let name = case!({
@@ -122,7 +123,7 @@ mod cases {
             if child == 0 {
                 atrace_set_tracing_enabled(true);
                 atrace_instant(TAG, "child");
-                // SAFETY: ends the child.
+                // SAFETY: no preconditions; ends the child.
                 unsafe { libc::_exit(0) };
             }
             // SAFETY: waits for the child.

@@ -1,4 +1,4 @@
-//! What a test has in the kernel goes with the test's process, however that ends.
+//! A test's resources in the kernel are removed with the test's process, however it ends.
 
 #![cfg(target_os = "linux")]
 
@@ -19,7 +19,7 @@ mod cases {
         let name = case!({
             let place = Place::kernel("its case").unwrap();
             println!("AT {}", place.instance().path().display());
-            // As the process of a test can be that was killed with it.
+            // A process that was killed together with the test may hold the marker open.
             let held = File::options().write(true).open(place.marker()).unwrap();
             let _ = Command::new("sleep")
                 .arg("1")
@@ -31,7 +31,7 @@ mod cases {
                 "return" => {}
                 "panic" => panic!("on purpose"),
                 "abort" => std::process::abort(),
-                // SAFETY: ends the process at once.
+                // SAFETY: no preconditions; ends the process at once.
                 "_exit" => unsafe { libc::_exit(0) },
                 "exec" => panic!("{}", Command::new("cat").exec()),
                 _ => drop(std::io::stdin().read(&mut [0])),
@@ -50,7 +50,7 @@ mod cases {
                 child.kill().unwrap();
             }
             until(&format!("the instance is gone after {end}"), || !path.exists());
-            drop(child.stdin.take()); // What was executed instead ends.
+            drop(child.stdin.take()); // Ends the program that was executed.
             end_of(child);
         }
     }

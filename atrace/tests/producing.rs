@@ -1,5 +1,5 @@
-//! What a process that connects to Perfetto's service costs and heeds: memory, its user's variables, the processor's
-//! counter, children.
+//! The costs of a process that is connected to Perfetto's service, and the rules that it follows: its memory, its
+//! user's variables, the processor's counter, and its children.
 
 #![cfg(not(no_tracing))]
 
@@ -31,14 +31,14 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// The case, as a producer of the service at this socket.
+    /// Returns the case as a producer of the service at this socket.
     fn producer(place: &Place, program: &Path, case: &str, socket: &Path) -> Command {
         let mut command = place.command_of(program, case);
         command.env("PERFETTO_PRODUCER_SOCK_NAME", socket);
         command
     }
 
-    /// Runs the case, recorded by a service of this user; returns what became of it and the names of its events.
+    /// Runs the case, recorded by a service of this user. Returns its result and the names of its events.
     fn recorded(case: &str) -> (Ran, Vec<String>) {
         let place = Place::file();
         let socket = place.path("socket");
@@ -54,7 +54,8 @@ mod cases {
         (ran, events.into_iter().filter_map(|event| event.name.map(name)).collect())
     }
 
-    /// The memory that is the process' own, or shared with a service, in KiB: what it has of files is theirs.
+    /// Returns the process's private memory and the memory that it shares with a service, in KiB. Mapped files don't
+    /// count.
     fn memory() -> u64 {
         let all = fs::read_to_string("/proc/self/smaps").unwrap();
         let (mut is_shared, mut kib) = (false, 0);
@@ -70,7 +71,7 @@ mod cases {
         kib
     }
 
-    /// A service that is there, and starts no session.
+    /// Serves a connection like a service that never starts a session.
     fn idle(mut stream: UnixStream) {
         const METHODS: [&str; 5] =
             ["InitializeConnection", "RegisterDataSource", "CommitData", "GetAsyncCommand", "Sync"];
@@ -81,7 +82,7 @@ mod cases {
                 let answer = match frame.body {
                     Body::Bind(_) => wire::bound(&mut bytes, frame.request, &METHODS),
                     Body::Invoke { method, wants_reply: true, .. } if method.method != 4 => {
-                        // The producer's memory is used.
+                        // The producer's own memory is used.
                         wire::reply_to(
                             &mut bytes,
                             frame.request,
@@ -103,11 +104,11 @@ mod cases {
     fn without_a_session_it_costs_little_memory() {
         let name = case!({
             atrace_init();
-            println!("BEFORE {}", memory()); // What this needs itself is there from now on.
+            println!("BEFORE {}", memory()); // The memory that the call itself needs is in use from now on.
             let before = memory();
             perfetto::connect();
             assert!(perfetto::status().is_connected() && perfetto::status().sessions() == 0);
-            std::thread::sleep(std::time::Duration::from_millis(1500)); // It looks at the clock for a while.
+            std::thread::sleep(std::time::Duration::from_millis(1500)); // The socket thread reads the clock for a while.
             println!("KIB {}", memory() - before);
         });
         let place = Place::file();
@@ -119,7 +120,7 @@ mod cases {
         assert!((1..=64).contains(&kib), "{kib} KiB");
     }
 
-    /// A program with more rights than its caller connects to nobody whom its caller names.
+    /// A program with more rights than its caller ignores a socket that its caller names.
     #[test]
     fn elevated_rights_ignore_the_name_of_a_socket() {
         let name = case!({
@@ -152,29 +153,30 @@ mod cases {
         }
     }
 
-    /// Where the process may not read the counter, to read it would end the process.
+    /// If the process may not read the counter, reading it would end the process.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_refused_counter_is_not_read() {
         let name = case!({
             let time = || {
                 let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-                // SAFETY: writable. The call itself: libc's function reads the counter.
+                // SAFETY: `time` is writable. The system call is made directly, because libc's function reads the
+                // counter.
                 unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_BOOTTIME, &raw mut time) };
                 time.tv_sec * 1_000_000_000 + time.tv_nsec
             };
-            atrace_init(); // std asks for the time as the properties are opened, of libc.
-            // SAFETY: for this thread, and those that it makes.
+            atrace_init(); // Opening the properties makes std ask libc for the time.
+            // SAFETY: applies to this thread, and to threads that it creates later.
             assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) }, 0);
             perfetto::connect();
             println!("SESSIONS {}", perfetto::status().sessions());
             for _ in 0..3 {
                 atrace_instant(TAG, &format!("after {}", time()));
                 atrace_instant(TAG, &format!("before {}", time()));
-                // SAFETY: no preconditions. An anchor would be made meanwhile.
+                // SAFETY: no preconditions. A clock anchor would be taken in this time.
                 unsafe { libc::usleep(60_000) };
             }
-            // SAFETY: as above: the harness asks for the time.
+            // SAFETY: as above. The test harness asks for the time.
             assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) }, 0);
         });
         let (ran, events) = recorded(&name);
@@ -182,14 +184,15 @@ mod cases {
         assert_eq!(events.len(), 6, "{events:?}");
     }
 
-    /// A child that libc knows nothing of has no thread for the socket, and must not write as its parent.
+    /// A child that libc does not know of has no socket thread, and must not write in its parent's name.
     #[test]
     fn the_child_of_a_bare_clone_is_off() {
         let name = case!({
             perfetto::connect();
             until("a session", || perfetto::status().sessions() == 1);
             atrace_instant(TAG, "parent");
-            // SAFETY: no flags but the signal at the end: a fork. The child ends without returning from here.
+            // SAFETY: without flags except the signal at the end, the call is a fork. The child ends without
+            // returning from here.
             let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             if child == 0 {
                 let is_on = atrace_is_tag_enabled(TAG);
@@ -197,11 +200,11 @@ mod cases {
                     atrace_instant(TAG, "child");
                 }
                 let is_off = !is_on && perfetto::status().sessions() == 0;
-                // SAFETY: ends the child at once.
+                // SAFETY: no preconditions; ends the child at once.
                 unsafe { libc::_exit(i32::from(!is_off)) };
             }
             let mut status = 0;
-            // SAFETY: writable.
+            // SAFETY: `status` is writable.
             unsafe { libc::waitpid(child as i32, &raw mut status, 0) };
             assert_eq!(status, 0, "it was on");
             atrace_instant(TAG, "parent again");
@@ -209,7 +212,8 @@ mod cases {
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
     }
 
-    /// The socket's thread looks at the system's clock once a second; in between, the processor's counter is what there is.
+    /// The socket thread reads the system's clock once a second. In between, timestamps come from the processor's
+    /// counter.
     #[test]
     fn the_clock_stays_with_the_systems() {
         let name = case!({
@@ -217,11 +221,11 @@ mod cases {
 
             perfetto::connect();
             until("a session", || perfetto::status().sessions() == 1);
-            atrace_instant(TAG, "once"); // Else there is nobody to look at the clock for.
+            atrace_instant(TAG, "once"); // Without an event no thread reads the clock.
             let seconds = if std::env::var_os("ATRACE_LONG").is_some() { 60 } else { 3 };
             let (start, mut off) = (std::time::Instant::now(), 0);
             while start.elapsed().as_secs() < seconds {
-                // Of some, the one that nothing came in between of.
+                // Of several attempts, the one that was interrupted the least counts.
                 let look = |_| {
                     let (before, now, after) = (clock::asked(), clock::now(), clock::asked());
                     (after - before, before.saturating_sub(now).max(now.saturating_sub(after)))
@@ -247,14 +251,14 @@ mod cases {
         assert!(ns <= 1000, "{ns} ns");
     }
 
-    /// A first event waits for a session, which a service that says nothing never begins; but not in a handler.
+    /// A first event waits for a session, which a silent service never begins. In a signal handler it does not wait.
     #[test]
     fn a_handler_does_not_wait_for_a_session() {
         /// `RUSAGE_THREAD`, which the crate `libc` does not have for Android.
         const THREAD: libc::c_int = 1;
-        /// How often the thread has slept.
+        /// Returns how often the thread has slept.
         fn sleeps() -> i64 {
-            // SAFETY: zeros are such numbers, and the kernel fills them.
+            // SAFETY: zeros are valid for these numbers, and the kernel fills them.
             unsafe {
                 let mut used: libc::rusage = std::mem::zeroed();
                 assert_eq!(libc::getrusage(THREAD, &raw mut used), 0);
@@ -270,7 +274,7 @@ mod cases {
         let name = case!({
             let handler = first_event as extern "C" fn(libc::c_int) as libc::sighandler_t;
             if std::env::var_os("ATRACE_TEST_IN_HANDLER").is_some() {
-                // SAFETY: the handler is for a program that is about nothing else.
+                // SAFETY: this program installs no other handler and does nothing else.
                 unsafe {
                     libc::signal(libc::SIGUSR1, handler);
                     libc::raise(libc::SIGUSR1);
@@ -291,12 +295,12 @@ mod cases {
             }
             common::run(&mut command).said("SLEEPS")[0].parse::<i64>().unwrap()
         };
-        // A millisecond each.
+        // Each sleep is a millisecond.
         assert!(sleeps(false) >= 100);
         assert!((0..50).contains(&sleeps(true)));
     }
 
-    /// The service that a program connects to is busy, and begins to serve once the program has waited for a while.
+    /// Runs a program whose service is busy, and begins to serve only after the program has waited for a while.
     fn recorded_late(case: &str, kind: &str, seconds: u64) -> (Ran, Report, Vec<Event>) {
         let place = Place::file();
         let socket = place.path("socket");
@@ -304,7 +308,7 @@ mod cases {
         program.env("ATRACE_BACKEND", "perfetto").env("KIND", kind).env("GO", place.path("go"));
         let child = program.stdout(Stdio::piped()).spawn().unwrap();
         until("the program is ready", || place.path("go.ready").exists());
-        // Whoever connects is let in when there is time for that.
+        // Connections wait in the listener's queue until the service has time.
         let listener = UnixListener::bind(&socket).unwrap();
         fs::write(place.path("go"), "").unwrap();
         std::thread::sleep(Duration::from_secs(seconds));
@@ -329,13 +333,13 @@ mod cases {
         }
     }
 
-    /// What asked for every event waits for a service that is late, whichever thread and process has it.
+    /// The first events wait for a late service, in every thread and process.
     #[test]
     fn first_events_wait_for_a_busy_service() {
         let name = case!({
             let kind = std::env::var("KIND").unwrap();
             if kind == "forked" {
-                perfetto::connect(); // Nobody listens.
+                perfetto::connect(); // There is no service.
             }
             wait_to_go();
             match kind.as_str() {
@@ -358,7 +362,7 @@ mod cases {
                 }
                 _ => hundred(),
             }
-            // SAFETY: no preconditions. Nothing is tidied up.
+            // SAFETY: no preconditions. The process ends without cleanup on purpose.
             unsafe { libc::_exit(0) };
         });
         for (kind, expected) in [("one", 100), ("threads", 400), ("forked", 100)] {
@@ -367,7 +371,8 @@ mod cases {
         }
     }
 
-    /// What can't wait, as it is in a handler, is counted, and the service is told; also by a program that ends at once.
+    /// Events that can't wait, because they are in a signal handler, are counted as lost. The service learns the
+    /// count, even from a program that ends at once.
     #[test]
     fn what_does_not_wait_for_a_busy_service_is_counted() {
         extern "C" fn on_signal(_: libc::c_int) {
@@ -376,7 +381,7 @@ mod cases {
         let name = case!({
             let kind = std::env::var("KIND").unwrap();
             wait_to_go();
-            // SAFETY: the handler traces, which it may.
+            // SAFETY: the handler only traces, which it may.
             unsafe {
                 libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
@@ -397,7 +402,7 @@ mod cases {
         }
     }
 
-    /// Who has waited for long enough waits no more, and goes on to be counted.
+    /// A thread that has waited for the maximum time waits no more. Its next events are counted as lost.
     #[test]
     fn a_service_that_is_very_late_is_told_what_was_lost() {
         let name = case!({
@@ -410,7 +415,8 @@ mod cases {
         assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
     }
 
-    /// A service goes in the middle of a session, and another comes: it is told what was written in between.
+    /// A service ends in the middle of a session, and another starts. The new service learns how many events were
+    /// written in between.
     #[test]
     fn what_is_written_between_two_services_is_counted() {
         let name = case!({
@@ -420,7 +426,7 @@ mod cases {
                 // SAFETY: no preconditions.
                 let user = unsafe { libc::geteuid() };
                 let _service = Service::start(UnixListener::bind(socket).unwrap(), user, keep).unwrap();
-                // It is killed, or its test has failed.
+                // The service is killed here, or its test has failed.
                 let _ = std::io::stdin().read(&mut [0]);
                 return;
             }
@@ -444,7 +450,7 @@ mod cases {
         until("it serves", || socket.exists());
         let program = start("trace");
         until("the program was recorded", || place.path("go.ready").exists());
-        // Who comes next is there, and has no time yet.
+        // The next service's socket exists, but nothing accepts its connections yet.
         let listener = UnixListener::bind(&next).unwrap();
         fs::rename(next, &socket).unwrap();
         serving.kill().unwrap();
@@ -460,7 +466,7 @@ mod cases {
         assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
     }
 
-    /// A slice that is open when the session begins: its begin was lost, and so is its end.
+    /// A slice is open when the session begins. Its begin was lost, so its end is lost, too.
     #[test]
     fn a_slice_that_began_too_early_is_lost_whole() {
         extern "C" fn on_signal(_: libc::c_int) {
@@ -470,7 +476,7 @@ mod cases {
         }
         let name = case!({
             wait_to_go();
-            // SAFETY: the handler traces, which it may.
+            // SAFETY: the handler only traces, which it may.
             unsafe {
                 libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
@@ -483,7 +489,7 @@ mod cases {
         assert_eq!((events.len(), report.counts.lost), (3, 4), "{ran:?} {report:?}");
     }
 
-    /// A service that is there, and wants nothing, has nothing lost.
+    /// With a service that starts no session, no event counts as lost.
     #[test]
     fn without_a_session_nothing_is_lost() {
         let name = case!({

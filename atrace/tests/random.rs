@@ -1,9 +1,10 @@
-//! Random programs against a model: what is in a trace is what the program did, but what it was told is lost.
+//! Random programs against a model: a trace contains exactly the events that the program wrote, except for those that
+//! the program was told are lost.
 //!
-//! The memory is small and the events come in floods, so that many are lost, and there is room again. Which are lost the
-//! program knows by [`Status::lost`](atrace::perfetto::Status::lost) before and after each: all others must be there, in
-//! their order, with their arguments, in the service's trace; and all of them in recordings of itself, which begin and end
-//! in the middle.
+//! The memory is small and the events come in bursts, so that many are lost and there is room again. The program
+//! knows which events are lost, because it reads [`Status::lost`](atrace::perfetto::Status::lost) before and after
+//! each. All others must be in the service's trace, in their order, with their arguments. All of them must be in the
+//! program's recordings of itself, which begin and end in the middle.
 
 #![cfg(not(no_tracing))]
 
@@ -31,7 +32,7 @@ mod cases {
 
     const TAGS: [AtraceTag; 3] =
         [AtraceTag::App, AtraceTag::View, AtraceTag::App.union(AtraceTag::WindowManager)];
-    /// As deep are threads started by threads.
+    /// How deeply threads start other threads.
     const LEVELS: usize = 3;
 
     static NAMES: [Name; LEVELS] = [Name::new("L0 a name"), Name::new("L1 a name"), Name::new("L2 a name")];
@@ -40,15 +41,16 @@ mod cases {
         perfetto::status().lost()
     }
 
-    /// What a trace should have: of each level of threads the lines of its events. What follows `@` stands for a track.
+    /// The expected content of a trace: for each level of threads, the lines of its events. The part after `@` stands
+    /// for a track.
     #[derive(Default)]
     struct Expected {
         lines: [Vec<String>; LEVELS],
-        /// How many slices of the thread are open.
+        /// The number of the thread's open slices.
         depth: [u32; LEVELS],
     }
 
-    /// A slice of the thread that is open.
+    /// An open slice of the thread.
     enum Open {
         Unguarded(AtraceTag),
         Guarded(Slice),
@@ -58,16 +60,17 @@ mod cases {
     struct OnTrack {
         slice: TrackSlice,
         cookie: i32,
-        /// The recording in the middle of which it began.
+        /// The recording during which the slice began.
         recording: u32,
     }
 
     struct Program {
         random: Rng,
         directory: PathBuf,
-        /// How many the service has. All that could be in them is expected of more than one, as is not known which lost what.
+        /// The number of the service's sessions. With several sessions, every event that any of them could contain is
+        /// expected, because it is unknown which session lost which event.
         sessions: u64,
-        /// Of the service's trace, and of the recording's.
+        /// The expected content of the service's trace, and of the recording.
         service: Expected,
         recording: Option<(Recording, Expected)>,
         recordings: u32,
@@ -86,7 +89,7 @@ mod cases {
             format!("L{level} {} {}", self.serial, "n".repeat(len as usize))
         }
 
-        /// Does something of which there is one event; tells whether it was lost.
+        /// Does something that writes one event. Returns whether the event was lost.
         fn event(&mut self, level: usize, line: &str, body: impl FnOnce()) -> bool {
             let before = lost();
             body();
@@ -111,7 +114,7 @@ mod cases {
                 _ => format!("1 {name} "),
             };
             if kind == 5 {
-                // Before it is the event that its name's closure writes.
+                // The event that the name's closure writes comes before it.
                 let inner = self.name(level);
                 self.event(level, &format!("3 {inner} "), || atrace_instant(tag, &inner));
             }
@@ -196,7 +199,7 @@ mod cases {
             }
         }
 
-        /// Events that are whole by themselves.
+        /// Writes an event that is complete by itself.
         fn other(&mut self, level: usize) {
             let (name, tag) = (self.name(level), TAGS[self.random.u64(..3) as usize]);
             let number = i64::from(self.serial) - 1000;
@@ -226,7 +229,7 @@ mod cases {
             }
         }
 
-        /// While tracing is disabled nothing begins; what began ends.
+        /// While tracing is disabled, no slice begins, but open slices end.
         fn disabled(&mut self, level: usize, open: &mut Vec<(Open, bool)>) {
             atrace_set_tracing_enabled(false);
             let before = lost();
@@ -243,7 +246,7 @@ mod cases {
             atrace_set_tracing_enabled(true);
         }
 
-        /// What a child does is not in its parent's slices.
+        /// Events of a child do not appear in its parent's slices.
         fn fork(&mut self, open: &mut Vec<(Open, bool)>) {
             // SAFETY: the child traces, which it may, and ends.
             unsafe {
@@ -297,7 +300,7 @@ mod cases {
                 700..900 => self.other(level),
                 900..930 => (0..self.random.u64(..2000)).for_each(|_| self.other(level)),
                 930..940 => {
-                    // Deep, and up again.
+                    // Deep nesting, and back.
                     for _ in 0..self.random.u64(..200) {
                         open.push(self.begin(level));
                     }
@@ -329,7 +332,8 @@ mod cases {
                     if let Some((_, expected)) = &mut self.recording {
                         expected.depth[level] = 0;
                     }
-                    // Before another thread does, it takes the place of the thread of its level before it, and so its sequence.
+                    // The thread takes the slot of the previous thread of its level, and so its sequence, before
+                    // another thread does.
                     self.other(level);
                     let mut open = Vec::new();
                     for _ in 0..400 >> (2 * level) {
@@ -338,7 +342,7 @@ mod cases {
                     while let Some(last) = open.pop() {
                         self.end(level, last);
                     }
-                    // Of more sessions than one it is not known what is owed by a thread that ends.
+                    // With several sessions it is unknown which unmatched ends a thread leaves when it ends.
                     let mut has_room = self.sessions == 1;
                     while !has_room {
                         std::thread::sleep(Duration::from_millis(1));
@@ -348,7 +352,8 @@ mod cases {
                     }
                     lost()
                 };
-                // Joined, which a scope does not: what a thread owes when it ends counts as lost.
+                // Joined explicitly, which a scope does not do: the unmatched ends of a thread that ends count as
+                // lost.
                 scope.spawn(body).join().unwrap()
             });
             let owed = if self.sessions == 1 { lost() - before } else { 0 };
@@ -358,7 +363,7 @@ mod cases {
         }
     }
 
-    /// The lines of a sequence's events, and their tracks.
+    /// Returns the line of an event, and its track.
     fn line(event: &Event) -> (String, Option<u64>) {
         let name = match event.value {
             Some(value) if event.kind == 4 => value.to_string(),
@@ -379,7 +384,7 @@ mod cases {
         for lines in sequences.into_values() {
             let named = |line: &str| line.split_once(" L")?.1.get(..1)?.parse::<usize>().ok();
             let level = lines.iter().find_map(|(line, _)| named(line));
-            // Of a few events, none may have a name.
+            // In a sequence of few events, none may have a name.
             let unnamed =
                 |lines: &&Vec<String>| !lines.is_empty() && lines.iter().all(|line| named(line).is_none());
             let expected = level.map_or_else(|| expected.iter().find(unnamed), |level| expected.get(level));
@@ -415,7 +420,7 @@ mod cases {
         assert_eq!(found, expected.iter().map(Vec::len).sum::<usize>(), "of some threads nothing came");
     }
 
-    /// Runs the case, recorded into `trace` by a service with so many sessions.
+    /// Runs the case, recorded into `trace` by a service with this many sessions.
     fn recorded(place: &Place, case: &str, seed: u64, sessions: u32) -> Report {
         let socket = place.path(&format!("socket {seed}"));
         let file = File::create(place.path("trace")).unwrap();
@@ -444,7 +449,7 @@ mod cases {
         }
     }
 
-    /// A name that is too long is cut; while there is room nothing is lost.
+    /// A name that is too long is cut. Nothing is lost while there is room.
     #[test]
     fn names_of_any_length_are_there() {
         let name = case!({
@@ -487,7 +492,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// What has its begin has its end.
+    /// The end of a slice goes to the recording of its begin.
     #[test]
     fn a_slice_whose_name_takes_long_ends_where_it_began() {
         let name = case!({
@@ -508,7 +513,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// Runs a random program, and notes what is expected of its trace.
+    /// Runs a random program, and notes the expected content of its trace.
     fn program() {
         perfetto::connect();
         until("it is connected", || atrace_is_tag_enabled(AtraceTag::App));
@@ -536,7 +541,7 @@ mod cases {
         fs::write(directory.join("lost"), lost().to_string()).unwrap();
     }
 
-    /// What the program noted: of each level the lines, its number, and how many events were lost.
+    /// Returns the program's notes: the lines of each level, its process id, and the number of lost events.
     fn noted(place: &Place) -> ([Vec<String>; LEVELS], u64, u64) {
         let said = |name: &str| fs::read_to_string(place.path(name)).unwrap();
         let lines = |level| said(&format!("expected {level}")).lines().map(str::to_owned).collect();
@@ -561,7 +566,7 @@ mod cases {
                 events.iter().filter(|event| event.kind == 1 || event.kind == 3).count() + others.len();
             let errors = "select name from stats where severity = 'error' and value > 0";
             let queries = ["select count(*) from slice", errors];
-            // Seconds for each.
+            // Each query takes seconds.
             let answers =
                 seed.is_multiple_of(10).then(|| processed(&place.path("trace"), &queries)).flatten();
             if let Some(answers) = answers {
@@ -576,8 +581,8 @@ mod cases {
         assert!(all_lost > 0, "the memory was never full");
     }
 
-    /// The lines of begins that are open after each line of a thread, by chains: the line of the youngest, and what was open
-    /// before it.
+    /// The begins that are open after each line of a thread, as linked lists: the line of the youngest begin, and the
+    /// list before it.
     struct Stacks {
         at: HashMap<String, Option<usize>>,
         begins: Vec<(String, Option<usize>)>,
@@ -600,7 +605,7 @@ mod cases {
             Self { at, begins }
         }
 
-        /// Whether these are among what is open at this event, in the order in which they began.
+        /// Tells whether these slices are open at this event, in the order of their begins.
         fn has(&self, event: &str, open: &[String]) -> bool {
             let (mut left, mut next) = (open.iter().rev().peekable(), self.at[event]);
             while let Some((line, before)) = next.map(|next| &self.begins[next]) {
@@ -611,7 +616,7 @@ mod cases {
         }
     }
 
-    /// Each of several sessions loses other events; in each slices are as the program made them.
+    /// Each of several sessions loses different events. In each of them, the slices nest as the program made them.
     #[test]
     fn each_of_several_sessions_has_slices_as_the_program_made_them() {
         let name = case!({ program() });
@@ -633,7 +638,7 @@ mod cases {
                     _ if track.is_some() => {}
                     1 => open.push(line),
                     2 => _ = open.pop().expect("an end without a begin"),
-                    // Of other names there are many.
+                    // There are many events with other names.
                     _ if line.contains("a name") => {}
                     _ => {
                         let level: usize = line[3..4].parse().unwrap();

@@ -1,4 +1,4 @@
-//! A service that goes and comes back, or hangs: what it costs its producers, and what they say of it.
+//! A service that restarts or hangs: the costs for its producers, and what they report.
 
 #![cfg(not(no_tracing))]
 
@@ -26,12 +26,12 @@ mod cases {
         Service::start(UnixListener::bind(socket).unwrap(), user, Keep::File { file, max: None }).unwrap()
     }
 
-    /// How a process stands to the service, as it said last.
+    /// Returns the connection state that a process published last.
     fn standing(process: u32) -> Option<String> {
         atrace_cli::doctor::standings(&[process], |_| Duration::from_secs(1)).known.remove(&process)
     }
 
-    /// Addresses and memory of a process, in KiB.
+    /// Returns the size of a process's address space and of its memory, in KiB.
     fn size(process: impl std::fmt::Display) -> [u64; 2] {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
         ["VmSize:", "VmRSS:"].map(|name| {
@@ -40,14 +40,14 @@ mod cases {
         })
     }
 
-    /// Each time threads write into its memory until it is gone.
+    /// Each time threads write into the service's memory until the service ends.
     #[test]
     fn a_service_that_comes_back_again_and_again_costs_no_memory() {
         const WARM_UP: u32 = 5;
         let times = if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 1000 } else { 20 };
         let name = case!({
             perfetto::connect();
-            // Until it is taken away, also with its folder where the test failed.
+            // The program runs until this file is removed, or until its directory is removed after a failed test.
             let goes_on = std::env::var_os("GOES_ON").unwrap();
             std::thread::scope(|scope| {
                 for _ in 0..2 {
@@ -56,7 +56,7 @@ mod cases {
                             for _ in 0..200 {
                                 drop(begin_scoped_event(TAG, "a slice of a thread that does not look up"));
                             }
-                            // The service reads all of it, more slowly than it is written.
+                            // The service reads everything, but more slowly than it is written.
                             std::thread::sleep(Duration::from_millis(5));
                         }
                     });
@@ -88,12 +88,12 @@ mod cases {
         for (at, what) in ["addresses", "memory"].into_iter().enumerate() {
             let [before, after] = [0, 1].map(|time| sizes[time][at]);
             println!("{what}: {before} KiB, after {times} more services {after} KiB");
-            // The memory that is shared with one of them is a mebibyte.
+            // The memory that is shared with one service is one mebibyte.
             assert!(after < before + 1024, "{what}: {before} KiB, then {after} KiB");
         }
     }
 
-    /// Again and again a process records itself.
+    /// A process records itself repeatedly.
     #[test]
     fn recordings_use_their_memory_again() {
         let name = case!({
@@ -110,16 +110,16 @@ mod cases {
         });
         let ran = Place::file().run(&name);
         let kib: Vec<i64> = ran.said("ADDRESSES").iter().map(|kib| kib.parse().unwrap()).collect();
-        // Each has four mebibytes.
+        // Each recording has four mebibytes.
         assert!(kib[1] - kib[0] < 4096, "{ran:?}");
     }
 
-    /// What the doctor and `atrace status` find.
+    /// The state that the doctor and `atrace status` show.
     #[test]
     fn the_state_page_says_how_the_connection_stands() {
         let name = case!({
             perfetto::connect();
-            // Until it is killed, or its test was.
+            // Until the process is killed, or its test was.
             std::thread::sleep(Duration::from_secs(60));
         });
         let place = Place::file();
@@ -142,12 +142,12 @@ mod cases {
         producer.wait().unwrap();
     }
 
-    /// One that ends each connection is asked ever more seldom, as one that is not there.
+    /// If a service closes each connection, the program connects less and less often, as if there were no service.
     #[test]
     fn a_service_that_accepts_and_closes_is_left_alone() {
         let name = case!({
             perfetto::connect();
-            // Until it is killed, or its test was.
+            // Until the process is killed, or its test was.
             std::thread::sleep(Duration::from_secs(60));
         });
         let place = Place::file();
@@ -164,7 +164,7 @@ mod cases {
             }
             times.first().is_some_and(|first| first.elapsed() > Duration::from_secs(3))
         });
-        // One that greets ends that: it is asked again soon when it has gone.
+        // A service that greets resets this: after it has ended, the program connects again soon.
         let service = serve(&socket);
         until("it is connected", || connected(producer.id()));
         service.finish();
@@ -187,7 +187,7 @@ mod cases {
         standing(process).is_some_and(|how| how.contains("connected, "))
     }
 
-    /// A first event does not wait for ever for a service that takes no connection.
+    /// A first event waits a limited time for a service that takes no connection.
     #[test]
     fn a_service_that_hangs_is_not_waited_for() {
         let name = case!({

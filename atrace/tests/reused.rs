@@ -1,4 +1,4 @@
-//! The host closes the marker's descriptor, and its number becomes that of a file, socket or pipe of its own.
+//! The host closes the marker's descriptor, and its number then refers to a file, socket or pipe of the host.
 
 mod common;
 
@@ -15,7 +15,7 @@ mod cases {
     use crate::common::{self, Place, case, control, descriptor_of, descriptors, limit, limited};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// How many events of a thread may go astray, as the crate's documentation says.
+    /// The maximum number of a thread's events that may go astray. The crate's documentation promises it.
     const BOUND: usize = 256;
 
     fn marker() -> PathBuf {
@@ -27,17 +27,17 @@ mod cases {
     }
 
     fn close_all() {
-        // SAFETY: nothing in this process uses another descriptor by number, but for atrace, which is the test.
+        // SAFETY: no code in this process uses another descriptor by number, except atrace, which is under test.
         unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     }
 
-    /// Puts something of the host's where the marker is.
+    /// Replaces the marker's descriptor by one of the host's.
     fn put(own: RawFd, at: RawFd) {
-        // SAFETY: the number is that of atrace's descriptor, which is the test.
+        // SAFETY: the number is that of atrace's descriptor, which is under test.
         assert_eq!(unsafe { libc::dup2(own, at) }, at);
     }
 
-    /// How many events there are in a text.
+    /// Returns the number of events in a text.
     fn events(text: &[u8]) -> usize {
         text.windows(2).filter(|two| two == b"I|").count()
     }
@@ -92,7 +92,7 @@ mod cases {
             assert!(astray <= BOUND, "{astray} events went into files of the host");
             many();
             assert_eq!(own.iter_mut().map(events_in).sum::<usize>(), astray, "it goes on");
-            // There was no number for the marker.
+            // No number was free for the marker.
             assert_eq!(sink().dropped() as usize, 4000 - astray);
             drop(own);
             many();
@@ -104,7 +104,7 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
-    /// With one `open` the number may be that of a file; with two, one is free for the marker.
+    /// With one `open`, a file of the host may get the number. With two, one number is left for the marker.
     #[test]
     fn the_number_is_the_highest_that_the_limit_allows() {
         let name = case!({
@@ -118,7 +118,7 @@ mod cases {
             if cfg!(target_os = "linux") {
                 assert_eq!(state.unwrap().file_name().to_str(), Some(&*(expected - 1).to_string()));
             }
-            // Also with a limit that was lowered since.
+            // The same holds if the limit is lowered later.
             limit(libc::RLIMIT_NOFILE, 32, 8192).unwrap();
             atrace_instant(TAG, "second");
             close_all();
@@ -135,7 +135,7 @@ mod cases {
         }
     }
 
-    /// Returns how many events went into what stands at the marker's number now, when `read` says.
+    /// Returns how many events went to the file that now has the marker's number. `read` returns the number so far.
     fn goes_astray(own: RawFd, mut read: impl FnMut() -> usize) -> usize {
         let before = descriptors().len();
         put(own, number());
@@ -145,7 +145,7 @@ mod cases {
         many();
         assert_eq!(read(), astray, "it goes on");
         assert_eq!(sink().dropped(), 0);
-        // What was put there, and the marker at another number.
+        // The host's file, and the marker with another number.
         assert_eq!(descriptors().len(), before + 1);
         astray
     }
@@ -166,7 +166,7 @@ mod cases {
             });
 
             let (mut reader, writer) = std::io::pipe().unwrap();
-            // SAFETY: a descriptor of ours.
+            // SAFETY: a descriptor of this test.
             unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
             let mut text = Vec::new();
             astray += goes_astray(writer.as_raw_fd(), || {
@@ -181,38 +181,38 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()) + astray, 12_001);
     }
 
-    /// What no marker answers is found out at once, and the event is written where it belongs.
+    /// An error that no marker returns is noticed at once, and the event is written to the marker instead.
     #[test]
     fn an_answer_that_no_marker_gives_is_found_out_at_once() {
         let name = case!({
             atrace_instant(TAG, "first");
-            // EPIPE. (Rust ignores the signal.)
+            // EPIPE. (Rust ignores SIGPIPE.)
             let (socket, peer) = UnixStream::pair().unwrap();
             drop(peer);
             put(socket.as_raw_fd(), number());
             atrace_instant(TAG, "broken");
             // ENOTCONN.
-            // SAFETY: makes a descriptor.
+            // SAFETY: no preconditions; creates a descriptor.
             let unconnected = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
             put(unconnected, number());
             atrace_instant(TAG, "unconnected");
-            // EAGAIN, and after some room was made, a part.
+            // EAGAIN, and a partial write after some room was made.
             let (mut socket, mut peer) = UnixStream::pair().unwrap();
             socket.set_nonblocking(true).unwrap();
             while socket.write(&[b'.'; 64]).is_ok() {}
             put(socket.as_raw_fd(), number());
             atrace_instant(TAG, "full");
             let (reader, mut writer) = std::io::pipe().unwrap();
-            // SAFETY: a descriptor of ours.
+            // SAFETY: a descriptor of this test.
             unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
             while writer.write(&[b'.'; 64]).is_ok() {}
             put(writer.as_raw_fd(), number());
             atrace_instant(TAG, "stuffed");
-            // EBADF: open, but for reading, or not at all.
+            // EBADF: the descriptor is open for reading only, or not at all.
             put(File::open("/dev/null").unwrap().as_raw_fd(), number());
             atrace_instant(TAG, "read-only");
             // EINVAL.
-            // SAFETY: makes a descriptor.
+            // SAFETY: no preconditions; creates a descriptor.
             put(unsafe { libc::epoll_create1(0) }, number());
             atrace_instant(TAG, "polling");
             // ENOSPC.
@@ -249,7 +249,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 4001);
     }
 
-    /// Of threads that end soon, too: each looks at its first event. On Android those look together whose stacks are at one place.
+    /// This includes threads that end soon, because each thread checks at its first event. On Android, threads whose
+    /// stacks are at the same address share a check.
     #[test]
     fn each_thread_and_each_child_finds_it_out() {
         let name = case!({
@@ -271,7 +272,7 @@ mod cases {
             if child == 0 {
                 put(file.as_raw_fd(), number());
                 many();
-                // SAFETY: ends the child.
+                // SAFETY: no preconditions; ends the child.
                 unsafe { libc::_exit(i32::from(events_in(&mut file) > first + second + BOUND)) };
             }
             let mut status = 0;
@@ -279,7 +280,7 @@ mod cases {
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0);
             println!("ASTRAY {}", events_in(&mut file));
-            // What the child did is nothing to its parent.
+            // What the child found out does not affect its parent.
             atrace_instant(TAG, "last");
             assert_eq!(sink().dropped(), 0);
         });
@@ -289,8 +290,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()) + astray, 1 + 600 + 8000 + 2000 + 1);
     }
 
-    /// The events of a number that is not ours any more are never written to it again, also where there is no
-    /// descriptor to be had.
+    /// Events are never again written to a number that no longer belongs to the library, even if no descriptor can be
+    /// opened.
     #[test]
     fn without_a_descriptor_to_be_had_events_are_dropped() {
         let name = case!({
@@ -313,13 +314,13 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
-    /// A size limit that comes later: the events stop before they would signal, and go on when it has gone.
+    /// A size limit is set later. Events stop before they would raise a signal, and go on after the limit is removed.
     #[test]
     fn a_size_limit_that_comes_later_ends_events_not_the_program() {
         let name = case!({
             let limit_to = |size| limit(libc::RLIMIT_FSIZE, size, libc::RLIM_INFINITY).unwrap();
             atrace_instant(TAG, "first");
-            // Room for what the bound lets through.
+            // Room for the events within the bound.
             limit_to((BOUND * 1024) as libc::rlim_t);
             let name = "x".repeat(1000);
             let before = descriptors();
@@ -332,7 +333,7 @@ mod cases {
             limit_to(libc::RLIM_INFINITY);
             atrace_instant(TAG, "last");
             assert_eq!(sink().dropped() as usize, dropped);
-            // At a switch it is found out at once, however little room there is.
+            // After a switch, the wrong file is noticed at once, even if there is no room.
             limit_to(0);
             let _switched = control().enable_tags(AtraceTag::Camera);
             limit_to(libc::RLIM_INFINITY);

@@ -1,4 +1,4 @@
-//! libcutils' rules of the properties, as a whole process follows them.
+//! libcutils' rules for the properties, as a whole process follows them.
 
 mod common;
 
@@ -84,14 +84,14 @@ fn app_follows_the_patterns_and_not_the_mask() {
         for damaged in ["2147483648", "99999999999999999999", "-99999999999999999999", "0x80000000"] {
             assert_eq!(with(damaged, &["other", "*"]), ALWAYS, "{damaged}");
         }
-        // As many as damaged numbers say are not looked at.
+        // An invalid count does not make the reader look at that many patterns.
         assert_eq!(with("2147483647", &["other", "*"]), APP | ALWAYS);
         assert_eq!(with("2147483647", &["other", "no"]), ALWAYS);
         assert_eq!(with("1", &["[*"]), ALWAYS);
         assert_eq!(with("1", &["\\*"]), ALWAYS, "a backslash is a backslash");
         assert_eq!(with("1", &["?*"]), APP | ALWAYS);
         assert_eq!(with("1", &[""]), ALWAYS);
-        // A mask that is no number disables the pattern too; a mask with App's bit enables nothing.
+        // A mask that is no number disables the pattern, too. The bit of App in a mask enables nothing.
         assert_eq!(with("1", &["*"]), APP | ALWAYS);
         set(FLAGS, "no number");
         assert_eq!(tags(), AtraceTag::empty());
@@ -123,7 +123,7 @@ fn a_property_that_appears_late_is_noticed() {
         atrace_init();
         atrace_instant(AtraceTag::Camera, "early");
         for index in 0..10 {
-            // Others appear first, and change.
+            // Other properties appear first, and change.
             set(&format!("debug.other.{index}"), "x");
             set("debug.other.0", "y");
             assert_eq!(tags(), ALWAYS);
@@ -183,7 +183,7 @@ fn a_parked_process_traces_nothing() {
                 assert!(!atrace_is_tag_enabled(tag));
                 atrace_instant(tag, "parked");
             }
-            // A change of the properties does not wake it, nor asking to look.
+            // Neither a change of the properties nor an explicit update switches tracing on again.
             set(FLAGS, "0x402");
             assert_eq!(tags(), AtraceTag::NotReady);
             atrace_update_tags();
@@ -221,7 +221,7 @@ fn parking_before_the_first_event_holds_also_where_there_is_no_marker() {
     assert_eq!(place.text(), format!("B|{pid}|on"));
 }
 
-/// Who enables last is right, also while other threads have the tags read.
+/// The last call that enables or disables wins, even while other threads read the tags.
 #[test]
 fn parking_is_exact_while_threads_update() {
     let name = case!({
@@ -257,11 +257,11 @@ fn parking_is_exact_while_threads_update() {
     Place::file().on().run(&name);
 }
 
-/// A store that can't be used: off, one line that names it, no crash.
+/// A store that can't be used: tracing is off, one line names the store, and nothing crashes.
 fn refused(case: &str, reason: &str, prepare: impl FnOnce(&Place)) {
     let place = Place::file();
     prepare(&place);
-    // Only the store is named: the marker is the kernel's, or none.
+    // Only the store is named. The marker is the kernel's, or there is none.
     let ran = common::run(&mut place.command(case));
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     assert!(ran.stderr.contains(reason) && ran.stderr.ends_with("tracing is off\n"), "{}", ran.stderr);
@@ -280,7 +280,7 @@ fn a_store_that_can_not_be_used_switches_off() {
         }
         assert_eq!(sink().kind(), SinkKind::None);
         assert!(control::Control::open().is_err());
-        // Watching what can't change is no error.
+        // A watch on a store that can't change is no error.
         drop(watch::watch(|_| panic!("called")).unwrap());
     });
     refused(&name, "not begin like a property store", |place| {
@@ -308,7 +308,7 @@ fn a_named_store_that_is_missing_is_complained_about_without_a_named_marker() {
     });
     let place = Place::file();
     if !common::is_root(&name) {
-        return; // Others have no marker by default, and are told nothing.
+        return; // Other users have no marker by default, and get no message.
     }
     let ran = common::run(
         place.command(&name).env_remove("ATRACE_MARKER").env("ATRACE_PROPERTIES", "/nonexistent/store"),
@@ -330,7 +330,7 @@ fn a_store_that_is_damaged_while_it_is_read_harms_nothing() {
         for round in 0..600 {
             let bytes: Vec<u8> = (0..length.min(4096)).map(|_| chance.next() as u8).collect();
             match round % 3 {
-                // All of its beginning, a count or a serial, a byte of an entry.
+                // The whole beginning, a count or a serial, or a byte of an entry.
                 0 => file.write_all_at(&bytes, 0).unwrap(),
                 1 => file.write_all_at(&bytes[..4], 8 + 4 * chance.below(3) as u64).unwrap(),
                 _ => file.write_all_at(&bytes[..1], 64 + chance.below(2000) as u64).unwrap(),
@@ -347,7 +347,7 @@ fn a_store_that_is_damaged_while_it_is_read_harms_nothing() {
     assert!(place.text().starts_with(&format!("B|{}|before", ran.pid)));
 }
 
-/// The store's file is deleted: those who have it keep it, and nothing is written into another.
+/// The store's file is deleted. Processes that have it open keep it, and nothing is written to another file.
 #[test]
 #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
 fn a_deleted_store_stays_as_it_was() {

@@ -1,4 +1,4 @@
-//! Where events go, what is refused as a place for them, and what happens when it fails.
+//! Where events go, which targets are refused, and what happens when a target fails.
 
 mod common;
 
@@ -22,7 +22,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// What every program of a wrong setting sees: nothing traced, no harm, and why.
+    /// Checks a program with an invalid setting: nothing is traced, nothing is harmed, and the reason is reported.
     fn is_off() {
         let before = descriptors();
         for _ in 0..3 {
@@ -127,7 +127,7 @@ mod cases {
         assert!(ran.stderr.contains("file size limit"), "{}", ran.stderr);
     }
 
-    /// What is published of the process is a file, too.
+    /// The published state is a file, too.
     #[test]
     fn a_size_limit_does_not_keep_events_from_the_kernel() {
         let name = case!({
@@ -143,10 +143,10 @@ mod cases {
         assert_eq!(place.messages().len(), 300);
     }
 
-    /// Lets the child inherit a descriptor under the number it has here.
+    /// Lets the child inherit a descriptor with the same number.
     fn inherit(command: &mut std::process::Command, file: &File) {
         let number = file.as_raw_fd();
-        // SAFETY: fcntl may be called between fork and exec; the file is open here as long as the command is used.
+        // SAFETY: fcntl may be called between fork and exec. The file stays open here as long as the command is used.
         unsafe {
             command.pre_exec(move || match libc::fcntl(number, libc::F_SETFD, 0) {
                 0 => Ok(()),
@@ -168,13 +168,13 @@ mod cases {
             match std::env::var("GOOD") {
                 Ok(_) => {
                     atrace_instant(TAG, "one");
-                    // The number the host got may be closed and used again; ours is another.
+                    // The host may close the inherited number and reuse it. The library uses another number.
                     let number: i32 =
                         std::env::var("ATRACE_MARKER").unwrap().split(':').nth(1).unwrap().parse().unwrap();
-                    // SAFETY: nothing else in this process uses the inherited descriptor.
+                    // SAFETY: no other code in this process uses the inherited descriptor.
                     drop(unsafe { OwnedFd::from_raw_fd(number) });
                     let other = tempfile::tempfile().unwrap();
-                    // SAFETY: as above; the file may have got a lower number.
+                    // SAFETY: as above. The file may have got a lower number.
                     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
                     atrace_instant(TAG, "two");
                     assert_eq!(other.metadata().unwrap().len(), 0);
@@ -218,14 +218,14 @@ mod cases {
         ] {
             refused_with(&name, &place, "ATRACE_MARKER", value, reason);
         }
-        // A pipe, by its right name.
+        // A pipe with a correct identity.
         let pipe = place.path("pipe");
         mkfifo(&pipe);
         let open = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
         refused(with_inherited(&name, &place, &open, &identity(&pipe)), "is a pipe");
     }
 
-    /// Calls everything that is public, each time with an errno that must be kept.
+    /// Calls all public functions, each with an errno that must be preserved.
     fn errno_is_kept(state: &str) {
         let mut number = 1000;
         let mut keeps = |what: &str, call: &mut dyn FnMut()| {
@@ -316,7 +316,7 @@ mod cases {
             }
             let sink = sink();
             assert_eq!(sink.kind(), SinkKind::Device);
-            // A begin that was not written has no end.
+            // If a begin was not written, no end is.
             assert_eq!(sink.dropped(), 100);
         });
         let place = Place::file().on();
@@ -324,12 +324,12 @@ mod cases {
         assert_eq!(ran.stderr, "");
     }
 
-    /// Unmounts what a test mounted, also when it fails.
+    /// A mount of a test. It is unmounted on drop, also if the test fails.
     struct Mounted(std::ffi::CString);
 
     impl Drop for Mounted {
         fn drop(&mut self) {
-            // SAFETY: a C string.
+            // SAFETY: the path is a C string.
             unsafe { libc::umount2(self.0.as_ptr(), libc::MNT_DETACH) };
         }
     }
@@ -361,7 +361,7 @@ mod cases {
         let disk = place.path("disk");
         std::fs::create_dir(&disk).unwrap();
         let target = std::ffi::CString::new(disk.to_str().unwrap()).unwrap();
-        // SAFETY: C strings.
+        // SAFETY: the arguments are C strings.
         let mounted = unsafe {
             libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=32k".as_ptr().cast())
         };
@@ -385,13 +385,13 @@ mod cases {
     )]
     fn a_complaint_that_nobody_can_read_harms_nobody() {
         let name = case!({
-            // As a C program has it, which a broken pipe ends.
-            // SAFETY: the default action has no handler to get wrong.
+            // As in a C program, which SIGPIPE would end.
+            // SAFETY: the default action is no handler.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
             set_errno(77);
             atrace_begin(TAG, "x");
             assert_eq!(errno(), 77);
-            // SAFETY: the sets are writable, and initialised by the calls.
+            // SAFETY: the sets are writable, and the calls initialize them.
             unsafe {
                 let mut set = std::mem::zeroed();
                 libc::sigpending(&mut set);
@@ -405,7 +405,7 @@ mod cases {
         let mut command = place.command(&name);
         command.env("ATRACE_BACKEND", "wrong");
 
-        // Closed.
+        // stderr is closed.
         let mut closed = place.command(&name);
         closed.env("ATRACE_BACKEND", "wrong");
         // SAFETY: close may be called between fork and exec.
@@ -417,7 +417,7 @@ mod cases {
         }
         common::run(&mut closed);
 
-        // A pipe and a socket that nobody reads any more, and ones that are full.
+        // A pipe and a socket that no one reads any more, and full ones.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         common::run(command.stderr(Stdio::from(OwnedFd::from(writer))));
@@ -425,7 +425,7 @@ mod cases {
         drop(reader);
         common::run(command.stderr(Stdio::from(OwnedFd::from(writer))));
         let (_reader, mut writer) = std::io::pipe().unwrap();
-        // SAFETY: a descriptor of ours.
+        // SAFETY: a descriptor of this test.
         unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         while writer.write(&[0; 4096]).is_ok() {}
         // SAFETY: as above.
@@ -433,7 +433,7 @@ mod cases {
         common::run(command.stderr(Stdio::from(OwnedFd::from(writer))));
         // A full device.
         common::run(command.stderr(Stdio::from(OpenOptions::new().write(true).open("/dev/full").unwrap())));
-        // And a terminal, which can be read: one line.
+        // A terminal, which can be read: one line.
         let (mut master, terminal) = terminal();
         let mut options = OpenOptions::new();
         let slave = options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(terminal).unwrap();
@@ -444,9 +444,9 @@ mod cases {
         assert!(text.starts_with("atrace: ATRACE_BACKEND=wrong") && text.lines().count() == 1, "{text:?}");
     }
 
-    /// Closes everything but the standard descriptors, as programs do at their start, and opens files of its own.
+    /// Closes everything except the standard descriptors, as some programs do at their start, and opens files.
     fn close_and_open(directory: &Path) -> Vec<File> {
-        // SAFETY: nothing in this process uses another descriptor by number, but for atrace, which is the test.
+        // SAFETY: no code in this process uses another descriptor by number, except atrace, which is under test.
         unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
         (0..20).map(|number| File::create_new(directory.join(format!("own{number}"))).unwrap()).collect()
     }
@@ -469,7 +469,7 @@ mod cases {
         for file in &own {
             assert_eq!(file.metadata().unwrap().len(), 0, "an event went into a file of the host");
         }
-        // By many threads at once, and no descriptor is left over.
+        // Many threads do it at once, and no descriptor is left over.
         for _ in 0..50 {
             // SAFETY: as above.
             unsafe { libc::close(descriptor_of(&marker).unwrap()) };
@@ -502,7 +502,7 @@ mod cases {
         assert_eq!(place.messages().len(), 203);
     }
 
-    /// Gone, or another file by now: nothing is written to what stands there.
+    /// The marker is gone, or another file has its path: nothing is written to that file.
     #[test]
     fn a_marker_that_was_replaced_is_not_opened_again() {
         let name = case!({
@@ -511,7 +511,7 @@ mod cases {
             let number = descriptor_of(&marker).unwrap();
             std::fs::rename(&marker, marker.with_file_name("old")).unwrap();
             atrace_instant(TAG, "renamed");
-            // SAFETY: closes atrace's descriptor, which is the test.
+            // SAFETY: closes atrace's descriptor, which is under test.
             unsafe { libc::close(number) };
             let count = descriptors().len();
             atrace_instant(TAG, "missing");
@@ -553,9 +553,9 @@ mod cases {
             instance.set_option("markers", true).unwrap();
             atrace_instant(TAG, "markers");
             assert_eq!(sink().dropped(), 200);
-            // Closed while it is off: opened again, and written to when it is on.
+            // Closed while tracing is off: the marker is opened again, and written to once tracing is on.
             instance.set_tracing_on(false).unwrap();
-            // SAFETY: closes atrace's descriptor, which is the test.
+            // SAFETY: closes atrace's descriptor, which is under test.
             unsafe { libc::close(descriptor_of(&marker).unwrap()) };
             for _ in 0..10 {
                 atrace_instant(TAG, "off");
@@ -590,7 +590,7 @@ mod cases {
     #[test]
     fn descriptors_do_not_leak() {
         let name = case!({
-            // Many threads choose the sink at once: one marker stays open.
+            // Many threads choose the backend at once: one marker stays open.
             common::free_descriptors();
             let before = descriptors().len();
             let barrier = std::sync::Barrier::new(16);
@@ -621,7 +621,7 @@ mod cases {
         let name = case!({
             atrace_instant(TAG, "low");
             assert_eq!(sink().kind(), SinkKind::File);
-            // None left: what is open goes on.
+            // No descriptor is left. Open files keep working.
             let mut all = Vec::new();
             while let Ok(file) = File::open("/dev/null") {
                 all.push(file);
@@ -637,7 +637,7 @@ mod cases {
         assert_eq!(place.text(), format!("I|{pid}|lowI|{pid}|none leftI|{pid}|end"));
     }
 
-    /// A program with more rights than its caller must not be steered by its caller's environment.
+    /// A program with more rights than its caller must ignore its caller's environment.
     #[test]
     fn elevated_rights_ignore_the_environment() {
         let name = case!({
@@ -677,7 +677,7 @@ mod cases {
         assert_eq!(place.text(), "");
     }
 
-    /// `write` would be a cancellation point, and opening files is one: neither may end the thread within atrace.
+    /// `write` would be a cancellation point, and `open` is one. Neither may end the thread within atrace.
     #[test]
     #[cfg(target_env = "gnu")]
     fn a_cancelled_thread_ends_at_its_own_cancellation_point() {
@@ -691,15 +691,16 @@ mod cases {
                 while !CANCELLED.load(Ordering::SeqCst) {
                     std::hint::spin_loop();
                 }
-                // A cancellation is pending from here on.
-                atrace_instant(TAG, "first"); // Chooses the sink.
+                // From here on, a cancellation is pending.
+                atrace_instant(TAG, "first"); // Chooses the backend.
                 for _ in 0..10 {
                     atrace_instant(TAG, "event");
                     atrace_update_tags();
                     atrace_set_tracing_enabled(true);
                     let _event = begin_scoped_event(TAG, "scope");
                 }
-                // SAFETY: closes atrace's descriptor, so that the next event has to open it; `close` would be a cancellation point.
+                // SAFETY: closes atrace's descriptor, so that the next event has to open it. `close` as a libc
+                // function would be a cancellation point.
                 unsafe {
                     let is_open = |number: &i32| libc::fcntl(*number, libc::F_GETFD) >= 0;
                     libc::syscall(libc::SYS_close, (0..4096).rev().find(is_open).unwrap());
@@ -708,7 +709,8 @@ mod cases {
                 DONE.store(true, Ordering::SeqCst);
                 std::ptr::null_mut()
             }
-            // SAFETY: the thread runs a function that never unwinds: it has no cancellation point outside of atrace.
+            // SAFETY: the thread runs a function that never unwinds, because it has no cancellation point outside of
+            // atrace.
             unsafe {
                 let mut thread = std::mem::zeroed();
                 assert_eq!(
@@ -735,7 +737,7 @@ mod cases {
 
     fn mknod(path: &Path, mode: libc::mode_t, device: libc::dev_t) {
         let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string.
         let made = unsafe { libc::mknod(path.as_ptr(), mode, device) };
         assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
     }

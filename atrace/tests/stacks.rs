@@ -1,4 +1,4 @@
-//! Events on small stacks: of signal handlers, and of threads that were given little.
+//! Events on small stacks: those of signal handlers, and of threads with little stack.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -12,9 +12,9 @@ mod cases {
     const TAG: AtraceTag = AtraceTag::App;
     const PAGE: usize = 4096;
 
-    /// Memory below which nothing can be written.
+    /// Returns memory with a guard page below it.
     fn guarded(size: usize) -> *mut libc::c_void {
-        // SAFETY: a new mapping, never unmapped; the protection is of its first page.
+        // SAFETY: the mapping is new and never unmapped. The first page of it is protected.
         unsafe {
             let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let all = libc::PROT_READ | libc::PROT_WRITE;
@@ -26,7 +26,7 @@ mod cases {
     }
 
     fn events() {
-        // Each in a frame of its own.
+        // Each event has its own stack frame.
         let all: [fn(); 5] = [
             || atrace_instant(TAG, "event"),
             || atrace_begin(TAG, "slice"),
@@ -41,7 +41,7 @@ mod cases {
         events();
     }
 
-    /// A switch is noticed by the events of `then`: off, on, and with all the tags.
+    /// Calls `then` after each of these switches, whose events notice it: off, on, and on with all tags.
     fn switched(then: impl Fn()) {
         then();
         let on = control().enable("*").unwrap();
@@ -58,7 +58,7 @@ mod cases {
         let name = case!({
             atrace_init();
             let stack = libc::stack_t { ss_sp: guarded(SIZE), ss_flags: 0, ss_size: SIZE };
-            // SAFETY: a live stack; a handler that returns.
+            // SAFETY: a live stack, and a handler that returns.
             unsafe {
                 if libc::sigaltstack(&stack, std::ptr::null_mut()) != 0 {
                     println!("REFUSED");
@@ -93,7 +93,7 @@ mod cases {
             }
             atrace_init();
             switched(|| {
-                // SAFETY: the stack is live and of that size, the thread is joined.
+                // SAFETY: the stack is alive and has that size, and the thread is joined.
                 unsafe {
                     let mut attributes = std::mem::zeroed();
                     let mut thread = std::mem::zeroed();

@@ -1,4 +1,5 @@
-//! A thread that is stopped in the middle of an event keeps nobody waiting, and harms nothing when it goes on.
+//! A thread that is stopped in the middle of an event makes no other thread wait, and harms nothing when it
+//! continues.
 
 #![cfg(not(no_tracing))]
 
@@ -31,11 +32,12 @@ mod cases {
 
     static IS_STOPPED: AtomicBool = AtomicBool::new(false);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
-    /// Events of the thread that have returned, and events of the handler that were lost.
+    /// The thread's events whose functions have returned, and the handler's events that were lost.
     static RETURNED: AtomicU64 = AtomicU64::new(0);
     static HANDLERS_LOST: AtomicU64 = AtomicU64::new(0);
 
-    /// Stops the thread, if it is in the middle of an event: another one is then lost, and counted. Not at its first ones.
+    /// Stops the thread if it is in the middle of an event. In that case the handler's own event is lost and counted.
+    /// Does nothing during the first events.
     extern "C" fn stop(_: libc::c_int) {
         let lost = perfetto::status().lost();
         atrace_instant(TAG, "by the handler");
@@ -52,7 +54,7 @@ mod cases {
 
     /// Starts a thread that writes events, and stops it in the middle of one.
     fn stopped() -> JoinHandle<()> {
-        // SAFETY: a handler that makes async-signal-safe calls alone.
+        // SAFETY: the handler makes only async-signal-safe calls.
         unsafe { libc::signal(libc::SIGUSR1, stop as extern "C" fn(libc::c_int) as libc::sighandler_t) };
         let thread = std::thread::spawn(|| {
             let name = "n".repeat(100);
@@ -61,12 +63,12 @@ mod cases {
                     atrace_instant(TAG, &name);
                     RETURNED.fetch_add(1, Ordering::SeqCst);
                 }
-                std::thread::sleep(Duration::from_micros(100)); // The memory is never full.
+                std::thread::sleep(Duration::from_micros(100)); // Slow enough that the memory is never full.
             }
             atrace_instant(TAG, "gone on");
         });
         until("it is stopped in the middle of an event", || {
-            // SAFETY: it is not joined yet.
+            // SAFETY: the thread is not joined yet.
             unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
             IS_STOPPED.load(Ordering::SeqCst)
         });
@@ -97,12 +99,12 @@ mod cases {
             let said = recording.finish().unwrap_err();
             assert_eq!(said.kind(), std::io::ErrorKind::TimedOut, "{said}");
             assert!(has(&first, "another thread's"));
-            // All that has returned, and the event that it stands in where that is finished.
+            // All events that have returned, and perhaps the one that the thread stopped in.
             let returned = RETURNED.load(Ordering::SeqCst);
             let lost = perfetto::status().lost() - HANDLERS_LOST.load(Ordering::SeqCst);
             let found = Trace::open(&first).events().iter().filter(|event| is_threads(event)).count() as u64;
             assert!((returned..=returned + 1).contains(&(found + lost)), "{found} + {lost} of {returned}");
-            // It may have the memory of this one still.
+            // The thread may still use the memory of the first recording.
             assert_eq!(perfetto::record_to(&second).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
             go_on(thread);
             let recording = perfetto::record_to(&third).unwrap();
@@ -126,7 +128,7 @@ mod cases {
                 let user = unsafe { libc::geteuid() };
                 Service::start(listener, user, Keep::File { file, max: None }).unwrap()
             };
-            // SAFETY: no other thread looks at the environment.
+            // SAFETY: no other thread reads the environment.
             unsafe { std::env::set_var("PERFETTO_PRODUCER_SOCK_NAME", &socket) };
             let service = begin("first");
             perfetto::connect();

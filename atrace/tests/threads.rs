@@ -1,4 +1,4 @@
-//! Many threads trace while tracing is switched: nothing is lost, unbalanced or late.
+//! Many threads trace while tracing is switched: no event is lost, unbalanced or late.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
             let tracing: Vec<_> = (0..8)
                 .map(|number| {
                     scope.spawn(move || {
-                        // No more than the ring buffer holds, however slow the machine.
+                        // No more than the ring buffer can hold, even on a slow machine.
                         let mut budget = 2000;
                         for round in 0.. {
                             if STOP.load(Ordering::Relaxed) {
@@ -43,7 +43,7 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
                     })
                 })
                 .collect();
-            // As fast as it can, in one of two ways.
+            // Switches as fast as it can, in one of two ways.
             let properties = Properties::open().unwrap();
             for round in 0..2000 {
                 match round % 4 {
@@ -115,7 +115,8 @@ fn a_switch_holds_for_the_very_next_event_of_the_thread() {
 #[test]
 fn a_switch_holds_for_the_very_next_event_of_every_thread() {
     let name = case!({
-        // The flags don't exist at first, other threads have the properties read all the time, and one of them sets others.
+        // The flags don't exist at first. Other threads read the properties all the time, and one of them sets other
+        // properties.
         let properties = Properties::open().unwrap();
         let stop = AtomicBool::new(false);
         struct Stop<'a>(&'a AtomicBool);
@@ -189,7 +190,7 @@ fn nothing_is_lost_while_it_stays_on() {
                     }
                 });
             }
-            // The flags are set all the time, to what they are, and tags that are not asked for.
+            // The flags are set all the time to their present value, and tags that no one asks for are switched.
             scope.spawn(|| {
                 for _ in 0..300 {
                     drop(control().enable_tags(AtraceTag::Camera).unwrap());
@@ -216,7 +217,7 @@ fn nothing_is_lost_while_it_stays_on() {
     assert!(next.values().all(|count| *count == 2000), "{next:?}");
 }
 
-/// Threads that end, and destructors of their locals that trace, after others of them are gone.
+/// Threads end, and destructors of their thread-local values trace, even after other values are gone.
 #[test]
 fn a_thread_traces_to_its_very_end() {
     let name = case!({

@@ -1,8 +1,8 @@
-//! No event reaches the allocator, a lock, the dynamic linker, the environment, or a thread of the C library: every kind of event, in
-//! every state, by every way.
+//! No event calls the allocator, a lock, the dynamic linker, the environment, or a thread function of the C library:
+//! every kind of event, in every state, with every backend.
 //!
-//! A library that is loaded before all others (`traps/traps.c`) counts calls of these functions by a thread that asks for it. What
-//! libcutils and libandroid call themselves does not count: the stand-ins here call nothing of the kind.
+//! A library that is loaded before all others (`traps/traps.c`) counts calls of these functions by a thread that asks
+//! for it. Calls by libcutils and libandroid themselves don't count; the stand-ins used here make none.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -27,7 +27,7 @@ mod cases {
     const TAG: AtraceTag = AtraceTag::App;
     static NAME: Name = Name::new("a name");
 
-    /// Every kind of event; slices with their ends.
+    /// Every kind of event; slices include their ends.
     const KINDS: &[(&str, fn())] = &[
         ("is it on", || {
             atrace_is_tag_enabled(TAG);
@@ -84,7 +84,7 @@ mod cases {
         ("f64", || atrace_f64(TAG, "counter", 1.5)),
     ];
 
-    /// What was before the event.
+    /// The state before the event.
     type State = (&'static str, fn(fn()));
     const STATES: &[State] = &[
         ("the first of the process", |event| trapped(event)),
@@ -94,7 +94,7 @@ mod cases {
         }),
         ("many", |event| {
             event();
-            // As many as fill chunks, and have the marker looked at.
+            // Enough events to fill chunks, and to make the library check the marker.
             trapped_times(event, 300);
         }),
         ("the first of a thread", |event| {
@@ -146,13 +146,13 @@ mod cases {
     fn close_marker() {
         for (number, path) in common::descriptors() {
             if number > 2 && path == marker() {
-                // SAFETY: the library's; what it must bear is what is tested.
+                // SAFETY: closes the library's descriptor, which the library must tolerate in this test.
                 unsafe { libc::close(number) };
             }
         }
     }
 
-    /// Has the system give no more addresses.
+    /// Makes the system refuse further mappings.
     fn without_memory() {
         let status = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
@@ -164,7 +164,7 @@ mod cases {
     fn traps() -> Traps {
         static TRAPS: OnceLock<Traps> = OnceLock::new();
         *TRAPS.get_or_init(|| {
-            // SAFETY: functions of these types, of the library that was loaded first.
+            // SAFETY: functions of these types, in the library that was loaded first.
             unsafe {
                 let arm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_arm".as_ptr());
                 let disarm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_disarm".as_ptr());
@@ -181,7 +181,7 @@ mod cases {
         trapped_times(event, 1);
     }
 
-    /// Ends the process with 3 where the event reaches what it must not.
+    /// Ends the process with status 3 if the event calls a forbidden function.
     fn trapped_times(event: fn(), times: u32) {
         let (arm, disarm) = traps();
         arm();
@@ -189,12 +189,12 @@ mod cases {
             event();
         }
         if disarm() > 0 {
-            // SAFETY: ends the process.
+            // SAFETY: no preconditions; ends the process.
             unsafe { libc::_exit(3) };
         }
     }
 
-    /// Runs `body` in a child, which must end well; returns whether it did.
+    /// Runs `body` in a child, which must succeed.
     fn in_child(body: impl FnOnce()) {
         // SAFETY: the child ends without returning from here.
         unsafe {
@@ -211,7 +211,8 @@ mod cases {
         }
     }
 
-    /// Every kind in every state, each in a child of a process that has written nothing; `before` prepares the child.
+    /// Tests every kind in every state, each in a child of a process that has written nothing. `before` prepares the
+    /// child.
     fn all(before: fn()) {
         traps();
         let mut faults = Vec::new();
@@ -242,7 +243,7 @@ mod cases {
         );
     }
 
-    /// The library, built for this test.
+    /// Builds the library for this test.
     fn library(place: &Place) -> PathBuf {
         let built = place.path("traps.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traps/traps.c");
@@ -263,7 +264,7 @@ mod cases {
         command
     }
 
-    /// A library that traps nothing would pass everything.
+    /// A library that counts nothing would let everything pass.
     #[test]
     fn the_traps_trap() {
         let name = case!({
@@ -334,7 +335,7 @@ mod cases {
         Service::start(UnixListener::bind(place.path("socket")).unwrap(), user, keep).unwrap()
     }
 
-    /// Every child connects by its first event.
+    /// Each child connects with its first event.
     #[test]
     fn by_a_service() {
         let name = case!({ all(|| ()) });
@@ -345,11 +346,11 @@ mod cases {
         common::run(&mut command);
     }
 
-    /// Nobody listens, or listens and says nothing.
+    /// There is no service, or one that never answers.
     #[test]
     fn without_a_service() {
         let name = case!({
-            // Who is in a handler does not wait; here nobody is to.
+            // An event in a signal handler does not wait. Here no event shall wait.
             all(|| {
                 perfetto::connect();
             });

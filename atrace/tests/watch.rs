@@ -1,4 +1,4 @@
-//! Being called when the enabled tags change.
+//! Watches: callbacks when the enabled tags change.
 
 mod common;
 
@@ -16,7 +16,7 @@ type Start = fn(Box<dyn Fn(AtraceTag) + Send + Sync>) -> std::io::Result<Watch>;
 
 const KINDS: [Start; 2] = [|callback| watch(callback), |callback| watch_without_descriptors(callback)];
 
-/// A watch that keeps what it is told.
+/// Returns a watch that stores every notification.
 fn telling(start: Start) -> (Watch, Arc<Mutex<Vec<AtraceTag>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let telling = Arc::clone(&told);
@@ -37,7 +37,7 @@ fn a_change_is_told_and_nothing_else() {
             assert_eq!(last(&told), None, "what is so already is no change");
             let switched = control().enable_tags(CAMERA).unwrap();
             until("the change is told", || last(&told) == Some(ALWAYS | CAMERA));
-            // What changes nothing is not told.
+            // A switch that changes nothing causes no notification.
             control().enable("nobody").unwrap().keep();
             control().disable("nobody").unwrap().keep();
             drop(switched);
@@ -64,7 +64,7 @@ fn calls_of_this_process_are_told_at_once() {
     let name = case!({
         for start in KINDS {
             let (_watch, told) = telling(start);
-            // Told by the caller or, if it was just looking, by the watching thread.
+            // The callback runs on the caller's thread or, if the watching thread was just looking, on that.
             atrace_set_tracing_enabled(false);
             until("it is told", || last(&told) == Some(AtraceTag::NotReady));
             atrace_set_tracing_enabled(true);
@@ -84,7 +84,7 @@ fn calls_of_this_process_are_told_at_once() {
     Place::file().run(&name);
 }
 
-/// The last of many changes is told, in order, and never two at once.
+/// The last of many changes is reported, in order, and callbacks never overlap.
 #[test]
 fn of_many_changes_the_last_is_told() {
     let name = case!({
@@ -138,7 +138,7 @@ fn one_thread_serves_all_watches_of_a_kind() {
             drop(second);
             until("the thread is gone", || threads() == alone);
         }
-        // Started and stopped over and over: no thread is left, and a new watch works.
+        // Watches are started and stopped repeatedly: no thread is left, and a new watch works.
         for round in 0..200 {
             let (watch, told) = telling(KINDS[round % 2]);
             let switched = control().enable_tags(CAMERA).unwrap();
@@ -157,7 +157,7 @@ fn a_callback_may_do_what_it_likes() {
         std::panic::set_hook(Box::new(|_| {}));
         let alone = threads();
         for start in KINDS {
-            // Panics, and throws what panics.
+            // A callback panics, with a value that panics when it is dropped.
             struct Bomb;
             impl Drop for Bomb {
                 fn drop(&mut self) {
@@ -171,7 +171,7 @@ fn a_callback_may_do_what_it_likes() {
             for tags in [ALWAYS | CAMERA, ALWAYS] {
                 let _switched = (tags != ALWAYS).then(|| control().enable_tags(CAMERA).unwrap());
                 until("the others are told", || last(&told) == Some(tags));
-                // Also where the caller is a thread of the program.
+                // The same if a thread of the program runs the callback.
                 atrace_set_tracing_enabled(false);
                 until("the others are told", || last(&told) == Some(AtraceTag::NotReady));
                 atrace_set_tracing_enabled(true);
@@ -182,7 +182,7 @@ fn a_callback_may_do_what_it_likes() {
             }
             drop((panicking, others));
 
-            // Drops its own watch, the last; and one whose callback, freed in the callback, panics.
+            // A callback drops its own watch, the last one. A value in that callback panics when it is freed.
             let own = Arc::new(Mutex::new(None::<Watch>));
             let called = Arc::new(AtomicUsize::new(0));
             let (in_callback, counted, bomb) = (Arc::clone(&own), Arc::clone(&called), Bomb);
@@ -201,7 +201,7 @@ fn a_callback_may_do_what_it_likes() {
             drop(switched);
             assert_eq!(called.load(Ordering::SeqCst), 1);
 
-            // Calls everything that calls back, and starts another watch.
+            // A callback calls everything that runs callbacks, and starts another watch.
             let more = Arc::new(Mutex::new(Vec::new()));
             let rounds = Arc::new(AtomicUsize::new(0));
             let (inner, counted) = (Arc::clone(&more), Arc::clone(&rounds));
@@ -214,11 +214,11 @@ fn a_callback_may_do_what_it_likes() {
             }))
             .unwrap();
             let switched = control().enable_tags(CAMERA).unwrap();
-            // The last one, too, has left its watch here.
+            // The last callback has stored its watch here, too.
             until("it calls itself", || more.lock().unwrap().len() == 4);
             drop(switched);
             drop(watch);
-            // Not under its lock: their ends may call back.
+            // Dropped outside of the lock, because the end of a watch may run callbacks.
             let watches = std::mem::take(&mut *more.lock().unwrap());
             drop(watches);
             until("the threads are gone", || threads() == alone);
@@ -228,7 +228,8 @@ fn a_callback_may_do_what_it_likes() {
     Place::file().run(&name);
 }
 
-/// A watch without descriptors traces nothing, and does not have others write to a descriptor that they don't have.
+/// A watch without descriptors traces nothing. It does not make other threads write to a descriptor that they don't
+/// have.
 #[test]
 fn a_thread_without_descriptors_disturbs_no_other() {
     let name = case!({
@@ -238,7 +239,7 @@ fn a_thread_without_descriptors_disturbs_no_other() {
         let called = Arc::new(AtomicBool::new(false));
         let calling = Arc::clone(&called);
         let _watch = watch_without_descriptors(move |_| {
-            // Against its documentation.
+            // Its documentation forbids this.
             atrace_instant(ALWAYS, "lost");
             calling.store(true, Ordering::SeqCst);
         })
@@ -260,7 +261,7 @@ fn a_thread_without_descriptors_disturbs_no_other() {
     assert_eq!(place.text(), format!("I|{pid}|beforeI|{pid}|after"));
 }
 
-/// The program's signals are for its own threads.
+/// Signals to the program go to its own threads.
 #[test]
 fn no_signal_lands_on_the_watching_thread() {
     let name = case!({
@@ -274,14 +275,14 @@ fn no_signal_lands_on_the_watching_thread() {
         until("the thread has its name", || watching().is_some());
         let status = std::fs::read_to_string(watching().unwrap().join("status")).unwrap();
         let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
-        // All but KILL, STOP and those that the C library keeps for itself: glibc two, bionic nine.
+        // All signals except KILL, STOP and those that the C library reserves: two in glibc, nine in bionic.
         let kept = if cfg!(target_os = "android") { 0xff_8004_0100 } else { 0x1_8004_0100 };
         assert_eq!(u64::from_str_radix(blocked, 16).unwrap() | kept, u64::MAX);
     });
     Place::file().run(&name);
 }
 
-/// Who is told, and who asks the watch meanwhile, know the same.
+/// A callback and the threads that ask the watch meanwhile see the same tags.
 #[test]
 fn a_callback_finds_in_the_watch_what_it_is_told() {
     let name = case!({
@@ -307,14 +308,14 @@ fn a_callback_finds_in_the_watch_what_it_is_told() {
     Place::file().run(&name);
 }
 
-/// One that is not woken sleeps for ten seconds, and all of them for longer than a case may take.
+/// A thread that is not woken sleeps for ten seconds, so all of them together would exceed a case's time limit.
 #[test]
 fn a_thread_that_is_to_stop_is_woken() {
     let name = case!({
         let alone = threads();
         for round in 0..15 {
             let watch = KINDS[round % 2](Box::new(|_| ())).unwrap();
-            // Asleep, or about to.
+            // The thread sleeps, or is about to.
             std::thread::sleep(std::time::Duration::from_millis(5));
             drop(watch);
             until("the thread is gone", || threads() == alone);
@@ -348,14 +349,15 @@ fn a_callback_may_own_a_watch_and_change_errno_at_its_end() {
     Place::file().run(&name);
 }
 
-/// A child's watch is its own: it begins while a callback of its parent's runs, and goes without it.
+/// A child's watches are its own. A child may be forked while a callback of its parent runs, and does not continue
+/// it.
 #[test]
 #[allow(unsafe_code, reason = "fork has no safe form")]
 fn a_child_has_watches_of_its_own() {
     let name = case!({
         for start in KINDS {
             let (watch, told) = telling(start);
-            // SAFETY: the child ends within this block; no thread holds a lock that it needs.
+            // SAFETY: the child ends within this block. No thread holds a lock that it needs.
             let child = unsafe { libc::fork() };
             assert!(child >= 0);
             if child == 0 {
@@ -368,11 +370,11 @@ fn a_child_has_watches_of_its_own() {
                         last(&told).is_some_and(|it| it.contains(AtraceTag::Video))
                     });
                 }));
-                // SAFETY: ends the child at once.
+                // SAFETY: no preconditions; ends the child at once.
                 unsafe { libc::_exit(i32::from(went_well.is_err())) };
             }
             let mut status = 0;
-            // SAFETY: a child of this process, and a place for its status.
+            // SAFETY: a child of this process, and a writable status.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0, "the child failed");
             let switched = control().enable_tags(CAMERA).unwrap();

@@ -1,4 +1,4 @@
-//! Every function of the protocol, byte by byte, in a file and in the kernel's trace; and which tags let them through.
+//! Every function of the protocol, byte by byte, in a file and in the kernel's trace; and the tags that enable them.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Place, case, control};
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// Calls every function that writes, in its three forms where it has them.
+/// Calls every function that writes, in all its forms.
 fn write_everything() {
     macro_rules! three {
         ($plain:ident, $fmt:ident, $with:ident, ($($before:expr)?), $name:literal, ($($after:expr)?)) => {
@@ -168,7 +168,7 @@ fn nothing_is_written_formatted_or_called_while_off() {
         atrace_instant_for_track_with(TAG, "t", |_| panic!("called while off"));
         drop(begin_scoped_event_fmt(TAG, format_args!("{Unformatted}")));
         assert!(!Slice::begin_with(TAG, |_| panic!("called while off")).is_written());
-        // The same with other tags on.
+        // The same with other tags switched on.
         let _switched = control().enable_tags(AtraceTag::Camera).unwrap();
         write_everything_and_scopes();
         atrace_int_fmt(TAG, format_args!("{Unformatted}"), 1);
@@ -191,7 +191,7 @@ fn tags_let_through_what_they_name() {
         };
         let single: Vec<AtraceTag> = (0..64).map(|bit| AtraceTag::from_bits_retain(1 << bit)).collect();
 
-        // Nothing set: Always, and nothing else.
+        // Without any property, only Always is enabled.
         assert_eq!(atrace_get_enabled_tags(), AtraceTag::Always);
         for tag in &single {
             assert_eq!(said(*tag), *tag == AtraceTag::Always, "{tag:?}");
@@ -201,7 +201,7 @@ fn tags_let_through_what_they_name() {
         assert!(said(AtraceTag::Always | AtraceTag::NotReady));
         assert!(!said(AtraceTag::from_bits_retain(u64::MAX << 28)));
 
-        // Each tag by its bit; App and Always never by theirs.
+        // Each tag by its bit. App and Always are never enabled by theirs.
         for tag in single.iter().filter(|tag| AtraceTag::ValidMask.contains(**tag)) {
             let flags = control.enable_tags(*tag).unwrap();
             assert_eq!(atrace_get_enabled_tags(), (*tag - AtraceTag::App) | AtraceTag::Always, "{tag:?}");
@@ -213,7 +213,7 @@ fn tags_let_through_what_they_name() {
             drop(flags);
         }
 
-        // Any of several is enough; App comes from the pattern alone.
+        // Any one of several tags is enough. App is enabled only by the pattern.
         let flags = control.enable_tags(AtraceTag::Camera | AtraceTag::App | AtraceTag::Thermal).unwrap();
         assert!(said(AtraceTag::Camera | AtraceTag::Video));
         assert!(said(AtraceTag::Last | AtraceTag::Video));
@@ -230,7 +230,7 @@ fn tags_let_through_what_they_name() {
         assert_eq!(atrace_get_enabled_tags(), AtraceTag::App | AtraceTag::Always);
         drop(app);
         assert_eq!(atrace_get_enabled_tags(), AtraceTag::Always);
-        // Bits that are no tags don't get on.
+        // Bits that are not tags are ignored.
         let properties = atrace_sys::properties::Properties::open().unwrap();
         properties.set("debug.atrace.tags.enableflags", "0xfffffffffffffffe").unwrap();
         assert_eq!(atrace_get_enabled_tags(), AtraceTag::ValidMask - AtraceTag::App);
@@ -247,13 +247,13 @@ fn a_scoped_event_ends_exactly_if_it_began() {
         let began_off = begin_scoped_event(TAG, "no");
         let slice_off = Slice::begin(TAG, "no");
         let switched = control.enable_this_process().unwrap();
-        drop(began_off); // Nothing: its begin was not written.
+        drop(began_off); // Writes nothing: its begin was not written.
         slice_off.end();
         let began_on = begin_scoped_event(TAG, "yes");
         let slice_on = Slice::begin(TAG, "slice");
         assert!(slice_on.is_written());
         drop(switched);
-        slice_on.end(); // Its end, although it is off by now.
+        slice_on.end(); // Writes the end, although tracing is off by now.
         drop(began_on);
         let parked = begin_scoped_event(TAG, "no");
         let _switched = control.enable_this_process().unwrap();
@@ -396,7 +396,7 @@ fn a_method_is_traced_under_its_path() {
     let pid = place.run(&name).pid;
     let one = |path: &str| format!("B|{pid}|wire::methods::{path}E|{pid}");
     let nested = |path: &str| one(&(path.to_owned() + &one(path)));
-    // How a type's own parameter is shown is the compiler's affair.
+    // How a type parameter is displayed depends on the compiler.
     let text = place.text().replace("Generic<_>", "Generic<T>");
     let expected = [
         one("function"),

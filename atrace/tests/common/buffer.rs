@@ -1,8 +1,9 @@
-//! A ring buffer of the kernel's that goes with the process that made it, however that ends.
+//! A ring buffer of the kernel that is removed with the process that created it, no matter how that process ends.
 //!
-//! A process that is killed removes nothing, and an instance can't be removed while another process has one of its files open.
-//! So each instance has a shell that removes it: when the test is done with it, or when the shell's input ends because the test's
-//! process did. The shell alone removes the instance, so nobody else can have made one of the same name before.
+//! A killed process removes nothing, and an instance can't be removed while another process has one of its files
+//! open. So each instance has a shell that removes it when the test no longer needs it, or when the shell's input
+//! ends because the test's process has ended. Only the shell removes the instance, so no other process can have
+//! created one with the same name before.
 
 use std::io::{self, Write as _};
 use std::ops::Deref;
@@ -11,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 
 use super::Instance;
 
-/// Reads the instance's path and waits for another line or the end of its input. It tries for a minute, as processes that were
-/// killed need time to end.
+/// The shell reads the instance's path, then waits for another line or the end of its input. It tries to remove the
+/// instance for a minute, because killed processes need time to end.
 const REMOVE: &str = r#"
 read -r path && read -r _
 tries=0
@@ -30,9 +31,9 @@ pub struct Buffer {
 impl Buffer {
     /// # Errors
     ///
-    /// Where the instance can't be made.
+    /// If the instance can't be created.
     pub fn create(prefix: &str) -> io::Result<Self> {
-        // In a group of its own: Ctrl-C ends the test, not the shell.
+        // In a separate process group: Ctrl-C ends the test, but not the shell.
         let mut shell = Command::new("sh")
             .args(["-c", REMOVE])
             .stdin(Stdio::piped())
@@ -47,7 +48,7 @@ impl Buffer {
         match made {
             Ok(instance) => Ok(Self { instance, shell }),
             Err(e) => {
-                shell.wait()?; // It closes the input first.
+                shell.wait()?; // `wait` closes the input first.
                 Err(e)
             }
         }
@@ -64,7 +65,8 @@ impl Deref for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // Said, as a forked child may have a copy of the input. Such a child can't wait for the shell.
+        // A line is sent, because a forked child may hold a copy of the input open. Such a child can't wait for the
+        // shell.
         let _ = self.shell.stdin.as_ref().map(|mut stdin| stdin.write_all(b"\n"));
         let is_left = self.shell.wait().is_ok_and(|status| !status.success());
         if is_left && !std::thread::panicking() {

@@ -1,11 +1,12 @@
-//! Cases in processes of their own, and places of their own for what they write.
+//! Test cases in separate processes, with private places for what they write.
 //!
-//! Where events go, whether they are on and who watches that belongs to the process, and the first event chooses part of it for
-//! good. So a test runs its case in a process of its own: this very program again, asked for this very test, with a variable
-//! that tells it to be the case, and with a marker and a property store that nobody else has. The tests that need the kernel's
-//! marker make a tracefs instance each, which only root can; they say so when they are skipped.
+//! The backend, the enabled tags and the watches belong to the process, and the first event fixes a part of them for
+//! good. So a test runs its case in a separate process: the same program, with the same test selected, a variable
+//! that makes it the case, and a private marker and property store. The tests that need the kernel's marker create a
+//! tracefs instance each. Only root can do that; other users see that these tests are skipped.
 //!
-//! On Android there is one store of properties: who has a place has the store, and tests of this and of other programs wait for it.
+//! Android has one property store for all. A test with a [`Place`] has the store's lock, and tests of this and other
+//! programs wait for it.
 
 #![allow(
     dead_code,
@@ -36,10 +37,10 @@ use self::buffer::Buffer;
 
 const CASE: &str = "ATRACE_TEST_CASE";
 
-/// A hang is a failure, but not for ever. No test waits so long otherwise.
+/// A hang is a failure. No test needs this long otherwise.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs the block as the case of this test and returns, in the process that is to be it; else is the name of the test.
+/// Runs the block and returns, if this process is the case of this test. Otherwise evaluates to the test's name.
 macro_rules! case {
     ($case:block) => {{
         fn here() {}
@@ -56,7 +57,7 @@ macro_rules! case {
 }
 pub(crate) use case;
 
-/// The name of the test function in which the item is defined.
+/// Returns the name of the test function that contains the item.
 pub fn name_of<T>(_: &T) -> String {
     let path = std::any::type_name::<T>();
     let path = path.rsplit_once("::").map_or(path, |(path, _)| path);
@@ -67,20 +68,21 @@ pub fn is_case(name: &str) -> bool {
     std::env::var_os(CASE).is_some_and(|case| case == name)
 }
 
-/// Where the events of a case go.
+/// The target of a case's events.
 enum Marker {
     File,
     Kernel(Buffer),
 }
 
-/// A directory with a property store and a marker, which go with it.
+/// A directory with a property store and a marker. All of them are removed on drop.
 pub struct Place {
     directory: tempfile::TempDir,
     marker: Marker,
     _turn: Option<Arc<File>>,
 }
 
-/// The lock of Android's one store, until all places of this thread are gone. A case has that of its test.
+/// Returns the lock of Android's single store. It is held until all places of this thread are dropped. A case uses
+/// the lock of its test.
 fn turn() -> Option<Arc<File>> {
     thread_local!(static TURN: RefCell<Weak<File>> = const { RefCell::new(Weak::new()) });
     if cfg!(not(target_os = "android")) || std::env::var_os(CASE).is_some() {
@@ -101,14 +103,14 @@ fn turn() -> Option<Arc<File>> {
 }
 
 impl Place {
-    /// Events go to a file, one after the other.
+    /// Events go to a file, one after another.
     pub fn file() -> Self {
         let place = Self { _turn: turn(), directory: tempfile::tempdir().unwrap(), marker: Marker::File };
         std::fs::write(place.marker(), "").unwrap();
         place
     }
 
-    /// Events go to a ring buffer of the kernel's; None, and a line that says why, where that can't be had.
+    /// Events go to a ring buffer of the kernel. Returns `None`, and says why, if none can be created.
     pub fn kernel(test: &str) -> Option<Self> {
         match Buffer::create("atrace-test") {
             Ok(buffer) => {
@@ -123,7 +125,7 @@ impl Place {
         }
     }
 
-    /// Has all processes of this store trace as applications.
+    /// Switches on all processes that use this store, as applications.
     pub fn on(self) -> Self {
         self.control().enable("*").unwrap().keep();
         self
@@ -133,7 +135,7 @@ impl Place {
         if cfg!(target_os = "android") { control() } else { Control::open_path(&self.properties()).unwrap() }
     }
 
-    /// Sets a property as it is.
+    /// Sets a property to exactly this value.
     pub fn set(&self, key: &str, value: &str) {
         use atrace_sys::properties::Properties;
         if cfg!(target_os = "android") {
@@ -165,24 +167,24 @@ impl Place {
         }
     }
 
-    /// What was written to the file.
+    /// Returns the text that was written to the file.
     pub fn text(&self) -> String {
         String::from_utf8(std::fs::read(self.path("marker")).unwrap()).unwrap()
     }
 
-    /// What was written to the ring buffer. Fails if the kernel lost anything.
+    /// Returns the messages in the ring buffer. Fails if the kernel lost any.
     pub fn messages(&self) -> Vec<String> {
         assert_eq!(self.instance().stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
         let messages = self.instance().markers().unwrap();
         messages.map(|marker| String::from_utf8(marker.payload).unwrap()).collect()
     }
 
-    /// The process that is to be the case, not started yet.
+    /// Returns the process that will be the case, not started yet.
     pub fn command(&self, case: &str) -> Command {
         self.command_of(&std::env::current_exe().unwrap(), case)
     }
 
-    /// The same with another name of this program.
+    /// The same for another path of this program.
     pub fn command_of(&self, program: &Path, case: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in
@@ -207,15 +209,16 @@ impl Place {
     }
 }
 
-/// A store is not removed with its directory where it is the system's: the next test finds it as if it were new.
+/// Android's store is not removed with the directory. It is emptied, so that the next test finds it as if it were
+/// new.
 impl Drop for Place {
     fn drop(&mut self) {
         if cfg!(target_os = "android") {
             let mut keys = Vec::new();
             let store = atrace_sys::properties::Properties::open().unwrap();
-            let _ = store.for_each(|key, _, _| keys.push(key.to_owned())); // A busy one is not ours.
+            let _ = store.for_each(|key, _, _| keys.push(key.to_owned())); // A property that is busy does not belong to the tests.
             keys.retain(|key| key.starts_with("debug.atrace."));
-            keys.sort(); // The flags are last: processes look again when they are set.
+            keys.sort(); // The flags come last: setting them makes processes read the properties.
             for key in keys {
                 self.set(&key, "");
             }
@@ -223,7 +226,7 @@ impl Drop for Place {
     }
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Debug)]
 pub struct Ran {
     pub pid: u32,
@@ -233,13 +236,13 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// The lines that the case printed with this word before them.
+    /// Returns the lines that the case printed after this word.
     pub fn said(&self, word: &str) -> Vec<&str> {
-        // The harness leaves its own line open when the case prints its first.
+        // The test harness has not ended its own line when the case prints its first.
         self.stdout.lines().filter_map(|line| Some(line.split_once(word)?.1.trim())).collect()
     }
 
-    /// How many events were written and lost, as the command says.
+    /// Returns the numbers of events written and lost, from the command's output.
     pub fn told(&self) -> (u64, u64) {
         let line = self.stderr.lines().find(|line| line.contains(" events written")).unwrap();
         let (written, lost) = line.split_once(" events written, ").unwrap();
@@ -260,7 +263,7 @@ pub fn run(command: &mut Command) -> Ran {
     ran
 }
 
-/// Waits for a case, however it ends.
+/// Waits for the end of a case, however it ends.
 pub fn end_of(mut child: Child) -> Ran {
     fn reader(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
         std::thread::spawn(move || {
@@ -288,7 +291,7 @@ pub fn end_of(mut child: Child) -> Ran {
     };
     let mut stderr = text(stderr);
     if cfg!(target_os = "android") {
-        // An old dynamic linker says so of programs that are newer.
+        // An old dynamic linker prints warnings about newer programs.
         stderr = stderr.split_inclusive('\n').filter(|line| !line.starts_with("WARNING: linker: ")).collect();
     }
     let ran = Ran { pid: child.id(), status, stdout: text(stdout), stderr };
@@ -296,14 +299,16 @@ pub fn end_of(mut child: Child) -> Ran {
     ran
 }
 
-/// Copies a program that is to be executed. Not by this process: of a descriptor that writes to it, what another thread
-/// forks meanwhile would have a copy, and no program is executed while somebody may write to it (ETXTBSY).
+/// Copies a program that will be executed. A child process does the copying: if this process opened the file for
+/// writing, a child that another thread forks meanwhile would have a copy of that descriptor, and a program that is
+/// open for writing can't be executed (ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let copied = Command::new("cp").args([from.as_ref(), to.as_ref()]).status().unwrap();
     assert!(copied.success(), "{}", to.as_ref().display());
 }
 
-/// Waits until it is so, and says how long. That it takes long is no failure; that it never comes is.
+/// Waits until the condition is true, and returns how long it took. A long time is no failure; a condition that never
+/// becomes true is.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !so() {
@@ -313,12 +318,12 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// The properties that the calling process follows.
+/// Returns the properties that this process uses.
 pub fn control() -> Control {
     Control::open().unwrap()
 }
 
-/// The number of this process, as messages have it.
+/// Returns this process's id, as messages contain it.
 pub fn pid() -> u32 {
     std::process::id()
 }
@@ -343,25 +348,26 @@ pub type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 pub type Resource = libc::c_int;
 
-/// Limits this process, softly and hard.
+/// Sets the soft and the hard limit of this process.
 pub fn limit(of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> std::io::Result<()> {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-    // SAFETY: a live rlimit.
+    // SAFETY: `limit` is a live rlimit.
     match unsafe { libc::setrlimit(of, &limit) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// Has a program begin with such a limit.
+/// Starts the program with this limit.
 pub fn limited(command: &mut Command, of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> &mut Command {
-    // SAFETY: setrlimit may be called between fork and exec.
+    // SAFETY: `setrlimit` may be called between fork and exec.
     unsafe { command.pre_exec(move || limit(of, soft, hard)) }
 }
 
-/// A program that begins with no descriptor to be had but one, with which it is loaded: the library opens nothing then.
+/// Returns a program that starts with a single free descriptor, which its loading needs. So the library can open
+/// nothing when it is loaded.
 pub fn without_descriptors(command: &Command) -> Command {
-    // By a shell, which has no descriptors but these.
+    // The shell has no other descriptors than these.
     let script = "exec 3</dev/null 4</dev/null 5</dev/null 6</dev/null && ulimit -Sn 8 && exec \"$0\" \"$@\"";
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).arg(command.get_program()).args(command.get_args());
@@ -375,17 +381,17 @@ pub fn without_descriptors(command: &Command) -> Command {
     shell
 }
 
-/// Closes what [`without_descriptors`] opened, and has there be as many as usual.
+/// Closes the descriptors that [`without_descriptors`] opened, and restores the usual limit.
 pub fn free_descriptors() {
     limit(libc::RLIMIT_NOFILE, 1024, 4096).unwrap();
     let all = descriptors();
     for (number, _) in all.iter().filter(|(number, path)| *number > 2 && path == Path::new("/dev/null")) {
-        // SAFETY: nobody uses them.
+        // SAFETY: no other code uses these descriptors.
         unsafe { libc::close(*number) };
     }
 }
 
-/// The open descriptors of this process, without the one that looks and the one of the published state.
+/// Returns the open descriptors of this process, except the one used for looking and that of the published state.
 pub fn descriptors() -> Vec<(i32, PathBuf)> {
     let mut all: Vec<_> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -402,17 +408,18 @@ pub fn descriptors() -> Vec<(i32, PathBuf)> {
     all
 }
 
-/// The threads of this process.
+/// Returns the number of threads of this process.
 pub fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// The number of the descriptor that this process has of the file.
+/// Returns the number of this process's descriptor for the file.
 pub fn descriptor_of(path: &Path) -> Option<i32> {
     descriptors().into_iter().find(|(_, other)| other == path).map(|(number, _)| number)
 }
 
-/// Says that a test, or a part of it, was not done. Past the harness, which hides what a test that passes prints.
+/// Says that a test, or a part of it, was skipped. Writes past the test harness, which hides the output of tests that
+/// pass.
 pub fn skipped(test: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "skipped {test}: {reason}");
@@ -427,9 +434,9 @@ pub fn is_root(test: &str) -> bool {
     root
 }
 
-/// The master of a terminal, and the path of its other end.
+/// Returns the master side of a terminal, and the path of its other side.
 pub fn terminal() -> (File, PathBuf) {
-    // SAFETY: a new descriptor, owned by the file alone; the name is a C string.
+    // SAFETY: the descriptor is new and only the file owns it. The name is a C string.
     unsafe {
         let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
         assert!(master >= 0 && libc::grantpt(master) == 0 && libc::unlockpt(master) == 0);
@@ -440,14 +447,14 @@ pub fn terminal() -> (File, PathBuf) {
     }
 }
 
-/// `dev:ino` of a file, as `ATRACE_MARKER=fd:…` has it.
+/// Returns `dev:ino` of a file, in the form of `ATRACE_MARKER=fd:…`.
 pub fn identity(path: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
     let data = std::fs::metadata(path).unwrap();
     format!("{}:{}", data.dev(), data.ino())
 }
 
-/// A source of chance that is the same on each run, so that a failure can be repeated.
+/// A random generator with a fixed seed, so that a failure can be repeated.
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -467,7 +474,7 @@ pub fn os(text: impl AsRef<OsStr>) -> OsString {
     text.as_ref().to_owned()
 }
 
-/// A TCP connection with bytes that nobody reads, whose last close waits for that, 40 seconds.
+/// Returns a TCP connection with bytes that no one reads. Its last close blocks for 40 seconds because of that.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn lingering() -> std::os::fd::OwnedFd {
     use std::io::Write as _;
@@ -480,7 +487,7 @@ pub fn lingering() -> std::os::fd::OwnedFd {
     let linger = libc::linger { l_onoff: 1, l_linger: 40 };
     let size = size_of::<libc::linger>() as libc::socklen_t;
     let (level, option) = (libc::SOL_SOCKET, libc::SO_LINGER);
-    // SAFETY: a linger of that size.
+    // SAFETY: a `linger` of that size.
     let done =
         unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const linger).cast(), size) };
     assert_eq!(done, 0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Stands in for the libandroid of one Android version: ANDROID is its API level. Its functions print how they were called.
-// It says that tracing is enabled while the file that STANDIN_ENABLED names exists. As where another thread is about to
-// read the properties, it says what held before for STANDIN_LAG_MS longer than it was first asked.
+// Tracing is enabled while the file that STANDIN_ENABLED names exists. After a change, the old answer is given for another
+// STANDIN_LAG_MS from the first question on, as if another thread were just about to read the properties.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// By one write, which allocates nothing.
+// A single write, which allocates nothing.
 #define SAY(...) ({ \
     char line[4096]; \
     int length = snprintf(line, sizeof line - 1, "CALL " __VA_ARGS__); \
@@ -21,11 +21,11 @@
 
 #if ANDROID >= 23
 static bool said;
-static int64_t changed; // When it was first seen that something else holds; 0 while it does not.
+static int64_t changed; // The time at which the change was first seen; 0 without a change.
 static bool is_locked;
 static const char *enabled, *lag;
 
-// Once, so that its functions do no more than a library of the system's may.
+// Read once, so that the functions do no more than those of a system library.
 __attribute__((constructor)) static void read_environment(void) {
     enabled = getenv("STANDIN_ENABLED");
     lag = getenv("STANDIN_LAG_MS");

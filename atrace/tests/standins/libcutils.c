@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Stands in for the libcutils of one Android version: ANDROID is its API level. Its functions print what the real one would write.
-// It is always on.
+// Stands in for the libcutils of one Android version: ANDROID is its API level. Its functions print what the real
+// library would write. Tracing is always on.
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
 
-// By one write, which allocates nothing.
+// A single write, which allocates nothing.
 #define SAY(...) ({ \
     char line[4096]; \
     int length = snprintf(line, sizeof line - 1, "CALL " __VA_ARGS__); \
@@ -17,7 +17,7 @@
 })
 
 uint64_t atrace_enabled_tags = 0x1001;
-// What it reads, and what it calls between reading and storing: both for tests to set.
+// The value that it reads, and the function that it calls between reading and storing. Tests set both.
 uint64_t standin_tags = 0x1001;
 void (*standin_within)(void) = 0;
 static bool is_enabled = true;
@@ -54,7 +54,7 @@ void atrace_async_for_track_begin_body(const char* track, const char* name, int3
 #endif
 
 #if ANDROID == 33
-// The separator only stands behind a track.
+// A separator is written only after a track.
 void atrace_async_for_track_end_body(const char* track, const char* name, int32_t cookie) {
     SAY("H|%s%s%s|%d", track, *track ? "|" : "", name, cookie);
 }

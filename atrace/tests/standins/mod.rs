@@ -1,11 +1,11 @@
-//! Small libraries that stand in for those of an Android version, built when a test needs one.
+//! Small libraries that stand in for those of an Android version. They are built when a test needs one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds the stand-in for `libcutils` or `libandroid` of the Android with this API level, in `directory`.
+/// Builds the stand-in for `libcutils` or `libandroid` with this API level in `directory`.
 pub fn build(library: &str, api_level: u32, directory: &Path) -> PathBuf {
-    // Tests of several crates include this file.
+    // The tests of several crates include this file.
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let mut sources = above.map(|it| it.join("atrace/tests/standins").join(library).with_extension("c"));
     let source = sources.find(|source| source.exists()).expect("it is in the workspace");

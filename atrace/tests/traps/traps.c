@@ -1,5 +1,6 @@
-// Notices, in threads that ask for it, each call of what an event must not reach: the allocator, locks, threads of the C
-// library, the dynamic linker, the environment. For LD_PRELOAD, before all else; glibc.
+// Counts, in threads that ask for it, each call of a function that events must not call: of the allocator, locks, the C
+// library's threads, the dynamic linker and the environment. To be loaded with LD_PRELOAD, before all other libraries. For
+// glibc.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,7 +21,7 @@ void traps_arm(void) { hits = 0; armed = 1; }
 
 int traps_disarm(void) { armed = 0; return hits; }
 
-// Says which function it is, at each call; with ATRACE_TRAPS_WHO, who called it.
+// Prints the function's name at each call; with ATRACE_TRAPS_WHO, also its caller.
 static void hit(const char *name) {
     if (!armed) return;
     armed = 0;
@@ -54,7 +55,7 @@ int posix_memalign(void **place, size_t alignment, size_t size) {
 void free(void *old) { if (old) hit("free"); __libc_free(old); }
 
 static void *(*real_dlsym)(void *, const char *);
-// By the names of glibc's versions on x86_64 and aarch64.
+// With the names of glibc's symbol versions on x86_64 and aarch64.
 static void *next(const char *name) {
     const char *versions[] = { "GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5" };
     for (unsigned i = 0; !real_dlsym && i < 3; i++) *(void **)&real_dlsym = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
@@ -85,7 +86,7 @@ void *dlsym(void *library, const char *name) {
     return real_dlsym(library, name);
 }
 
-// std's locks wait by the call itself.
+// std's locks make this system call directly.
 static long (*real_syscall)(long, ...);
 long syscall(long number, ...) {
     va_list all;
