@@ -1,4 +1,4 @@
-//! Nothing is allocated for spans and events.
+//! Spans and events allocate no memory.
 
 mod common;
 mod counting;
@@ -20,7 +20,7 @@ fn counted(work: impl FnOnce()) -> u64 {
 
 type Row = (&'static str, fn(&[i32]));
 
-/// What is done in each row of the table.
+/// The work of each row of the table.
 const ROWS: [Row; 6] = [
     ("event", |_| info!("bench info event")),
     ("event_args", |vector| {
@@ -39,7 +39,7 @@ const ROWS: [Row; 6] = [
     }),
 ];
 
-/// Does each row many times; returns the allocations of each time.
+/// Does the work of each row many times. Returns the number of allocations of each.
 fn rows(first_counts: bool) -> Vec<(&'static str, u64)> {
     let vector = vec![1, 2, 3, 4];
     ROWS.iter()
@@ -102,7 +102,7 @@ fn alone_not_even_the_first_time() {
         let counts = rows(true);
         assert!(counts.iter().all(|(_, count)| *count == 0), "{counts:?}");
         println!("NOTE from the first time on: {counts:?}");
-        // Another thread, and deeper than ever.
+        // On another thread, and more deeply nested than before.
         let deep = || {
             let spans: [_; 30] = std::array::from_fn(|_| info_span!("deep").entered());
             drop(spans);

@@ -1,4 +1,4 @@
-//! Spans that cross threads and `await`s, and the async slices of whole lives.
+//! Spans across threads and `await`s, and the async slices of spans' whole lives.
 
 mod common;
 
@@ -9,7 +9,7 @@ use atrace_subscriber::AsyncSpans;
 use common::{Place, ROLES, balanced, case, in_each_role, install, off_in_each_role, on};
 use tracing::{Instrument as _, info, info_span, instrument};
 
-/// Runs a future on as many threads as are likely to move it about.
+/// Runs a future on so many threads that it is likely to move between them.
 fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
@@ -24,7 +24,7 @@ async fn task(number: u32) {
     for step in 0..10 {
         info!(step);
         tokio::task::yield_now().await;
-        // A sleep may be over when it is first looked at.
+        // A sleep may be over when it is polled first.
         let wait = async {
             tokio::task::yield_now().await;
             tokio::time::sleep(Duration::from_micros(200)).await;
@@ -54,7 +54,7 @@ fn each_poll_is_a_slice_on_its_thread() {
         assert!(threads.len() > 1, "all on one thread");
         assert_eq!(messages.iter().filter(|message| message.text.starts_with("I|step = ")).count(), 200);
         for number in 0..20 {
-            // Polled at least once a step, each time under its own name, and dropped within it.
+            // Each task is polled at least once per step, each time under its own name, and is dropped within it.
             let name = format!("B|task, number = {number}");
             assert!(messages.iter().filter(|message| message.text == name).count() >= 20);
             for step in 0..10 {
@@ -65,7 +65,8 @@ fn each_poll_is_a_slice_on_its_thread() {
     }
 }
 
-/// Every async slice ends once, with the cookie of its begin, and no two that are open at once share one.
+/// Checks that every async slice ends once, with the cookie of its begin, and that no two open slices have the same
+/// cookie. Returns the number of slices.
 fn ended(texts: &[String]) -> usize {
     let mut open = HashMap::new();
     let mut begun = 0;
@@ -189,7 +190,8 @@ fn async_slices_end_exactly_where_they_began_whatever_is_switched() {
     off_in_each_role(&name, |_, texts| {
         assert_eq!(ended(&texts), 1);
         assert!(texts[0].starts_with("G|asynchronous|ends while off, n = 1|"), "{texts:?}");
-        // What is recorded later can't be added to a slice that has begun: it is an instant on its track.
+        // A field that is recorded later can't be added to a slice that has begun. It becomes an instant on the
+        // slice's track.
         assert_eq!(texts[1], "N|asynchronous|ends while off, later = \"text\"");
         assert_eq!(texts[2..4], ["B|made while off", "E"]);
         assert!(texts[4].starts_with("H|asynchronous|"));

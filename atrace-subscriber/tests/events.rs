@@ -1,4 +1,4 @@
-//! What becomes of events.
+//! Events: what is written for them.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::fmt;
 use common::{Place, Role, case, in_each_role, install, on};
 use tracing::{Level, debug, error, event, info, info_span, trace, warn};
 
-/// A value whose formatting does something.
+/// A value whose formatting runs this closure.
 struct Doing<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(F);
 
 impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Debug for Doing<F> {
@@ -113,7 +113,7 @@ fn text_is_cut_at_the_limit_and_can_forge_nothing() {
         info!(pipe = "a|b", "line\nbreak \0 | \u{7f} </script>");
         info!(parts = ?["a\u{1}|b", "</scr", "ipt>"], "{}{}", "</scr", "ipt>");
         let _span = info_span!("a|b", "c|d" = "e\n|f").entered();
-        // A value that would never end is asked no further once the message is full.
+        // A value with endless text is no longer asked for more when the message is full.
         let asked = Cell::new(0);
         let endless = Doing(|f| {
             for _ in 0..1_000_000 {
@@ -126,7 +126,7 @@ fn text_is_cut_at_the_limit_and_can_forge_nothing() {
         assert!((100..110).contains(&asked.get()), "{}", asked.get());
     });
     in_each_role(&name, |_, texts| {
-        // `I|`, the pid and its `|` are part of the message.
+        // The message also contains `I|`, the process id and another `|`.
         assert!((1005..1023).contains(&texts[0].len()), "{}", texts[0].len());
         assert!(texts[0].starts_with("I|cut, long = \"éé") && texts[0].ends_with("éé"));
         assert_eq!(texts[1], "I|line?break ? / ? ?/script>, pipe = \"a/b\"");
@@ -137,7 +137,7 @@ fn text_is_cut_at_the_limit_and_can_forge_nothing() {
     });
 }
 
-/// Values that could do harm, of lengths at which the way of copying changes, and far longer than a message.
+/// Returns harmful values: with lengths at which the copying changes its method, and much longer than a message.
 fn hostile() -> Vec<String> {
     let parts =
         ["", " ", "a", "|", "\n", "\0", "\u{7f}", "<", "</script>", "é", "😀", "\u{1b}[0m", "\"", "\\"];
@@ -178,7 +178,7 @@ fn hostile_values_are_written_as_the_plain_way_has_them() {
                 (&texts[0], "I|".to_owned() + &plain(event[2..].to_owned(), '/')),
                 (&texts[1], plain(span, '|')),
             ] {
-                // The process' id and a bar are part of the message, and of a character all is cut.
+                // The message also contains the process id and a bar. A character is cut as a whole.
                 let is_cut = text.len() > 1023 - 12 && plain.starts_with(text.as_str());
                 assert!(is_cut || *text == plain, "{text}\n{plain}");
             }
@@ -217,7 +217,7 @@ fn a_value_that_panics_ends_the_event_and_nothing_else() {
         span.in_scope(|| info!("inside"));
         span.record("later", tracing::field::debug(&worse));
         span.in_scope(|| info!("after"));
-        // While another panic is already on its way.
+        // While another panic is unwinding.
         struct Last;
         impl Drop for Last {
             fn drop(&mut self) {
@@ -290,7 +290,7 @@ fn a_value_may_trace_while_it_is_formatted() {
         expected.extend([name, name, "I|recording", "E", "E"].map(str::to_owned));
         expected.push("B|span, tracing = value, later = 0, later = value".into());
         assert_eq!(texts[..expected.len()], expected);
-        // Without end, if nobody stopped it: some levels down the fields are left out.
+        // Values that trace themselves would never end. From a certain depth on, their fields are left out.
         assert_eq!(
             texts[expected.len()..],
             [

@@ -1,4 +1,4 @@
-//! Filter mode: what `tracing` caches follows the switch.
+//! Filter mode: `tracing`'s interest cache follows the switch.
 
 mod common;
 
@@ -20,7 +20,8 @@ use tracing::{Dispatch, Level, Metadata, Span, debug, enabled, info, info_span};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// The ways to be free while off: alone; over a registry, the filter for this layer only; for the whole stack, as AOSP's.
+/// The ways to cost nothing while off: alone; over a registry, with a filter for this layer; for the whole stack,
+/// like AOSP's.
 
 #[test]
 fn switched_again_and_again_events_follow_at_once() {
@@ -44,7 +45,7 @@ fn switched_again_and_again_events_follow_at_once() {
         }
         took.sort();
         println!("NOTE slowest switch {:?}", took[59]);
-        // Not the slowest: a busy machine may keep any of them waiting.
+        // The median. A busy machine may delay a single switch.
         assert!(took[30] < Duration::from_secs(1), "{took:?}");
     });
     off_in_each_role(&name, |_, texts| {
@@ -71,7 +72,8 @@ fn tracing_that_is_on_from_the_start_is_on_from_the_start() {
 fn scoped_subscribers_follow_too_alone_and_among_others() {
     let name = case!({
         for others in [false, true] {
-            // With one dispatcher `tracing` asks only the rebuilding thread's default, with several it asks all.
+            // With one dispatcher, `tracing` asks only the default of the rebuilding thread. With several, it asks
+            // all.
             let other = others.then(|| Dispatch::new(tracing::subscriber::NoSubscriber::new()));
             let dispatch = filtered();
             let _default = tracing::dispatcher::set_default(&dispatch);
@@ -85,7 +87,7 @@ fn scoped_subscribers_follow_too_alone_and_among_others() {
             }
             drop(other);
         }
-        // One after the other on the same thread: the watch ends and begins again.
+        // One after another on the same thread: the watch ends and starts again.
         for n in 10..13 {
             let _default = tracing::dispatcher::set_default(&filtered());
             let _on = on();
@@ -100,7 +102,7 @@ fn scoped_subscribers_follow_too_alone_and_among_others() {
     });
 }
 
-/// What is on for the other way is nothing to it, and hides no switch of its own.
+/// A filter for one backend ignores what is on for the other backend, and misses no switch of its own.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_filter_of_one_way_follows_that_way_alone() {
@@ -122,7 +124,7 @@ fn a_filter_of_one_way_follows_that_way_alone() {
             let bytes = std::fs::read(&path).unwrap();
             bytes.windows(text.len()).any(|window| window == text.as_bytes())
         };
-        // A rebuild that should not be takes a millisecond.
+        // An unwanted rebuild would take a millisecond.
         let stays = |on: bool| {
             std::thread::sleep(Duration::from_millis(100));
             assert_eq!(LevelFilter::current() != LevelFilter::OFF, on);
@@ -157,7 +159,7 @@ fn a_filter_of_one_way_follows_that_way_alone() {
     off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|of both"]));
 }
 
-/// The threads of this process with this name.
+/// Returns the number of this process's threads with this name.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -179,7 +181,7 @@ fn without_a_watch_there_is_no_thread_and_every_event_asks() {
         tracing::dispatcher::set_global_default(dispatch).unwrap();
         assert_eq!(threads("atrace-watch"), 0);
         for n in 0..3 {
-            // A registry says "enabled" whatever a single layer's filter says, and drops it later.
+            // A registry answers "enabled" whatever the filter of a single layer says, and drops the event later.
             assert!(!enabled!(Level::ERROR) || common::role() == Role::Layer);
             assert!(info_span!("off").is_disabled() || common::role() == Role::Layer);
             let _on = on();
@@ -216,7 +218,7 @@ fn the_level_of_log_follows() {
             drop(switched);
             until("log is off", || log::max_level() == log::LevelFilter::Off);
         }
-        // A level that somebody else chose stays.
+        // A level that other code has chosen stays.
         log::set_max_level(log::LevelFilter::Warn);
         let switched = on();
         settled(true);
@@ -228,7 +230,7 @@ fn the_level_of_log_follows() {
     off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|on 0", "I|on 1", "I|on 2"]));
 }
 
-/// A layer that counts.
+/// A layer that counts events and spans.
 #[derive(Clone, Default)]
 struct Other {
     events: Arc<AtomicUsize>,
@@ -256,7 +258,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Other {
     }
 }
 
-/// One event and one span of each of two levels.
+/// Writes an event and a span of each of two levels.
 fn trace() {
     info!("info");
     debug!("debug");
@@ -279,7 +281,7 @@ fn the_filter_of_a_layer_leaves_the_others_alone() {
         for _ in 0..3 {
             trace();
             times += 1;
-            // While off nobody wants what is below the level of the others.
+            // While tracing is off, no layer wants events below the level of the others.
             assert_eq!(enabled!(Level::DEBUG), common::role() == Role::Alone);
             let switched = on();
             until("on", || enabled!(Level::DEBUG) && LevelFilter::current() == LevelFilter::TRACE);
@@ -311,7 +313,7 @@ fn the_filter_of_a_stack_silences_the_others_while_off() {
             Role::Layer => stack.with(AtraceLayer::default()).with(AtraceFilter::default()).init(),
             Role::Aosp => stack.with(AtraceSubscriber::default().with_filter()).init(),
         }
-        // The callsites follow one after the other, which nothing shows but what is seen.
+        // The callsites are rebuilt one after another. Only the counts show when all are done.
         let seen = || {
             let (events, spans) = other.seen();
             trace();
@@ -336,8 +338,8 @@ fn the_filter_of_a_stack_silences_the_others_while_off() {
     });
 }
 
-/// tokio-rs/tracing#2519: a layer whose filter's answer is kept misses a span when something asked about something else just
-/// before, as `log_enabled!` does.
+/// tokio-rs/tracing#2519: if the answer of a layer's filter is cached, the layer misses a span when another question
+/// was asked just before, as `log_enabled!` does.
 #[test]
 fn no_span_is_missed_for_what_was_asked_before() {
     let name = case!({
@@ -352,7 +354,7 @@ fn no_span_is_missed_for_what_was_asked_before() {
                 use tracing_subscriber::filter::FilterExt as _;
                 stack.with(AtraceLayer::default().with_filter(filter.and(targets))).init();
             }
-            // What is not ours, to see what happens where the answer is kept.
+            // A layer of the test, to show what happens if the answer is cached.
             Role::Aosp => {
                 stack.with(kept.clone().with_filter(targets)).init();
             }
@@ -380,11 +382,11 @@ fn no_span_is_missed_for_what_was_asked_before() {
     });
 }
 
-/// A callsite that is made at run time, and asked as `tracing`'s macros ask.
+/// A callsite that is created at run time, and asked as `tracing`'s macros do.
 struct Made {
     interest: AtomicU8,
     metadata: OnceLock<Metadata<'static>>,
-    /// How many answers were stored.
+    /// The number of answers that were stored.
     stored: AtomicUsize,
     /// Called before an answer is stored.
     before: fn(),
@@ -429,7 +431,7 @@ impl Made {
         made
     }
 
-    /// Registers at the first hit, like any callsite; tells whether an event would be written.
+    /// Registers the callsite at the first call, like `tracing`'s macros. Returns whether an event would be written.
     fn is_enabled(&'static self) -> bool {
         if Level::INFO > LevelFilter::current() {
             return false;
@@ -464,7 +466,7 @@ fn callsites_first_hit_while_it_is_switched_are_not_lost() {
                     made.lock().unwrap().extend(mine);
                 });
             }
-            // Somebody else rebuilds now and then, and makes dispatchers.
+            // Other code rebuilds the cache now and then, and creates dispatchers.
             scope.spawn(|| {
                 while stop.load(Ordering::Relaxed) == 0 {
                     tracing::callsite::rebuild_interest_cache();
@@ -495,12 +497,12 @@ fn callsites_first_hit_while_it_is_switched_are_not_lost() {
 }
 
 thread_local! {
-    /// On this thread an answer waits here before it is stored.
+    /// On a thread that sets this, an answer waits here before it is stored.
     static STALL: std::cell::RefCell<Option<std::sync::mpsc::Receiver<()>>> =
         const { std::cell::RefCell::new(None) };
 }
 
-/// However long before the switch it was asked, and long after it the answer is stored.
+/// The question may be asked long before the switch, and the answer stored long after it.
 #[test]
 fn an_answer_that_is_stored_late_does_not_stay() {
     let name = case!({
@@ -513,10 +515,10 @@ fn an_answer_that_is_stored_late_does_not_stay() {
         let (release, stalled) = std::sync::mpsc::channel();
         let asker = std::thread::spawn(move || {
             STALL.set(Some(stalled));
-            // Not through the level, which is off: as one that just saw it on.
+            // Not through the level, which is off: like a thread that has just seen it on.
             tracing_core::callsite::register(made);
         });
-        // Longer than a second ago, and the repetitions of the first rebuild do not count.
+        // More than a second later, so that the repetitions of the first rebuild don't count.
         std::thread::sleep(Duration::from_millis(1300));
         let switched = on();
         until("the others follow", || LevelFilter::current() == LevelFilter::TRACE);
@@ -529,14 +531,14 @@ fn an_answer_that_is_stored_late_does_not_stay() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// Nobody asked but our own rebuilds: then one is enough.
+/// Only our own rebuilds ask. Then a single rebuild is enough.
 #[test]
 fn where_nobody_asks_a_switch_rebuilds_once() {
     let name = case!({
         install_filtered();
         let made = Made::new();
         tracing_core::callsite::register(made);
-        // The first switch settles what was asked when it was installed: 14 times, until 16 seconds are over.
+        // The first switch settles the questions from the installation: 14 rebuilds within 16 seconds.
         let switched = on();
         until("the repetitions are over", || {
             made.stored.load(Ordering::SeqCst) >= 1 + 1 + 14 && threads("atrace-rebuild") == 0
@@ -552,7 +554,7 @@ fn where_nobody_asks_a_switch_rebuilds_once() {
     place.run(&name, Role::Alone);
 }
 
-/// A layer that does something when it is asked about a callsite of this target, while it is armed.
+/// A layer that runs a function when it is asked about a callsite of this target, while it is armed.
 struct Asked(&'static AtomicUsize, fn());
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Asked {
@@ -568,7 +570,7 @@ fn asked() {
     info!(target: "asked", "asked");
 }
 
-/// Within a rebuild a layer switches tracing, and so has both kinds of watch told, on the very thread that rebuilds.
+/// During a rebuild, a layer switches tracing. Both kinds of watch are then notified on the thread that rebuilds.
 #[test]
 fn a_layer_may_switch_while_it_is_asked() {
     static ARMED: AtomicUsize = AtomicUsize::new(0);
@@ -639,7 +641,7 @@ fn while_off_callsites_are_cached_as_disabled() {
         let made = Made::new();
         install_filtered();
         tracing_core::callsite::register(made);
-        // Also one that is hit later: while off it says "never" at once.
+        // The same for a callsite that is hit later: while tracing is off, the answer is "never" at once.
         assert_eq!(made.interest.load(Ordering::SeqCst), NEVER);
         let switched = on();
         settled(true);
@@ -733,7 +735,7 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
             atrace_subscriber::after_fork().unwrap();
             settled(true);
             info!("told");
-            drop(inside); // Not the child's to end.
+            drop(inside); // Writes nothing: the slice is the parent's.
             info_span!("of the child", n = 2).in_scope(|| ());
             settled(false);
             settled(true);
@@ -762,7 +764,7 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
     }
 }
 
-/// While threads of the parent are told, rebuild, and add and remove subscribers, all under locks.
+/// Meanwhile, threads of the parent are notified, rebuild, and add and remove subscribers, all under locks.
 #[test]
 fn a_child_forked_at_any_moment_follows() {
     let name = case!({
@@ -770,7 +772,7 @@ fn a_child_forked_at_any_moment_follows() {
         install_filtered();
         let over = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            // Switched within the process: what is switched from outside takes locks on files, which a child shares.
+            // Switched within the process: a switch from outside takes file locks, which a child shares.
             scope.spawn(|| {
                 while over.load(Ordering::Relaxed) == 0 {
                     atrace::atrace_set_tracing_enabled(false);
@@ -784,7 +786,7 @@ fn a_child_forked_at_any_moment_follows() {
                     atrace_subscriber::after_fork().unwrap();
                     for on in [true, false, true] {
                         atrace::atrace_set_tracing_enabled(on);
-                        // What is kept for all callsites, which needs none of `tracing`'s locks.
+                        // The level is cached for all callsites. Changing it needs none of `tracing`'s locks.
                         until("it follows", || (LevelFilter::current() == LevelFilter::OFF) != on);
                     }
                 })();
@@ -795,7 +797,7 @@ fn a_child_forked_at_any_moment_follows() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// Of whatever a child does not trace, this is the reason that can't be seen from outside.
+/// Of all reasons why a child does not trace, this one can't be seen from outside.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_doctor_finds_a_filter_that_nobody_tells() {
@@ -827,20 +829,21 @@ fn the_doctor_finds_a_filter_that_nobody_tells() {
     }
 }
 
-/// Runs `child` in a forked process; what is returned waits for it.
+/// Runs `child` in a forked process. Call the returned closure to wait for it.
 #[allow(unsafe_code, reason = "fork has no safe form")]
 fn fork(child: impl FnOnce()) -> impl FnOnce() {
-    // SAFETY: the child calls `child` and ends. The other threads of the parent sleep and hold no lock that it needs.
+    // SAFETY: the child calls `child` and ends. The parent's other threads sleep and hold no lock that the child
+    // needs.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
         let went_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();
-        // SAFETY: ends this process at once.
+        // SAFETY: no preconditions; ends this process at once.
         unsafe { libc::_exit(if went_well { 0 } else { 1 }) };
     }
     move || {
         let mut status = 0;
-        // SAFETY: a child of this process, and a place for its status.
+        // SAFETY: a child of this process, and a writable status.
         unsafe { libc::waitpid(pid, &mut status, 0) };
         assert_eq!(status, 0, "the child failed");
     }

@@ -1,6 +1,6 @@
-//! Forked children wait for no thread of their parent's: each fork falls into the middle of something.
+//! Forked children wait for no thread of their parent. Each fork happens in the middle of an operation.
 //!
-//! Each child has an alarm, which only catches one that hangs.
+//! Each child has an alarm, which only ends a child that hangs.
 
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "processes are forked")]
@@ -15,16 +15,16 @@ use tracing::span::Attributes;
 use tracing::subscriber::Interest;
 use tracing::{Dispatch, Level, Metadata};
 
-/// Runs `body` in a child; tells whether it came to its end.
+/// Runs `body` in a child. Returns whether it completed.
 fn in_fork(body: impl FnOnce()) -> bool {
     // SAFETY: the child does what this test is about, and ends without returning from here.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: a child that hangs ends by this signal.
+        // SAFETY: no preconditions; the signal ends a child that hangs.
         unsafe { libc::alarm(30) };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
-        // SAFETY: ends the child at once.
+        // SAFETY: no preconditions; ends the child at once.
         unsafe { libc::_exit(i32::from(!done)) };
     }
     let mut status = 0;
@@ -44,7 +44,7 @@ impl tracing::Callsite for Callsite {
     }
 }
 
-/// What another callsite would say, as `tracing` itself need not hear of it.
+/// Returns the metadata of a new callsite. `tracing` itself need not know it.
 fn metadata(fields: &'static [&'static str]) -> &'static Metadata<'static> {
     let fields = FieldSet::new(fields, tracing::callsite::Identifier(&Callsite));
     let metadata = Metadata::new("span", "target", Level::INFO, None, None, None, fields, Kind::SPAN);
@@ -62,7 +62,7 @@ fn span(dispatch: &Dispatch, metadata: &'static Metadata<'static>) -> tracing::I
     }
 }
 
-/// Forks whenever a thread that works comes to something long; returns how many children hung or failed.
+/// Forks whenever a working thread reaches a long operation. Returns how many children hung or failed.
 fn forks_during(work: impl Fn(&AtomicUsize) + Sync, child: impl Fn()) -> usize {
     let (done, progress) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
     const CALLSITES: usize = 80_000;
     let all: Vec<_> = (0..CALLSITES).map(|_| metadata(&[])).collect();
     let dispatch = Dispatch::new(AtraceSubscriber::default());
-    // In a process of its own each time, as a table grows but a few times in its life.
+    // In a new process each time, because the table grows only a few times in its life.
     for _ in 0..10 {
         let held = in_fork(|| {
             let work = |progress: &AtomicUsize| {
@@ -99,7 +99,7 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
                 }
             };
             let child = || {
-                // These are new to it, and go where the table grows.
+                // These callsites are new to the child, and belong to the part of the table that grows.
                 let last = &all[CALLSITES - 5000..];
                 let ids = || last.iter().map(|metadata| span(&dispatch, metadata)).collect::<Vec<_>>();
                 assert_eq!(ids(), ids());
@@ -117,7 +117,7 @@ fn a_child_keeps_spans_while_its_parent_makes_room_for_more() {
     let metadata = metadata(&["field"]);
     let work = |progress: &AtomicUsize| {
         for at in 0..SPANS {
-            // What is alive at a time becomes ever more.
+            // The number of live spans keeps growing.
             span(&dispatch, metadata);
             progress.store(at, Ordering::Relaxed);
         }

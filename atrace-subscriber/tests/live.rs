@@ -1,4 +1,5 @@
-//! What is alive, where it was made, and who is inside; while it is looked at from everywhere.
+//! Live spans: which exist, where they were created, and which threads are inside, while they are dumped from
+//! everywhere.
 
 mod counting;
 
@@ -19,7 +20,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{Layer, Registry};
 
-/// A subscriber with this layer, and what dumps it.
+/// Returns a subscriber with this layer, and the handle that dumps it.
 fn with(layer: LiveLayer) -> (Dispatch, Handle) {
     let handle = layer.handle();
     (tracing_subscriber::registry().with(layer).into(), handle)
@@ -46,19 +47,19 @@ fn named<'a>(dump: &'a Dump, name: &str) -> live::Span<'a> {
     span
 }
 
-/// The paths of the functions that made the span.
+/// Returns the paths of the functions that created the span.
 fn functions(span: &live::Span<'_>) -> Vec<String> {
     let backtrace = span.backtrace().expect("it has a backtrace");
     backtrace.frames().iter().map(|frame| frame.function().unwrap_or("?").to_owned()).collect()
 }
 
-/// The tree without targets, ages and threads.
+/// Returns the tree without targets, ages and threads.
 fn drawn(dump: &Dump) -> String {
     let text = format!("{dump:#}");
     text.lines().map(|line| line.split("  live  ").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// Tells others that it is over, also if this fails: they would go on forever.
+/// Tells other threads to stop when it is dropped, also if the test fails. Otherwise they would run forever.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -104,7 +105,7 @@ fn a_span_is_there_from_its_making_to_its_close() {
         assert_eq!(live.dump().len(), 1, "its clone is alive");
         drop(clone);
         assert!(live.dump().is_empty());
-        // What was copied stays.
+        // A dump is a copy, so it stays unchanged.
         assert_eq!(named(&dump, "first").name(), "first");
     });
 }
@@ -192,7 +193,7 @@ fn fields_that_are_recorded_later_are_added() {
 #[test]
 fn fields_recorded_by_many_threads_are_all_there() {
     let (dispatch, live) = plain();
-    // Many spans, as two of the threads hardly ever meet.
+    // Many spans, because two of the threads rarely meet.
     for _ in 0..300 {
         let span = with_default(&dispatch, || info_span!("all", n = Empty));
         let begin = Barrier::new(4);
@@ -238,7 +239,7 @@ fn threads_are_shown_while_they_are_inside() {
             .unwrap()
             .map(|task| task.unwrap().file_name().into_string().unwrap().parse().ok())
             .collect();
-        // Nobody is to wait for who fails.
+        // The threads must not wait for a thread that fails.
         leave.wait();
         let shared = named(&dump, "shared");
         let mut threads: Vec<_> = shared.threads().map(|thread| thread.name().unwrap().to_owned()).collect();
@@ -250,7 +251,7 @@ fn threads_are_shown_while_they_are_inside() {
         assert!(shared.to_string().contains(" and "), "{shared}");
     });
     assert_eq!(named(&live.dump(), "shared").threads().len(), 0);
-    // Twice by one thread: until it has left as often.
+    // A thread that has entered twice is inside until it has left twice.
     let first = span.enter();
     let second = span.enter();
     assert_eq!(named(&live.dump(), "shared").threads().len(), 1);
@@ -294,7 +295,7 @@ fn each_layer_has_its_own_and_the_process_all() {
     assert_eq!(names(&of_two.dump()), ["own b"]);
     let own =
         |dump: &Dump| names(dump).into_iter().filter(|name| name.starts_with("own")).collect::<Vec<_>>();
-    // Other tests of this process have theirs.
+    // Other tests of this process have layers, too.
     assert_eq!(own(&live::dump()), ["own a", "own b"]);
     let text = format!("{:#}", live::dump());
     assert!(text.contains("─ own a") && text.contains("─ own b"), "{text}");
@@ -362,11 +363,11 @@ fn a_dump_within_a_callback_waits_for_nobody() {
         span.in_scope(|| span.record("later", 1));
         drop(span);
     });
-    // By layers that hear of it before and after: made, entered, recorded, left, closed.
+    // Layers that are notified before and after this one: created, entered, recorded, left, closed.
     assert_eq!(*seen.lock().unwrap(), [0, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
 }
 
-/// A value whose formatting does something.
+/// A value whose formatting runs this closure.
 struct Does<F>(F);
 
 impl<F: Fn()> fmt::Debug for Does<F> {
@@ -408,7 +409,7 @@ fn a_thread_that_ends_may_still_enter_and_close() {
         fn drop(&mut self) {
             self.0.record("later", 1);
             assert_eq!(named(&self.1.dump(), "at the end").fields(), "later = 1");
-            // After its own memory of the thread is gone, the registry can't be told of an enter.
+            // After its thread-local memory is gone, the registry can't handle an enter.
             if !self.2 {
                 self.0.in_scope(|| {
                     let dump = self.1.dump();
@@ -425,7 +426,7 @@ fn a_thread_that_ends_may_still_enter_and_close() {
         static FIRST: Cell<Option<AtTheEnd>> = const { Cell::new(None) };
         static LAST: Cell<Option<AtTheEnd>> = const { Cell::new(None) };
     }
-    // Set before and after whatever the layer keeps for a thread.
+    // Set before and after the layer's own thread-local value.
     for first in [true, false] {
         let (dispatch, live) = with(backtraces());
         let work = move || {
@@ -446,7 +447,7 @@ fn a_thread_that_ends_may_still_enter_and_close() {
 #[test]
 fn no_memory_is_asked_for_again() {
     fn counted(work: impl Fn()) -> u64 {
-        // What is set up once: of the registry too.
+        // One-time allocations, including those of the registry.
         (0..200).for_each(|_| work());
         let before = allocations();
         (0..100).for_each(|_| work());
@@ -459,18 +460,18 @@ fn no_memory_is_asked_for_again() {
             if is_plain || Walk::of_this_program() == Walk::FramePointers {
                 assert_eq!(counted(|| drop(info_span!("nothing").entered())), 0);
                 assert_eq!(counted(|| drop([(); 20].map(|()| info_span!("nothing").entered()))), 0);
-                // Its text.
+                // The text of the span's fields.
                 assert_eq!(counted(|| drop(info_span!("text", n = 1).entered())), 100);
             }
             let _some = [(); 50].map(|()| info_span!("text", n = 1));
-            // The two lists of a dump, and that of its layers.
+            // The two lists of a dump, and the list of layers.
             let allocations = counted(|| assert_eq!(live.dump().len(), 50)) / 100;
             assert!(allocations <= 3, "{allocations}");
         });
     }
 }
 
-/// Eight threads make, enter, record and close; someone looks all the time.
+/// Eight threads create, enter, record and close spans. Another thread dumps all the time.
 #[test]
 fn a_dump_is_right_while_eight_threads_trace() {
     static OVER: AtomicBool = AtomicBool::new(false);
@@ -505,7 +506,7 @@ fn a_dump_is_right_while_eight_threads_trace() {
         let start = Instant::now();
         let is_enough =
             |records: u64, most: usize| made.load(Ordering::Relaxed) > 1000 && records > 1000 && most > 200;
-        // To print the first dump is to read the program's debug information, which may take seconds.
+        // Printing the first dump reads the program's debug information, which may take seconds.
         while start.elapsed() < Duration::from_millis(1500)
             || !is_enough(records, most) && start.elapsed() < Duration::from_secs(600)
         {
@@ -524,7 +525,7 @@ fn a_dump_is_right_while_eight_threads_trace() {
                         .find_map(|field| field.split_once(" = ").filter(|(key, _)| *key == name))?;
                     value.parse().ok()
                 };
-                // Its parts belong together.
+                // The parts of a span belong together.
                 let n = value("n").unwrap();
                 assert_eq!(value("twice"), Some(2 * n), "{span}");
                 assert!(value("later").is_none_or(|later| later == n), "{span}");
@@ -619,7 +620,7 @@ fn a_backtrace_says_who_made_it() {
         let backtrace = named(&dump, "made").backtrace().unwrap();
         let functions = functions(&named(&dump, "made"));
         assert!(position(&functions, "inner_function") < position(&functions, "outer_function"));
-        // A closure of the test is within these two, the test itself around them.
+        // A closure of the test is between these two functions, and the test itself is around them.
         let around = &functions[position(&functions, "outer_function")..];
         assert!(
             around.iter().any(|function| function.contains("a_backtrace_says_who_made_it")),
@@ -634,7 +635,7 @@ fn a_backtrace_says_who_made_it() {
         assert!(frame.file().unwrap().ends_with("live.rs") && frame.line().is_some(), "{frame}");
         assert!(frame.to_string().contains("live.rs:"), "{frame}");
         assert!(backtrace.addresses().contains(&frame.address()));
-        // What was looked up is shared.
+        // Resolved frames are shared between dumps.
         assert!(Arc::ptr_eq(&frames, &named(&live.dump(), "made").backtrace().unwrap().frames()));
     });
 }
@@ -664,7 +665,7 @@ fn sanitised_only_the_program_is_left() {
     let hidden = made(backtraces().with_sanitised(true).with_hidden(["live::outer_f"]));
     assert!(hidden.iter().all(|function| !function.contains("outer_function")), "{hidden:?}");
     position(&hidden, "inner_function");
-    // Not sanitised, nothing is hidden.
+    // If the frames are not sanitized, none is hidden.
     position(&made(backtraces().with_hidden(["live::outer_f"])), "outer_function");
 }
 
@@ -677,15 +678,15 @@ fn lazy_or_eager_by_pointers_or_unwinding_the_frames_are_the_same() {
     let mut all = Vec::new();
     for (dispatch, live) in layers.iter().flatten() {
         with_default(dispatch, || {
-            // Twice: the first time on a thread is by unwinding.
+            // Twice, because the first walk on a thread unwinds.
             for _ in 0..2 {
                 let _span = outer_function(|| info_span!("made"));
                 all.push(functions(&named(&live.dump(), "made")));
             }
         });
     }
-    // Below `tracing` they were called from different places of this crate; and the outermost, of the C
-    // library, have no frame pointers.
+    // The frames below `tracing` differ, because they were called from different places in this crate. The outermost
+    // frames, of the C library, have no frame pointers.
     let of_program = |functions: &[String]| {
         let first = position(functions, "inner_function");
         let last = functions.iter().rposition(|function| function.contains("std::")).unwrap();
@@ -711,7 +712,7 @@ fn of_a_deep_stack_the_innermost_frames_are_kept() {
             let (dispatch, live) = with(backtraces().with_walk(walk).with_depth(depth));
             let work = move || {
                 with_default(&dispatch, || {
-                    // Shallow first or not: it makes no difference.
+                    // It makes no difference whether a shallow walk comes first.
                     let _shallow = (depth == 20).then(|| info_span!("shallow"));
                     recurse(20_000, &mut || {
                         let _deep = [(); 3].map(|()| info_span!("deep"));
@@ -765,7 +766,7 @@ fn return_addresses_are_of_the_caller() {
     }
 }
 
-/// Says whether this run has shown anything about frame pointers.
+/// Prints whether this run has tested frame pointers at all.
 #[test]
 fn frame_pointers_are_used_where_there_are_some() {
     let found = Walk::of_this_program();

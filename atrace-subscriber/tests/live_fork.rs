@@ -1,5 +1,5 @@
-//! Forked children know their own spans. One test at a time, as `tracing` itself has locks that another test's thread may hold at
-//! a fork: while it learns of a subscriber, or of a callsite.
+//! Forked children know their own spans. The tests run one at a time: `tracing` itself takes locks when it learns of
+//! a subscriber or a callsite, and a thread of another test could hold them during a fork.
 
 #![allow(unsafe_code, reason = "processes are forked")]
 
@@ -17,10 +17,10 @@ fn in_fork(body: impl FnOnce()) {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: a child that hangs ends by this signal.
+        // SAFETY: no preconditions; the signal ends a child that hangs.
         unsafe { libc::alarm(30) };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
-        // SAFETY: ends the child at once.
+        // SAFETY: no preconditions; ends the child at once.
         unsafe { libc::_exit(if done { 0 } else { 1 }) };
     }
     let mut status = 0;
@@ -29,14 +29,14 @@ fn in_fork(body: impl FnOnce()) {
     assert_eq!((ended, status), (child, 0), "the child failed, or hung until its alarm");
 }
 
-/// One callsite for all, so that none is new to a child.
+/// One callsite for all spans, so that none is new to a child.
 fn span(of: &'static str) -> Span {
     info_span!("span", of)
 }
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Tells others that it is over, also if this fails: they would go on forever.
+/// Tells other threads to stop when it is dropped, also if the test fails. Otherwise they would run forever.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -55,7 +55,7 @@ fn a_child_begins_with_none() {
     with_default(&dispatch, || {
         let outer = span("parent").entered();
         std::thread::scope(|scope| {
-            // Threads that hold locks at any moment.
+            // Threads that may hold locks at any moment.
             for _ in 0..3 {
                 scope.spawn(|| {
                     with_default(&dispatch, || {
@@ -96,7 +96,7 @@ fn a_child_begins_with_none() {
     assert!(live.dump().is_empty());
 }
 
-/// Threads that look symbols up at any moment hold a lock, for milliseconds; nobody gives it back in a child.
+/// Threads that look up symbols hold a lock for milliseconds. No thread releases it in a child.
 #[test]
 fn a_child_looks_symbols_up_or_does_without() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +125,7 @@ fn a_child_looks_symbols_up_or_does_without() {
         });
     };
     with_default(&to_lazy, || drop(span("known")));
-    // Nobody looks anything up: names are there.
+    // No thread looks up symbols, so names are available.
     in_fork(|| {
         with_default(&to_lazy, || {
             let _span = span("child");
@@ -146,14 +146,14 @@ fn a_child_looks_symbols_up_or_does_without() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     });
-    // Here they are.
+    // In the parent, names are available.
     with_default(&to_lazy, || {
         let _span = span("parent");
         assert!(named(&shown.dump()));
     });
 }
 
-/// A thread that makes layers holds the list of all most of the time.
+/// A thread that creates layers holds the list of all layers most of the time.
 #[test]
 fn a_child_dumps_all_layers_that_it_has_spans_of() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! The process' own dispatcher, which also spans that are made while another is formatted go to. One test, as there
-//! is one such dispatcher.
+//! The process's global dispatcher. Spans that are created while another span is formatted go to it, too. There is a
+//! single test, because there is one such dispatcher.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use atrace_subscriber::live::{self, LiveLayer};
 use tracing::info_span;
 use tracing_subscriber::prelude::*;
 
-/// A value whose formatting does something.
+/// A value whose formatting runs this closure.
 struct Does<F>(F);
 
 impl<F: Fn()> fmt::Debug for Does<F> {

@@ -1,4 +1,4 @@
-//! The main thread's stack, which grows, and of which the thread library tells what it may grow to. Without the test
+//! The main thread's stack, which grows. The thread library tells its maximum size. This test runs without the test
 //! harness, which runs tests on other threads.
 
 #![allow(unsafe_code, reason = "limits are set, and a stack is switched to")]
@@ -19,12 +19,12 @@ mod on_linux {
 
     use atrace_subscriber::live::{Walk, return_addresses};
 
-    /// Of the C library's frames some have no frame pointers.
+    /// The number of the C library's outer frames that may have no frame pointers.
     const OUTER: usize = 4;
 
     pub(super) fn main() {
         const CHILD: &str = "LIVE_TEST_MAIN_THREAD";
-        // What asks which tests there are is not told of any.
+        // A tool that lists the tests finds none here.
         if std::env::args().any(|argument| argument == "--list") {
             return;
         }
@@ -37,7 +37,7 @@ mod on_linux {
         for (test, limit) in [("grows", 8 << 20), ("unlimited", libc::RLIM_INFINITY)] {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.env(CHILD, test);
-            // SAFETY: it asks for and sets a limit, and does nothing else.
+            // SAFETY: the closure only reads and sets a limit.
             unsafe { command.pre_exec(move || limit_stack(limit)) };
             let status = command.status().unwrap();
             assert!(status.success(), "{test}: {status}");
@@ -47,7 +47,7 @@ mod on_linux {
 
     fn limit_stack(bytes: libc::rlim_t) -> std::io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limit is writable, and then read.
+        // SAFETY: the limit is writable, and read afterwards.
         let done = unsafe {
             libc::getrlimit(libc::RLIMIT_STACK, &mut limit) == 0 && {
                 limit.rlim_cur = bytes.min(limit.rlim_max);
@@ -57,8 +57,9 @@ mod on_linux {
         if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
-    /// From one call, which no compiler makes two of: it does not know how often it is made. So both walks return to
-    /// the same address, and are equal from the first to the last.
+    /// Makes both walks from one call in a loop. The compiler can't split the call in two, because it does not know
+    /// the number of rounds. So both walks return to the same address, and are equal from the first frame to the
+    /// last.
     #[inline(never)]
     fn both() -> [Vec<usize>; 2] {
         let (mut into, mut walks) = ([0; 64], Vec::new());
@@ -75,7 +76,7 @@ mod on_linux {
         assert_eq!(pointers, unwound[..pointers.len()]);
     }
 
-    /// A walk is right at each depth, also from where the stack was never used before.
+    /// A walk is right at each depth, also where the stack was never used before.
     fn grows() {
         #[inline(never)]
         fn deeper(calls: u32) {
@@ -92,8 +93,8 @@ mod on_linux {
         check(both());
     }
 
-    /// With the heap counted to what the main thread's stack may grow to, a coroutine on a stack of the heap has frame
-    /// pointers that lead nowhere.
+    /// With an unlimited stack, the heap counts as memory that the main thread's stack may grow into. Then a
+    /// coroutine on a stack in the heap has frame pointers that lead nowhere.
     fn unlimited() {
         check(both());
         check(both());
@@ -108,16 +109,16 @@ mod on_linux {
             let [pointers, unwound] = both();
             assert!(!unwound.is_empty());
             assert_eq!(pointers, unwound);
-            // As a whole, the second time too.
+            // The second walk is complete, too.
             assert_eq!(both()[0].len(), pointers.len());
         }
-        // From the heap's end, not from a mapping of its own.
+        // From the end of the heap, not from a separate mapping.
         let mut stack = vec![0_u128; 0x1000];
         let [heap, main] = [stack.as_ptr().addr(), (&raw const stack).addr()];
         assert!(heap < main);
         let nowhere = (heap + (main - heap) / 2) & !15;
-        // SAFETY: both contexts are written before they are read, and live until the function, which has a stack that
-        // nobody else uses, has come back here. What its frame pointer says is for its callees to save.
+        // SAFETY: both contexts are written before they are read. They live until the function has returned to here.
+        // It has a stack that no other code uses. Its callees save the frame pointer that it sets.
         unsafe {
             let mut back = std::mem::zeroed::<libc::ucontext_t>();
             let mut there = std::mem::zeroed::<libc::ucontext_t>();

@@ -1,4 +1,5 @@
-//! Fields that are recorded while a slice is open, by Perfetto's way: its end has them, wherever and whenever it ends.
+//! Fields that are recorded while a slice is open, through Perfetto's backend: the slice's end has them, wherever and
+//! whenever it ends.
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;
@@ -15,7 +16,7 @@ mod cases {
     use crate::common::{self, case};
     use crate::trace::{Event, Trace};
 
-    /// The events that this writes.
+    /// Returns the events that `body` writes.
     fn recorded(body: impl FnOnce()) -> Vec<Event> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace");
@@ -30,7 +31,7 @@ mod cases {
         vec![("later".to_owned(), number.to_string())]
     }
 
-    /// In one chunk and in the next, and where the reader was told of the callsite long ago.
+    /// In the same chunk and in a later one, and if the reader was told of the callsite long before.
     #[test]
     fn every_end_has_what_was_recorded() {
         const SPANS: u64 = 3000;
@@ -42,7 +43,7 @@ mod cases {
                     inner.record("later", number);
                 }
                 for _ in 0..20 {
-                    // The memory is never full.
+                    // Slow enough that the memory is never full.
                     (0..1000).for_each(|_| info!("many"));
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
@@ -57,7 +58,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// The reader knows of callsites by thread.
+    /// A reader knows callsites per thread.
     #[test]
     fn an_async_slice_that_ends_on_another_thread_has_what_was_recorded() {
         let name = case!({

@@ -1,6 +1,7 @@
-//! Signal handlers that make spans, at any moment of what they interrupt.
+//! Signal handlers that create spans, at any moment of the code that they interrupt.
 //!
-//! Alone only: a registry keeps a list of its own a thread, and panics when it is interrupted there.
+//! Only for the subscriber alone: a registry has a list for each thread, and panics when it is interrupted while it
+//! changes that list.
 
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "signal handlers are installed")]
@@ -16,8 +17,9 @@ const BUFFER_KB: u64 = 32 << 10;
 
 fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
     tracing::subscriber::set_global_default(atrace_subscriber::AtraceSubscriber::default()).unwrap();
-    handler(signal); // A callsite is not to be new to the handler: `tracing` takes a lock for that.
-    // SAFETY: the handler traces and counts, which is what this file is about.
+    // The callsite must not be new to the handler, because `tracing` takes a lock for a new one.
+    handler(signal);
+    // SAFETY: the handler only traces and counts, which this file tests.
     unsafe {
         let mut action = std::mem::zeroed::<libc::sigaction>();
         action.sa_sigaction = handler as usize;
@@ -32,7 +34,7 @@ fn place(name: &str) -> Option<Place> {
     Some(place.on())
 }
 
-/// What the program itself wrote, without the slices of the handler.
+/// Returns the program's own messages, without the slices of the handler.
 fn without_handler(messages: &[Message]) -> Vec<&str> {
     let mut texts: Vec<&str> = Vec::new();
     let mut inside = 0;
@@ -53,19 +55,19 @@ static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 
 static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Once, and soon: the handler sets it again, so that the program gets on however slow the handler is.
+/// Sets the timer once. The handler sets it again, so the program makes progress even if the handler is slow.
 fn set_timer() {
     let timer = TIMER.load(Ordering::Relaxed);
     if !timer.is_null() {
         let once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let soon = libc::timespec { tv_sec: 0, tv_nsec: 11_000 };
         let value = libc::itimerspec { it_interval: once, it_value: soon };
-        // SAFETY: the timer is alive, and the value whole.
+        // SAFETY: the timer is alive, and the value is initialized.
         unsafe { libc::timer_settime(timer, 0, &value, std::ptr::null_mut()) };
     }
 }
 
-/// A handler that leaves its spans in their order and in the other.
+/// A handler that leaves its spans alternately in order and in reverse.
 extern "C" fn spans(_: libc::c_int) {
     let number = INTERRUPTED.fetch_add(1, Ordering::Relaxed);
     let outer = info_span!("handler").entered();
@@ -85,7 +87,7 @@ fn a_storm_of_signals_leaves_slices_balanced() {
     const SPANS: usize = 60_000;
     let name = case!({
         install(libc::SIGUSR1, spans);
-        // SAFETY: the event is whole, and the timer this thread's; it is deleted below.
+        // SAFETY: the event is initialized, and the timer belongs to this thread. It is deleted below.
         unsafe {
             let mut event = std::mem::zeroed::<libc::sigevent>();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -102,7 +104,7 @@ fn a_storm_of_signals_leaves_slices_balanced() {
             let c = info_span!("c").entered();
             drop(if n.is_multiple_of(16) { (c, b, a) } else { (a, b, c) });
         }
-        // SAFETY: it was made above.
+        // SAFETY: the timer was created above.
         unsafe { libc::timer_delete(TIMER.swap(std::ptr::null_mut(), Ordering::Relaxed)) };
         assert!(Span::current().is_none());
         println!("NOTE {} interruptions", INTERRUPTED.load(Ordering::Relaxed));
@@ -115,10 +117,10 @@ fn a_storm_of_signals_leaves_slices_balanced() {
     assert!(begins > SPANS, "{begins}");
 }
 
-/// Has the processor stop after each instruction, with the signal SIGTRAP.
+/// Makes the processor raise SIGTRAP after each instruction.
 #[cfg(target_arch = "x86_64")]
 fn step_by_step(work: impl FnOnce()) {
-    // SAFETY: changes one bit of the flags, on the stack.
+    // SAFETY: changes one bit of the flags register, through the stack.
     unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
     work();
     // SAFETY: as above.
@@ -131,8 +133,8 @@ extern "C" fn one_span(_: libc::c_int) {
     info_span!("handler").in_scope(|| assert!(Span::current().id().is_some()));
 }
 
-/// Enters and leaves within so many spans, in order, in another, and more in the order of their entry than are begun
-/// again for each other.
+/// Enters and leaves spans inside this many others: in order, in another order, and so many in the order of their
+/// entry that some ends have to wait.
 #[cfg(target_arch = "x86_64")]
 fn stepped(around: usize) {
     install(libc::SIGTRAP, one_span);
@@ -153,7 +155,7 @@ fn stepped(around: usize) {
     let ids: Vec<_> = inside.iter().map(|span| span.id().unwrap()).collect();
     ids.iter().for_each(|id| dispatch.enter(id));
     ids[..8].iter().for_each(|id| dispatch.exit(id));
-    // One that waits, and one with which it ends.
+    // One whose end waits, and one that ends together with it.
     step_by_step(|| ids[8..10].iter().for_each(|id| dispatch.exit(id)));
     ids[10..].iter().for_each(|id| dispatch.exit(id));
     assert_eq!(Span::current().metadata().unwrap().name(), "around");
@@ -183,7 +185,7 @@ fn a_handler_may_run_between_any_two_instructions() {
     is_whole(&name, 5);
 }
 
-/// Where the list on the stack ends, and the one on the heap is made.
+/// Deep enough that the fixed part of the span stack is full, and the list on the heap is created.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_handler_may_run_between_any_two_instructions_deep_down() {
@@ -191,14 +193,15 @@ fn a_handler_may_run_between_any_two_instructions_deep_down() {
     is_whole(&name, 30);
 }
 
-/// Is to be interrupted: how many destructors are noted from then on.
+/// Set when the next registration of a destructor is to be interrupted; and the number of registrations since then.
 static IS_ARMED: AtomicBool = AtomicBool::new(false);
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
-/// In place of the C library's, which notes a destructor of this thread's memory: a signal may come just before.
+/// Replaces the C library's function, which registers a destructor for a thread-local value. Raises a signal just
+/// before the registration.
 ///
 /// # Safety
-/// As that one, of the same type, which is given all.
+/// The same as for the C library's function, which gets all arguments.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __cxa_thread_atexit_impl(
     destructor: *mut libc::c_void,
@@ -210,7 +213,7 @@ unsafe extern "C" fn __cxa_thread_atexit_impl(
         // SAFETY: the handler was installed.
         unsafe { libc::raise(libc::SIGUSR1) };
     }
-    // SAFETY: the C library's function of that name, which is of this type, with what it is to be given.
+    // SAFETY: the C library's function of that name, which has this type. It gets the caller's arguments.
     unsafe {
         let next = libc::dlsym(libc::RTLD_NEXT, c"__cxa_thread_atexit_impl".as_ptr());
         std::mem::transmute::<*mut libc::c_void, Note>(next)(destructor, object, library)
@@ -222,7 +225,7 @@ extern "C" fn short(_: libc::c_int) {
     info_span!("handler").in_scope(|| {});
 }
 
-/// To note one is no work for a handler, which may leave spans in another order.
+/// A handler may leave spans in another order. It must not register a destructor then.
 #[test]
 fn spans_left_in_another_order_note_no_destructor() {
     let name = case!({
@@ -244,7 +247,7 @@ fn spans_left_in_another_order_note_no_destructor() {
     balanced(&place.messages());
 }
 
-/// A destructor that is noted twice runs twice.
+/// A destructor that is registered twice would run twice.
 #[test]
 fn a_handler_notes_no_destructor_that_is_being_noted() {
     let name = case!({

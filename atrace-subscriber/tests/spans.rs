@@ -1,4 +1,4 @@
-//! What becomes of spans.
+//! Spans: what is written for them.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn a_span_left_before_a_younger_one_ends_it_and_begins_it_again() {
         info!("a left");
         drop(d);
         drop(c);
-        // One that is entered twice is left once.
+        // A span that is entered twice is left once.
         let outer = info_span!("x").entered();
         let [again, once] = [spans[1].enter(), spans[1].enter()];
         drop(again);
@@ -183,11 +183,11 @@ fn out_of_order_with_slices_that_were_never_begun() {
         let b = info_span!("b, off").entered();
         let on2 = on();
         let c = info_span!("c").entered();
-        drop(b); // Was not begun: nothing has to move for it.
+        drop(b); // It was not begun, so no slice has to end for it.
         info!("b left");
         let d = info_span!("d").entered();
         drop(on2);
-        drop(a); // c and d end with it, and are not begun again while off.
+        drop(a); // c and d end with it, and don't begin again while tracing is off.
         let _on = on();
         drop(d);
         drop(c);
@@ -254,7 +254,7 @@ fn clones_close_once_and_links_are_ignored() {
         drop(other);
         let clones: Vec<_> = (0..3).map(|_| span.clone()).collect();
         drop(span);
-        // Its slot is still its own, whatever is made meanwhile.
+        // The slot still belongs to the span, whatever is created meanwhile.
         let others: Vec<_> = (0..40).map(|n| info_span!("others", n)).collect();
         clones[1].in_scope(|| child.in_scope(|| ()));
         let thread = std::thread::spawn(move || clones.into_iter().for_each(|span| span.in_scope(|| ())));
@@ -311,7 +311,7 @@ fn a_thread_may_trace_until_its_very_end() {
         fn drop(&mut self) {
             info!("thread ends");
             if common::role() == Role::Alone {
-                info_span!("in a destructor", n = 1).in_scope(|| ()); // A registry panics at that.
+                info_span!("in a destructor", n = 1).in_scope(|| ()); // A registry panics here.
             }
             drop(self.0.take());
             info!("thread ended");
@@ -353,14 +353,14 @@ fn a_thread_may_trace_until_its_very_end() {
 fn a_process_may_end_within_spans_and_its_exit_handlers_may_trace() {
     extern "C" fn at_exit() {
         if common::role() == Role::Alone {
-            info_span!("at exit", n = 1).in_scope(|| ()); // A registry panics at that.
+            info_span!("at exit", n = 1).in_scope(|| ()); // A registry panics here.
         }
         info!("last words");
     }
     let name = case!({
         install!();
         #[allow(unsafe_code, reason = "atexit has no safe form")]
-        // SAFETY: the function takes nothing and returns normally.
+        // SAFETY: the function takes no arguments and returns normally.
         let registered = unsafe { libc::atexit(at_exit) };
         assert_eq!(registered, 0);
         let _open = info_span!("open at the end").entered();
@@ -401,7 +401,7 @@ fn subscribers_on_one_thread_share_its_slices() {
         drop(a);
         drop(b);
         drop(c);
-        // Two layers of one stack hear of everything one after the other.
+        // Two layers of one stack are notified of everything one after the other.
         let stack = tracing_subscriber::registry()
             .with(AtraceLayer::default())
             .with(AtraceLayer::default().without_fields());
@@ -440,7 +440,7 @@ fn misuse_of_ids_harms_nobody() {
         install!();
         let dispatch = tracing::dispatcher::get_default(Clone::clone);
         if common::role() == Role::Alone {
-            // A registry panics at these.
+            // A registry panics at these ids.
             let stale = info_span!("stale", n = 1).id().unwrap();
             for id in [
                 stale,
@@ -458,7 +458,7 @@ fn misuse_of_ids_harms_nobody() {
         }
         let span = info_span!("span", n = 1);
         let id = span.id().unwrap();
-        dispatch.exit(&id); // Never entered.
+        dispatch.exit(&id); // It was never entered.
         std::thread::scope(|scope| {
             span.in_scope(|| scope.spawn(|| dispatch.exit(&id)).join().unwrap());
         });
@@ -495,9 +495,9 @@ fn spans_left_in_the_order_of_their_entry_cost_a_few_messages_each() {
         install!();
         let enter = |n| info_span!("span", n).entered();
         let last: Vec<_> = (0..SPANS).map(enter).collect();
-        drop(last); // The first one first.
+        drop(last); // In the order of their entry.
         info!("all left");
-        // In between, and what is entered and left meanwhile.
+        // From the middle, with further spans that are entered and left meanwhile.
         let mut inside: Vec<_> = (0..SPANS).map(enter).collect();
         while !inside.is_empty() {
             drop(inside.remove(inside.len() / 2));
@@ -512,7 +512,7 @@ fn spans_left_in_the_order_of_their_entry_cost_a_few_messages_each() {
         let messages = place.messages();
         balanced(&messages);
         eprintln!("{} messages of {SPANS} spans twice, and {SPANS} in between", messages.len());
-        // Each is begun, is begun again at most 8 times for others, and once for each that waited.
+        // Each slice begins once, begins again at most 8 times for others, and once for each pending end.
         assert!(messages.len() < 3 * SPANS * 20, "{}", messages.len());
         for text in ["I|all left", "I|all left again"] {
             let at = messages.iter().position(|message| message.text == text).unwrap();
@@ -541,7 +541,7 @@ fn spans_left_in_the_order_of_their_entry_end_when_as_many_wait_as_begin_again()
         for left in 0..SPANS {
             let younger = SPANS - left - 1;
             waiting += 1;
-            // The first ones are not waited for.
+            // The ends of the first slices are not pending.
             if left < 8 || waiting >= younger {
                 expected.extend((0..waiting + younger).map(|_| "E".to_owned()));
                 expected.extend((left + 1..SPANS).map(span));
@@ -580,7 +580,7 @@ fn spans_are_known_by_their_subscriber_too_and_the_one_entered_last_is_left() {
         let one = tracing::Dispatch::new(AtraceSubscriber::default());
         let two = tracing::Dispatch::new(AtraceSubscriber::default());
         let of = |dispatch| tracing::dispatcher::with_default(dispatch, || info_span!("same"));
-        // One callsite, and nothing is kept of it: the same id.
+        // The spans have the same callsite and no stored data, so they have the same id.
         let (mine, other) = (of(&one), of(&two));
         assert_eq!(mine.id(), other.id());
         let inside_mine = mine.enter();
@@ -590,7 +590,7 @@ fn spans_are_known_by_their_subscriber_too_and_the_one_entered_last_is_left() {
         assert_eq!((current(&one), current(&two)), (None, other.id()));
         drop(inside_other);
         assert_eq!((current(&one), current(&two)), (None, None));
-        // Of a span that is entered twice the last entry is left first.
+        // If a span is entered twice, its last entry is left first.
         tracing::dispatcher::with_default(&one, || {
             let [b, x, y] = [info_span!("b"), info_span!("x"), info_span!("y")];
             let id = b.id().unwrap();
@@ -624,7 +624,7 @@ fn deep_then_less_deep_then_deeper_again() {
         pop(&mut inside, 20);
         inside.extend((300..350).map(deep));
         assert_eq!(Span::current().id(), inside.last().unwrap().id());
-        drop(inside.remove(60)); // Nine are younger.
+        drop(inside.remove(60)); // Nine spans are younger.
         pop(&mut inside, 0);
     });
     in_each_role(&name, |_, texts| {
@@ -650,7 +650,7 @@ fn slices_deep_down_end_with_their_thread_and_are_left_after_it() {
     let name = case!({
         install!();
         let work = || {
-            // Dropped after what is used later: the list of those deep down is gone by then.
+            // Dropped after the thread-local values that are used later: the list of deep spans is gone by then.
             INSIDE.with_borrow_mut(|inside| inside.push(info_span!("first").entered()));
             for n in 1..50 {
                 let span = info_span!("deep", n).entered();
@@ -672,7 +672,7 @@ fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
     let name = case!({
         install!();
         let mut inside: Vec<_> = (0..12).map(|n| Some(info_span!("span", n).entered())).collect();
-        // The two youngest begin again as often as any: 1 does not.
+        // The two youngest begin again as often as is allowed. 1 does not.
         inside[2..10].iter_mut().for_each(|span| drop(span.take()));
         drop(inside[0].take());
         info!("0 waits");
@@ -689,13 +689,14 @@ fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
     });
 }
 
-/// Of two whose ends wait, the younger's is worth that one slice begins again; the older's is not worth three.
+/// Two ends are pending. For the younger one, a single slice begins again, which is worth it. For the older one,
+/// three would have to, which is not.
 #[test]
 fn a_slice_whose_end_goes_on_waiting_ends_with_the_one_above_it() {
     let name = case!({
         install!();
         let mut inside: Vec<_> = (0..13).map(|n| Some(info_span!("span", n).entered())).collect();
-        // The youngest begins again as often as any.
+        // The youngest begins again as often as is allowed.
         inside[4..12].iter_mut().for_each(|span| drop(span.take()));
         let above = info_span!("above").entered();
         drop(inside[3].take());

@@ -12,7 +12,7 @@ use tracing::{info, info_span};
 
 const THREADS: usize = 8;
 
-/// A source of chance that is the same on each run.
+/// A random generator with a fixed seed.
 struct Chance(u64);
 
 impl Chance {
@@ -24,7 +24,7 @@ impl Chance {
     }
 }
 
-/// Enters and leaves spans in any order, and lets them go.
+/// Enters, leaves and drops spans in random order.
 fn at_random(chance: &mut Chance, thread: usize, open: &mut Vec<tracing::span::EnteredSpan>) {
     match chance.below(8) {
         0 => open.push(info_span!("plain").entered()),
@@ -42,7 +42,7 @@ fn at_random(chance: &mut Chance, thread: usize, open: &mut Vec<tracing::span::E
     }
 }
 
-/// Switches at random until the time is over.
+/// Switches at random until the test is over.
 fn switch_at_random(over: &AtomicBool) {
     let mut chance = Chance(7);
     let start = Instant::now();
@@ -114,7 +114,7 @@ fn slices_are_balanced_while_it_is_switched_in_async_mode() {
     is_balanced(&name);
 }
 
-/// The threads trace while the lock is not taken to switch: so each knows whether it was on.
+/// The threads trace while the lock is not taken for a switch. So each knows whether tracing is on.
 fn exactly(settled: impl Fn(bool) + Sync) {
     let is_on_lock = RwLock::new(false);
     let over = AtomicBool::new(false);

@@ -1,7 +1,7 @@
-//! Spans and events of callsites that `tracing` knows reach no allocator and no lock: by the subscriber alone, which a signal
-//! handler may use. (`tracing` takes a lock where a callsite is new, and a registry allocates.)
+//! Spans and events of callsites that `tracing` knows call no allocator and no lock. This holds for the subscriber
+//! alone, which a signal handler may use. (`tracing` takes a lock for a new callsite, and a registry allocates.)
 //!
-//! Which calls are noticed is told in `atrace/tests/traps/traps.c`.
+//! `atrace/tests/traps/traps.c` lists the calls that are noticed.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "a library's functions are found by their names, and children forked")]
 
@@ -40,7 +40,8 @@ const KINDS: &[(&str, fn())] = &[
 ];
 
 type State = (&'static str, fn(fn()));
-/// What was before. `tracing` knows the callsites from the first state on, as each kind is run once at the start.
+/// The state before the event. `tracing` knows the callsites in every state, because each kind of event is run once
+/// at the start.
 const STATES: &[State] = &[
     ("another one", |event| {
         event();
@@ -51,7 +52,7 @@ const STATES: &[State] = &[
 ];
 
 fn trapped(event: fn(), times: u32) {
-    // SAFETY: functions of these types, of the library that was loaded first.
+    // SAFETY: functions of these types, in the library that was loaded first.
     let (arm, disarm) = unsafe {
         let arm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_arm".as_ptr());
         let disarm = libc::dlsym(libc::RTLD_DEFAULT, c"traps_disarm".as_ptr());
@@ -69,7 +70,7 @@ fn trapped(event: fn(), times: u32) {
 }
 
 fn in_child(body: impl FnOnce()) {
-    // SAFETY: the child ends without returning from here, also by a panic.
+    // SAFETY: the child ends without returning from here, also after a panic.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -98,7 +99,7 @@ fn spans_and_events_reach_no_allocator_and_no_lock() {
         drop(recording);
     });
     for recorded in [false, true] {
-        // A recording has what is not on for ATrace.
+        // A recording contains events that are off for ATrace.
         let place = if recorded { Place::file() } else { Place::file().on() };
         let built = place.path("traps.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../atrace/tests/traps/traps.c");

@@ -1,10 +1,12 @@
-//! Cases in processes of their own, whose messages come back from the kernel.
+//! Test cases in separate processes, whose messages are read back from the kernel.
 //!
-//! The global subscriber, `tracing`'s caches and the place where events go belong to the process. So a test runs its case in
-//! a process of its own: this very program again, asked for this very test, with a variable that says so, a tracefs
-//! instance and a property store that nobody else has. Only root can make an instance; elsewhere a test says that it is skipped.
+//! The global subscriber, `tracing`'s interest cache and the backend belong to the process. So a test runs its case
+//! in a separate process: the same program, with the same test selected, a variable that makes it the case, and a
+//! private tracefs instance and property store. Only root can create an instance; other users see that the test is
+//! skipped.
 //!
-//! On Android there is one store of properties: who has a place has the store, and tests of this and of other programs wait for it.
+//! Android has one property store for all. A test with a [`Place`] has the store's lock, and tests of this and other
+//! programs wait for it.
 
 #![allow(
     dead_code,
@@ -31,7 +33,7 @@ pub(crate) use self::cases::{case, is_case, name_of, until};
 
 const ROLE: &str = "SUBSCRIBER_TEST_ROLE";
 
-/// Installs the subscriber in the role that the case is to play, with these options.
+/// Installs the subscriber in the role of the case, with these options.
 macro_rules! install {
     ($($options:tt)*) => {{
         use tracing_subscriber::layer::SubscriberExt as _;
@@ -69,7 +71,7 @@ pub fn role() -> Role {
     ROLES.into_iter().find(|it| format!("{it:?}") == role).unwrap_or(Role::Alone)
 }
 
-/// A ring buffer and a property store, which go when it is dropped.
+/// A ring buffer and a property store, which are removed on drop.
 pub struct Place(cases::Place);
 
 impl Place {
@@ -79,7 +81,7 @@ impl Place {
         Some(Self(place))
     }
 
-    /// Has all processes of this store trace.
+    /// Switches on all processes that use this store.
     pub fn on(self) -> Self {
         Self(self.0.on())
     }
@@ -92,7 +94,7 @@ impl Place {
         self.0.instance()
     }
 
-    /// The messages, in order, by whom they are from. Fails if the kernel lost any.
+    /// Returns the messages in order, with the threads that wrote them. Fails if the kernel lost any.
     pub fn messages(&self) -> Vec<Message> {
         assert_eq!(self.instance().stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
         self.instance()
@@ -109,7 +111,7 @@ impl Place {
             .collect()
     }
 
-    /// The messages' texts: `B|name`, `E`, `I|text` …
+    /// Returns the texts of the messages: `B|name`, `E`, `I|text` …
     pub fn texts(&self) -> Vec<String> {
         self.messages().into_iter().map(|message| message.text).collect()
     }
@@ -120,18 +122,18 @@ impl Place {
         command
     }
 
-    /// Runs the case, which must succeed; returns what it said.
+    /// Runs the case, which must succeed. Returns its output.
     pub fn run(&self, case: &str, role: Role) -> String {
         said(&cases::run(&mut self.command(case, role)))
     }
 }
 
-/// All that a case said.
+/// Returns everything that a case printed.
 fn said(ran: &cases::Ran) -> String {
     format!("{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr)
 }
 
-/// Runs the case in every role, each with tracing on and a place of its own, and looks at what it wrote.
+/// Runs the case in every role, each time switched on and in a new place, and checks the messages.
 pub fn in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     for role in ROLES {
         let Some(place) = Place::new(case) else { return };
@@ -141,7 +143,7 @@ pub fn in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     }
 }
 
-/// Runs the case in every role with tracing off at first; it switches by itself.
+/// Runs the case in every role, switched off at first. The case switches itself.
 pub fn off_in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     for role in ROLES {
         let Some(place) = Place::new(case) else { return };
@@ -153,7 +155,7 @@ pub fn off_in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     }
 }
 
-/// A message of the kernel's, without the process in it.
+/// A message in the kernel's buffer, without the process id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub pid: u32,
@@ -162,13 +164,13 @@ pub struct Message {
     pub text: String,
 }
 
-/// Waits for a process: whether it succeeded, and all that it said.
+/// Waits for a process. Returns whether it succeeded, and its output.
 pub fn end_of(child: Child) -> (bool, String) {
     let ran = cases::end_of(child);
     (ran.status.success(), said(&ran))
 }
 
-/// The subscriber in filter mode, in the role that the case is to play.
+/// Returns the subscriber in filter mode, in the role of the case.
 pub fn filtered() -> Dispatch {
     match role() {
         Role::Alone => AtraceSubscriber::default().with_filter().into(),
@@ -183,19 +185,20 @@ pub fn install_filtered() {
     tracing::dispatcher::set_global_default(filtered()).unwrap();
 }
 
-/// Waits until what `tracing` caches is that tracing is on, or off.
+/// Waits until `tracing`'s interest cache says that tracing is on, or off.
 pub fn settled(on: bool) -> Duration {
     until("the caches follow", || {
         enabled!(Level::TRACE) == on && (LevelFilter::current() == LevelFilter::OFF) != on
     })
 }
 
-/// Switches this process on, until the returned value is dropped.
+/// Switches this process on until the returned value is dropped.
 pub fn on() -> atrace::control::Switched {
     Control::open().unwrap().enable_this_process().unwrap()
 }
 
-/// Every begin of every thread has its end, none ends what was not begun; returns the number of begins.
+/// Checks that every begin of every thread has its end, and that no end is without begin. Returns the number of
+/// begins.
 pub fn balanced(messages: &[Message]) -> usize {
     let mut open = std::collections::HashMap::<u32, Vec<&str>>::new();
     let mut begins = 0;
