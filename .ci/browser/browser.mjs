@@ -1,4 +1,4 @@
-// A headless Chromium, driven by what setup.sh fetched.
+// Starts a headless Chromium, driven by the library that setup.sh fetched.
 import { createRequire } from "node:module";
 import { dirname, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -7,7 +7,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const dir = process.env.BROWSER_DIR ?? resolve(here, "../../target/browser");
 const { chromium } = createRequire(resolve(dir, "node_modules/"))("playwright-core");
 
-// As root, where CI runs, Chromium can't make its sandbox; it is shown nothing but files of this machine.
+// CI runs as root, and Chromium can't create its sandbox then. It only opens files of this machine.
 export const launch = () =>
     chromium.launch({
         executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",

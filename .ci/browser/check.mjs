@@ -1,5 +1,5 @@
-// Looks at reports in a browser: nothing fails or is loaded, every plot is there and within its frame, nothing is
-// wider than the window, and everything can be read, light and dark, wide and narrow, and on paper.
+// Checks reports in a browser: no script fails and nothing is loaded, every plot exists and fits its frame, nothing is
+// wider than the window, and all text is readable: light and dark, wide and narrow, and on paper.
 // Usage: node check.mjs REPORT.html [PLOT-KIND…]   (the kinds of plot that must be there)
 import { pathToFileURL } from "node:url";
 import { resolve } from "node:path";
@@ -10,7 +10,7 @@ if (!file) throw new Error("usage: check.mjs REPORT.html [PLOT-KIND…]");
 const url = pathToFileURL(resolve(file)).href;
 const faults = [];
 
-// What is wrong with the page as it is shown. Runs in the page.
+// Returns the faults of the page as it is displayed. Runs in the page.
 function inspect({ kinds, print }) {
     const faults = [];
     const shown = (element) => element.getClientRects().length > 0;
@@ -40,7 +40,7 @@ function inspect({ kinds, print }) {
                 faults.push(`${figure.id}: ${mark.textContent || mark.tagName} is outside of its frame`);
             }
         }
-        // Labels that run into each other can't be read.
+        // Overlapping labels can't be read.
         const texts = [...svg.querySelectorAll("text.label, text.text")].map((text) => [text.textContent, text.getBBox()]);
         for (let i = 0; i < texts.length; i++) {
             for (let j = i + 1; j < texts.length; j++) {
@@ -104,7 +104,7 @@ try {
         const isDark = media.colorScheme === "dark" && !print;
         if (isDark !== found.ground < 0.2) note(`has a ground of luminance ${found.ground.toFixed(2)}`);
         if (print && (await page.pdf({ format: "A4" })).length < 10_000) note("prints nothing");
-        // What is folded must fit too.
+        // Folded parts must fit, too.
         await page.evaluate(() => document.querySelectorAll("details").forEach((details) => (details.open = true)));
         const open = await page.evaluate(inspect, { kinds, print: false });
         open.faults.filter((fault) => !fault.startsWith("prints")).forEach((fault) => note(`unfolded, ${fault}`));

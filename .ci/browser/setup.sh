@@ -1,7 +1,8 @@
 #!/bin/sh
-# Fetches what drives a browser: playwright-core, of a pinned version, from npm. Chromium itself is Debian's.
+# Fetches the library that drives a browser: a pinned version of playwright-core, from npm. Chromium itself comes
+# from Debian.
 # Usage: setup.sh [DIRECTORY]   (default: $BROWSER_DIR, else target/browser)
-# Does nothing when it is there already.
+# Does nothing if it is there already.
 set -eu
 
 version=1.65.1

@@ -1,11 +1,11 @@
 #!/usr/bin/env node
-// Compares what Perfetto makes of a trace with what is expected of it.
+// Compares Perfetto's reading of a trace with the expected content.
 // Usage: check.mjs TRACE EXPECTATIONS.json [PID]
 // Exit status: 0 as expected, 1 differences (printed), 2 could not compare.
 //
 // EXPECTATIONS.json (every key is optional; a key that isn't listed here is an error):
 //   {
-//     "pid": 42,        the process entries belong to, where they have no "pid" of their own; PID overrides it
+//     "pid": 42,        the process of all entries without a "pid"; PID overrides it
 //     "exact": true,    every slice, instant and counter of the trace must be named by some entry
 //     "slices":   [{"name": "a", "count": 1, "dur": "positive", "tid": 42, "thread": "main", "depth": 0, "parent": "b"}],
 //     "async":    [{"name": "a", "count": 1, "dur": "positive", "track": "t", "cookie": 7}],
@@ -14,12 +14,12 @@
 //     "stats":    {"systrace_parse_failure": 0}
 //   }
 // - slices are B/E. async is S/F without "track", G/H with one; "cookie" is for S/F only (Perfetto keeps
-//   no other) and a string where it is beyond 2^53. instants are I without "track", N with one.
-// - "count" is 1 and "dur" is "positive" where not given. "closed" allows 0 too: text traces have
-//   microseconds, so short slices begin and end at once. "open": began and never ended.
-// - "parent" is the name of the slice around it; null: there is none.
+//   no other) and a string if it exceeds 2^53. instants are I without "track", N with one.
+// - The default of "count" is 1, and that of "dur" is "positive". "closed" also allows 0: text traces have
+//   microseconds, so a short slice may begin and end at the same time. "open": began and never ended.
+// - "parent" is the name of the enclosing slice, or null if there is none.
 // - "values" are all values of that counter in order. Perfetto stores doubles.
-// - Any statistic of severity error or data_loss that is not 0 is a difference; "stats" says otherwise.
+// - Any statistic of severity error or data_loss that is not 0 is a difference, unless "stats" lists its value.
 
 import { readFileSync } from 'node:fs';
 import { openTrace, toJson } from './trace_processor.mjs';
@@ -36,7 +36,7 @@ const DURATIONS = {
   closed: (dur) => dur >= 0,
   open: (dur) => dur === -1,
 };
-// Tracks by ATrace, and by Perfetto's own events.
+// The tracks of ATrace, and those of Perfetto's own events.
 const THREAD = ['thread_execution', 'thread_track_event'], ASYNC = ['atrace_async_slice', 'process_merged_track_event'];
 const NAMED = ['atrace_async_slice_for_track', 'process_merged_track_event'];
 
@@ -66,17 +66,17 @@ function onlyKeys(object, allowed, where) {
   if (unknown.length) throw new Error(`${where}: unknown key ${unknown.join(', ')}`);
 }
 
-/** Whether a cell is what an entry wants: a large integer is wanted as a string. */
+/** Tells whether a cell has the value of an entry. Entries give large integers as strings. */
 const equal = (wanted, cell) => wanted === cell
   || (wanted !== null && cell !== null && String(wanted) === String(cell));
 
-/** Whether `row` is of the kind and place that `want` names; its duration apart. */
+/** Tells whether `row` has the type and place of `want`. The duration is not compared. */
 function matches(kind, want, row) {
   const types = kind === 'slices' ? THREAD
     : want.track !== undefined ? NAMED
     : kind === 'async' ? ASYNC
     : THREAD;
-  // An instant is a slice without length, in Perfetto's tables and so here.
+  // As in Perfetto's tables, an instant is a slice without duration.
   const length = kind === 'instants' ? row.dur === 0 : want.dur === 'closed' || row.dur !== 0;
   const same = ['name', 'pid', 'tid', 'thread', 'depth', 'parent', 'track', 'cookie']
     .every((key) => want[key] === undefined || equal(want[key], row[key]));

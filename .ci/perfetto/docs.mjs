@@ -1,8 +1,8 @@
 #!/usr/bin/env node
-// Asks a trace what a document asks, and compares the answers with the tables below its queries.
+// Runs the queries of a document on a trace, and compares the answers with the tables below the queries.
 // Usage: docs.mjs DOCUMENT.md TRACE
-// Each block of sql has its answer as a table below it. Columns whose names begin with ms are times, other each time: they must be
-// positive numbers. Of all other columns the rows must be the same, in any order.
+// Each block of sql is followed by a table with its answer. Columns whose names begin with ms are times, which differ from run to
+// run: they must be positive numbers. All other columns must have the same rows, in any order.
 
 import { readFileSync } from 'node:fs';
 import { openTrace } from './trace_processor.mjs';

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Has programs write everything they can into a trace buffer of its own, and Perfetto's trace processor read it.
-# Needs root, tracefs, node and what setup.sh fetches.
+# Lets programs write every kind of event into a separate trace buffer, and Perfetto's trace processor read it.
+# Needs root, tracefs, node and the files that setup.sh fetches.
 set -eu
 cd "$(dirname "$0")/../.."
 programs=${CARGO_TARGET_DIR:-target}/debug/examples
@@ -9,7 +9,7 @@ instance=/sys/kernel/tracing/instances/atrace-every-kind-$$
 trap 'rmdir "$instance" 2>/dev/null || true; rm -rf "$dir"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# check PROGRAM ARGUMENT…: runs it and compares what it wrote with what it printed.
+# check PROGRAM ARGUMENT…: runs the program and compares what it wrote with what it printed.
 check() {
     mkdir "$instance"
     echo boot >"$instance/trace_clock"

