@@ -21,7 +21,7 @@ const MARKER: &str = "trace_marker";
 pub(super) enum Written {
     Buffer(Buffer),
     /// A file that exists.
-    Else,
+    File,
 }
 
 /// A ring buffer of the kernel.
@@ -132,7 +132,7 @@ impl Patient {
                     report.bad(Topic::Event, format!("an event could not be tried: {e}"), "ask as root")
                 }
             },
-            Some(Written::Else) => report.good(Topic::Event, "an event written now arrives in the file"),
+            Some(Written::File) => report.good(Topic::Event, "an event written now arrives in the file"),
             None if is_known => report.good(Topic::Event, "an event written now is handed to the library"),
             None if cfg!(target_os = "android") => report.note(
                 Topic::Event,

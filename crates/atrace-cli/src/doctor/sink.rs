@@ -70,7 +70,7 @@ impl Patient {
             return None;
         }
         match kind {
-            "File" => return Some(Written::Else),
+            "File" => return Some(Written::File),
             "Device" => return None,
             _ => {}
         }
@@ -169,7 +169,7 @@ impl Patient {
         }
     }
 
-    /// Reports what the process will find, if it does not publish its state.
+    /// Reports the target that the process will find, if it does not publish its state.
     pub(super) fn unknown_sink(&self, report: &mut Report) -> Option<Written> {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),

@@ -47,7 +47,7 @@ pub use self::serve::Service;
 /// The data source that is recorded.
 const SOURCE: &[u8] = b"track_event";
 
-/// Why the service disconnected a producer.
+/// The reason why the service disconnected a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A frame that can't be parsed or is too long.

@@ -226,7 +226,7 @@ struct Serving {
     uid: u32,
     connections: Vec<Connection>,
     /// The number of the last accepted connection.
-    numbers: u64,
+    last_number: u64,
     connections_max: usize,
     blocking: Blocking,
     /// Connections that have ended and wait to be closed by the pool.
@@ -236,16 +236,16 @@ struct Serving {
     /// The number of messages that the pool is still receiving.
     receiving: usize,
     /// A byte in this pipe means that a message has arrived, or that the pool has room.
-    news: PipeReader,
-    tell: Arc<PipeWriter>,
+    pool_events: PipeReader,
+    notify: Arc<PipeWriter>,
     books: Books,
     report: Report,
     events: Arc<AtomicU64>,
     is_to_end: Arc<AtomicBool>,
     /// When the current phase of the end is over; `None` before the end.
     ends_at: Option<Instant>,
-    looked: Instant,
-    told: Instant,
+    last_look: Instant,
+    last_clocks: Instant,
     /// The count of bytes when new incremental state was asked for last.
     cleared: u64,
     clear_each: u64,
@@ -273,30 +273,30 @@ impl Serving {
         let connections_max = descriptors.saturating_sub(DESCRIPTORS_LEFT).clamp(16, CONNECTIONS_MAX);
         let now = Instant::now();
         let (arrives, arrived) = mpsc::channel();
-        let (news, tell) = io::pipe()?;
-        ioctl_fionbio(&news, true)?;
-        ioctl_fionbio(&tell, true)?;
+        let (pool_events, notify) = io::pipe()?;
+        ioctl_fionbio(&pool_events, true)?;
+        ioctl_fionbio(&notify, true)?;
         Ok(Self {
             listener: Some(listener),
             accepts_from: now,
             uid,
             connections: Vec::new(),
-            numbers: 0,
+            last_number: 0,
             connections_max: connections_max as usize,
             blocking: Blocking::start()?,
             ended: Vec::new(),
             arrived,
             arrives,
             receiving: 0,
-            news,
-            tell: Arc::new(tell),
+            pool_events,
+            notify: Arc::new(notify),
             books: Books::new(kept, patterns, sessions),
             report: Report::default(),
             events,
             is_to_end,
             ends_at: None,
-            looked: now,
-            told: now,
+            last_look: now,
+            last_clocks: now,
             cleared: 0,
             clear_each,
             bytes: vec![0; 64 << 10],
@@ -385,20 +385,20 @@ impl Serving {
         let rests = self.accepts_from.saturating_duration_since(Instant::now());
         let listener = self.listener.as_ref().filter(|_| rests.is_zero());
         let timeout = if rests.is_zero() { timeout } else { timeout.min(rests) };
-        let mut places = Vec::with_capacity(3 + self.connections.len());
-        places.push(PollFd::new(&self.news, PollFlags::IN));
-        places.extend(wake.map(|wake| PollFd::new(wake, PollFlags::IN)));
-        places.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+        let mut poll_fds = Vec::with_capacity(3 + self.connections.len());
+        poll_fds.push(PollFd::new(&self.pool_events, PollFlags::IN));
+        poll_fds.extend(wake.map(|wake| PollFd::new(wake, PollFlags::IN)));
+        poll_fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
         for Connection { socket, producer, receiving, .. } in &self.connections {
             let has_more = if producer.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-            places.push(match receiving {
+            poll_fds.push(match receiving {
                 Receiving::Here => PollFd::new(socket, PollFlags::IN | has_more),
                 // A placeholder that is never ready. With the socket itself, `poll` would report at once, and in
                 // every round, that the peer has hung up.
-                _ => PollFd::new(&self.news, PollFlags::empty()),
+                _ => PollFd::new(&self.pool_events, PollFlags::empty()),
             });
         }
-        let is_woken = match poll(&mut places, Timespec::try_from(timeout).ok().as_ref()) {
+        let is_woken = match poll(&mut poll_fds, Timespec::try_from(timeout).ok().as_ref()) {
             Ok(_) | Err(Errno::INTR) => true,
             // `poll` failed, so every descriptor is treated as ready.
             Err(_) => {
@@ -406,7 +406,7 @@ impl Serving {
                 false
             }
         };
-        let mut ready = places.iter().skip(1).map(|place| !is_woken || !place.revents().is_empty());
+        let mut ready = poll_fds.iter().skip(1).map(|place| !is_woken || !place.revents().is_empty());
         Ready {
             wake: wake.is_some() && ready.next().unwrap_or(false),
             listener: listener.is_some() && ready.next().unwrap_or(false),
@@ -416,7 +416,7 @@ impl Serving {
 
     fn serve(&mut self, ready: &Ready) {
         let mut has_news = false;
-        while matches!((&self.news).read(&mut [0; 64]), Ok(1..)) {
+        while matches!((&self.pool_events).read(&mut [0; 64]), Ok(1..)) {
             has_news = true;
             self.accepts_from = Instant::now();
         }
@@ -446,11 +446,11 @@ impl Serving {
             self.accept();
         }
         self.close_ended();
-        if self.looked.elapsed() >= LOOK {
+        if self.last_look.elapsed() >= LOOK {
             self.look();
         }
-        if self.told.elapsed() >= CLOCKS {
-            self.told = Instant::now();
+        if self.last_clocks.elapsed() >= CLOCKS {
+            self.last_clocks = Instant::now();
             self.books.kept.say_clocks();
         }
         let bytes = self.books.counts.bytes;
@@ -526,13 +526,13 @@ impl Serving {
             return if is_wanted { Ok(()) } else { Err(Fault::TooMuch) };
         }
         let (socket, len) = (Arc::clone(&connection.socket), self.bytes.len());
-        let (arrives, tell) = (self.arrives.clone(), Arc::clone(&self.tell));
+        let (arrives, notify) = (self.arrives.clone(), Arc::clone(&self.notify));
         self.blocking.run(move || {
             let received = receive_with(&*socket, len, is_wanted);
             // If this is the last reference, the connection is closed here.
             drop(socket);
             let _ = arrives.send((number, received));
-            let _ = (&*tell).write(&[0]);
+            let _ = (&*notify).write(&[0]);
         });
         self.receiving += 1;
         connection.receiving = Receiving::InPool;
@@ -562,17 +562,17 @@ impl Serving {
         while self.blocking.has_room()
             && let Some(socket) = self.ended.pop()
         {
-            let tell = Arc::clone(&self.tell);
+            let notify = Arc::clone(&self.notify);
             self.blocking.run(move || {
                 drop(socket);
-                let _ = (&*tell).write(&[0]);
+                let _ = (&*notify).write(&[0]);
             });
         }
     }
 
     /// Reads the memory of all producers.
     fn look(&mut self) {
-        self.looked = Instant::now();
+        self.last_look = Instant::now();
         for mut connection in std::mem::take(&mut self.connections) {
             match if self.is_due() { Ok(()) } else { connection.producer.scrape(&mut self.books) } {
                 Ok(()) => self.connections.push(connection),
@@ -611,9 +611,9 @@ impl Serving {
                 continue;
             };
             self.books.counts.producers += 1;
-            self.numbers += 1;
+            self.last_number += 1;
             let producer = Producer::new(pid, uid);
-            let number = self.numbers;
+            let number = self.last_number;
             let connection =
                 Connection { number, socket, producer, since: Instant::now(), receiving: Receiving::Here };
             self.connections.push(connection);

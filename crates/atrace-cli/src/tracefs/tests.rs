@@ -10,12 +10,12 @@ use self::buffer::Buffer;
 use super::sweep::maker;
 use super::*;
 
-/// An instance, or `None` and a line that says why the test was skipped.
+/// Returns an instance, or `None`, and says why the test is skipped.
 fn instance(test: &str) -> Option<Buffer> {
     match Buffer::create("atrace-tracefs-test") {
         Ok(instance) => Some(instance),
         Err(e) => {
-            // Past libtest, which keeps what `eprintln!` says of a test that passes to itself.
+            // Not `eprintln!`, whose output libtest hides for tests that pass.
             let _ = writeln!(io::stderr(), "skipped {test}: {e}");
             None
         }
@@ -26,7 +26,7 @@ fn write(instance: &Instance, message: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open(instance.marker_path())?.write(message).map(drop)
 }
 
-/// The columns as the kernel prints them, before `rest`.
+/// Returns the columns as the kernel prints them, followed by `rest`.
 fn line(task: &str, tid: u32, rest: &str) -> String {
     format!("{task:>16}-{tid:<7} {rest}")
 }
@@ -88,7 +88,7 @@ fn a_name_with_a_newline_is_a_name() {
     let tasks: Vec<_> = got.iter().map(|marker| &marker.task[..]).collect();
     assert_eq!(tasks, [&b"one"[..], b"a\nb", b"\n\nc\n"]);
     assert_eq!(got.iter().map(Marker::text).collect::<Vec<_>>(), ["B|1|x", "B|2|y", "I|3|z"]);
-    // What a name could forge of a header is never a whole one.
+    // A name is too short to forge a complete header.
     let forged = line("-1[2] 3: x", 9, "[000] .....     6.000001: tracing_mark_write: B|9|y\n");
     let text = format!("{}B|1|x\n {}\n{forged}", head("one"), "z".repeat(8));
     assert_eq!(payloads(&text), [format!("B|1|x\n {}", "z".repeat(8)), "B|9|y".to_owned()]);
@@ -138,7 +138,7 @@ fn stats_are_summed() {
     assert!(Stats::parse("entries: 3\n").is_none());
 }
 
-/// The kernel makes the text anew for each part of it that is read.
+/// The kernel generates the text anew for each `read`.
 #[test]
 #[cfg_attr(miri, ignore = "no tracefs")]
 fn stats_are_whole_while_they_change() {
@@ -147,7 +147,7 @@ fn stats_are_whole_while_they_change() {
     };
     let is_read = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Their numbers get another digit, and lose it.
+        // The numbers gain a digit, and lose it again.
         scope.spawn(|| {
             while !is_read.load(Ordering::Relaxed) {
                 instance.clear().unwrap();

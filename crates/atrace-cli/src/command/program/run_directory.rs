@@ -1,4 +1,5 @@
-//! The directory of a run: private to its user, in memory, and removed at the end of the command.
+//! The directory of a run: private to its user, in memory (on Android in `/data/local/tmp`), and removed at the end of
+//! the command.
 //!
 //! # Content and owner
 //!
