@@ -120,7 +120,7 @@ impl Consumer {
         let found = *self.methods.get(method.as_bytes()).ok_or_else(lacks)?;
         self.request += 1;
         let frame = wire::invoke(&mut self.scratch, self.request, found, true, arguments);
-        let frame = frame.ok_or_else(|| io::Error::other("too much is asked for"))?;
+        let frame = frame.ok_or_else(|| io::Error::other("the request is too long"))?;
         if !self.socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd)) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -147,7 +147,7 @@ impl Consumer {
             let (mut at, mut found) = (0, None);
             while found.is_none()
                 && let Some((frame, len)) = wire::split(self.inbox.get(at..).unwrap_or_default())
-                    .map_err(|_| io::Error::other("the service makes no sense"))?
+                    .map_err(|_| io::Error::other("the service sent an invalid frame"))?
             {
                 found = what(frame.request, frame.body);
                 at += len;
@@ -157,7 +157,7 @@ impl Consumer {
                 return Ok(found);
             }
             if received > REPLY_MAX {
-                return Err(io::Error::other("the service says more than can be asked for"));
+                return Err(io::Error::other("the service's reply is too long"));
             }
             let left = patience.saturating_sub(start.elapsed());
             if left.is_zero() && !patience.is_zero() || !self.socket.wait(Some(left)) {

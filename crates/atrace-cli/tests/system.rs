@@ -300,7 +300,7 @@ mod cases {
         let mut command = record(&here, &name, &["-t", "1ms"]);
         let ran = end(common::limited(&mut command, libc::RLIMIT_AS, 1 << 30, 1 << 30));
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-        assert!(ran.stderr.contains("says more than can be asked for"), "{ran:?}");
+        assert!(ran.stderr.contains("the service's reply is too long"), "{ran:?}");
     }
 
     /// An incomplete frame does not block the recording, and the wait for its end is limited.

@@ -29,7 +29,7 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
         return Ok(u8::from(!all_arrive));
     }
     if patient.is_empty() {
-        return Err(Failure::new("an empty name is no program's"));
+        return Err(Failure::new("an empty name names no program"));
     }
     let running: Vec<_> =
         processes::all().into_iter().filter(|process| is_called(*process, patient)).collect();

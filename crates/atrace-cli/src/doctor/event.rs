@@ -117,7 +117,7 @@ impl Patient {
         let wrong: Vec<_> = report.wrong().map(|it| it.topic.name()).collect();
         if !wrong.is_empty() {
             let text = format!("an event written now would not arrive: {}", wrong.join(", "));
-            return report.bad(Topic::Event, text, "mend that, and ask again");
+            return report.bad(Topic::Event, text, "repair that, and ask again");
         }
         match written {
             Some(Written::Buffer(buffer)) => match buffer.probe() {

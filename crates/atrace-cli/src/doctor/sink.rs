@@ -31,7 +31,7 @@ impl Patient {
                 let path = published
                     .get("library")
                     .filter(|path| !path.is_empty())
-                    .unwrap_or("a library of no name");
+                    .unwrap_or("a library without a name");
                 report.good(
                     Topic::Backend,
                     format!("events go to {}", if kind == "Ndk" { "libandroid" } else { "libcutils" }),

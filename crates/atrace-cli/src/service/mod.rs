@@ -84,19 +84,19 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Frame => "it sent what makes no sense",
-            Self::Order => "it did not begin as it must",
+            Self::Frame => "it sent an invalid frame",
+            Self::Order => "it sent a request out of order",
             Self::Memory(code) => {
                 return write!(f, "its memory can't be used: {}", std::io::Error::from_raw_os_error(*code));
             }
             Self::Place => "it named memory that does not exist",
-            Self::Writer => "it has a writer that can't be",
-            Self::Packet => "a packet goes beyond its chunk",
-            Self::Count => "a count of packets became less",
-            Self::Patch => "it mends what is not there",
-            Self::Deaf => "it does not read what is said to it",
-            Self::Silent => "it connected and said nothing",
-            Self::TooMuch => "it wants more than it may have",
+            Self::Writer => "it used an invalid number of a writer",
+            Self::Packet => "a packet does not end within its chunk",
+            Self::Count => "the number of packets in a chunk decreased",
+            Self::Patch => "it patched bytes outside of a chunk",
+            Self::Deaf => "it does not read its messages",
+            Self::Silent => "it connected and sent nothing",
+            Self::TooMuch => "it exceeds a limit",
         })
     }
 }

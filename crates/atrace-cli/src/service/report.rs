@@ -88,7 +88,7 @@ pub enum Ended {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("it has the size that it may have"),
+            Self::Full => f.write_str("the file has reached its maximum size"),
             Self::Failed(e) => e.fmt(f),
         }
     }

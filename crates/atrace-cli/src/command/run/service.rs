@@ -122,7 +122,7 @@ fn lines(report: &Report) -> Vec<String> {
         ));
     }
     if counts.invalid > 0 {
-        lines.push(format!("{} packets were no such and left out", thousands(counts.invalid)));
+        lines.push(format!("{} invalid packets were left out", thousands(counts.invalid)));
     }
     for CutOff { pid, name, fault } in cut_off {
         lines.push(format!("process {pid} ({}) was cut off: {fault}", shown(name)));
