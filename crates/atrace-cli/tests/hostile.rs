@@ -277,8 +277,8 @@ mod cases {
         format!("/dev/shm/atrace-{uid}/properties").into()
     }
 
-    /// Returns the patterns that are on for the user, as the file has them. Root reads them; no attacker runs at that
-    /// time.
+    /// Returns the patterns that are on for the user, as the file has them. Root opens the store directly, so the test
+    /// must make sure that no attacker changes it at that time.
     fn patterns(uid: u32) -> Vec<String> {
         Control::open_user(uid).unwrap().patterns()
     }
@@ -657,7 +657,7 @@ mod cases {
             assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
             assert_eq!((patterns(0), patterns(ALICE)), (vec![], vec![]));
-            // A command that only looks is not ended either, nor are other users hidden.
+            // The truncated store does not end a command that only reads, and does not hide the other users from it.
             let ran = here.atrace(&["status"]);
             assert!(ran.status.success() && ran.stdout.contains(&format!("user {ALICE}")), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");
@@ -793,7 +793,7 @@ mod cases {
                 here.is_unharmed();
                 drop(mallory);
             }
-            // Something else is in the directory's place.
+            // A link in the directory's place.
             let _mallory = Attacker::start(MALLORY, |ready| {
                 let directory = store(MALLORY).parent().unwrap().to_owned();
                 fs::remove_dir_all(&directory).unwrap();
@@ -922,8 +922,8 @@ mod cases {
         }
     }
 
-    /// Names and patterns contain nothing that a terminal obeys, no line looks like one of the command's, and a shell
-    /// that runs the suggested command does nothing else.
+    /// The names and patterns of other users appear in the output without anything that a terminal obeys. No line of
+    /// them looks like one of the command's, and a shell that runs the suggested command does nothing else.
     #[test]
     fn names_and_patterns_of_others_are_text() {
         let name = case!({

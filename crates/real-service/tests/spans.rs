@@ -539,8 +539,8 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
     assert!(events > 1000, "{events}");
 }
 
-/// A span that was created while no session ran has only its name. With `with_fields_while_off`, it
-/// has its fields, too.
+/// A span that was created while no session ran has only its name. With `with_fields_while_off`, it has its fields,
+/// too.
 #[test]
 fn spans_that_were_made_before_the_session() {
     const ROLE: &str = "spans_that_were_made_before_the_session";
