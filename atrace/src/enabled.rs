@@ -1,17 +1,21 @@
-//! Asking once for several events, for tracers built on this crate.
+//! One check for several events, for tracers that are built on this crate.
+//!
+//! A check has two steps. [`glance`] is the gate's check: a few inlined instructions, which usually say "off". If they do not,
+//! [`Glance::enabled`] checks for sure and chooses the backend. The resulting [`Enabled`] writes any number of events without
+//! another check.
 
 use atrace_sys::text::cut;
 
+use crate::backend::{self, Backend};
 use crate::message::{Kind, NameWriter};
 use crate::producer::{self, Event, Site, TRACK_NAME_MAX, Track, TrackKey, Type};
-use crate::way::{self, Way};
 use crate::{AtraceTag, Slice, TrackSlice, gate};
 
-/// What a look at the gate found: the tags may be enabled.
+/// The result of a check at the gate that did not say "off": the tags may be enabled.
 ///
-/// A tracer with little code where events are written looks there with [`glance`], inlined, and calls the
-/// rest of itself only when it gets one of these; the rest then asks [`enabled`](Self::enabled), which does
-/// not look again. The functions that write an event do the same.
+/// A tracer should inline only [`glance`] where events are written, and call the rest of itself only if it gets a `Glance`.
+/// The rest then calls [`enabled`](Self::enabled), which does not repeat the gate's check. The functions of this crate that
+/// write an event do the same.
 ///
 /// # Examples
 ///
@@ -40,16 +44,16 @@ pub struct Glance {
     tag: AtraceTag,
 }
 
-/// Looks whether one of the tags may be enabled. None is exact: they are not.
+/// Checks at the gate whether one of the tags may be enabled. `None` is certain: none of them is.
 #[inline(always)]
 pub fn glance(tag: AtraceTag) -> Option<Glance> {
     gate::glance(tag).map(|found| Glance { found, tag })
 }
 
-/// Tags about which one question after the other is asked.
+/// Tags prepared for repeated checks.
 ///
-/// Spares a tracer whose tag is no constant some instructions each time; of a constant, [`glance`] makes the
-/// same.
+/// It saves a few instructions at each check if the tag is not a constant. For a constant, [`glance`] compiles to the same
+/// code.
 ///
 /// # Examples
 ///
@@ -72,17 +76,17 @@ pub struct PreparedTag {
 }
 
 impl PreparedTag {
-    /// Prepares questions about these tags.
+    /// Prepares checks of these tags.
     pub const fn new(tag: AtraceTag) -> Self {
         Self { tag, mask: gate::Mask::of(tag) }
     }
 
-    /// The tags.
+    /// Returns the tags.
     pub const fn tag(self) -> AtraceTag {
         self.tag
     }
 
-    /// As [`glance`] of the tags.
+    /// Checks the tags at the gate, as [`glance`] does.
     #[inline(always)]
     pub fn glance(self) -> Option<Glance> {
         self.mask.glance().map(|found| Glance { found, tag: self.tag })
@@ -96,56 +100,57 @@ impl Glance {
         self.tag
     }
 
-    /// Tells for sure whether one of the tags is enabled.
+    /// Checks for sure whether one of the tags is enabled. If it is, the returned value writes events.
     #[inline]
     pub fn enabled(self) -> Option<Enabled> {
-        way::enabled(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
+        backend::enabled(self.found, self.tag).map(|backend| Enabled { backend, tag: self.tag })
     }
 
-    /// [`enabled`](Self::enabled), with more code, of which the usual answer takes less.
+    /// Inlined variant of [`enabled`](Self::enabled): larger, but fewer instructions on the common path.
     #[doc(hidden)]
     #[inline(always)]
     pub fn __enabled_short(self) -> Option<Enabled> {
-        way::enabled_short(self.found, self.tag).map(|way| Enabled { way, tag: self.tag })
+        backend::enabled_inlined(self.found, self.tag).map(|backend| Enabled { backend, tag: self.tag })
     }
 }
 
-/// A tag that was seen enabled: what is written with it is written, whatever is switched meanwhile.
+/// A tag that was found enabled, and the backend for its events.
 ///
-/// Keep it for one moment's events only.
+/// Its functions write events without another check, even if tracing is switched off meanwhile. So use it only for events of
+/// the same moment, and do not store it.
 #[derive(Clone, Copy, Debug)]
 pub struct Enabled {
-    way: Way,
+    backend: Backend,
     tag: AtraceTag,
 }
 
 impl Enabled {
-    /// Writes an instant, as [`atrace_instant_with`](crate::atrace_instant_with).
+    /// Writes an instant as [`atrace_instant_with`](crate::atrace_instant_with) does.
     #[inline(always)]
     pub fn instant_with(self, name: impl FnOnce(&mut NameWriter<'_>)) {
-        self.way.write(self.tag, Kind::Instant, None, Some(name));
+        self.backend.write(self.tag, Kind::Instant, None, Some(name));
     }
 
-    /// Sets a counter, as [`atrace_int64`](crate::atrace_int64).
+    /// Sets a counter as [`atrace_int64`](crate::atrace_int64) does.
     #[inline(never)]
     pub fn int64(self, name: &str, value: i64) {
-        self.way.write_str(self.tag, Kind::Int64(value), None, Some(name));
+        self.backend.write_str(self.tag, Kind::Int64(value), None, Some(name));
     }
 
-    /// Sets a counter to a value with a fraction, as [`atrace_f64`](crate::atrace_f64).
+    /// Sets a counter to a floating-point value as [`atrace_f64`](crate::atrace_f64) does.
     #[inline(never)]
     pub fn f64(self, name: &str, value: f64) {
-        self.way.write_f64(self.tag, name, value);
+        self.backend.write_f64(self.tag, name, value);
     }
 
-    /// The tags, where events go into Perfetto's memory. The functions below are for this case.
+    /// Returns the tags if events go to Perfetto's memory. The functions with encoded arguments are for this case only.
     #[doc(hidden)]
     #[inline(always)]
     pub fn __for_perfetto(self) -> Option<AtraceTag> {
-        self.way.is_perfetto().then_some(self.tag & AtraceTag::ValidMask)
+        self.backend.is_perfetto().then_some(self.tag & AtraceTag::ValidMask)
     }
 
-    /// Writes an instant with encoded arguments, named as its callsite where no name is given.
+    /// Writes an instant with encoded arguments. Without a name it has the name of its callsite.
     #[doc(hidden)]
     #[inline(always)]
     pub fn __instant(self, site: &Site<'_>, name: Option<&str>, encoded: &[u8]) {
@@ -154,7 +159,7 @@ impl Enabled {
         producer::traced(Type::Instant, tags, site, name, 0, encoded);
     }
 
-    /// Begins a slice with encoded arguments, named as its callsite; part of a flow, unless that is 0.
+    /// Begins a slice with encoded arguments and the name of its callsite. It is part of the flow `flow`, unless that is 0.
     #[doc(hidden)]
     #[inline(always)]
     pub fn __begin(self, site: &Site<'_>, flow: u64, args: &[u8]) -> Slice {
@@ -163,7 +168,7 @@ impl Enabled {
         Slice::by(written, self.tag)
     }
 
-    /// Begins a slice on a track with encoded arguments, named as its callsite.
+    /// Begins a slice on a track with encoded arguments and the name of its callsite.
     #[doc(hidden)]
     pub fn __begin_on_track(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) -> TrackSlice {
         let Some(tags) = self.__for_perfetto() else { return TrackSlice::none() };
@@ -173,9 +178,9 @@ impl Enabled {
         TrackSlice::by(producer::write(&begin), tags)
     }
 
-    /// Begins a slice, as [`Slice::begin_with`].
+    /// Begins a slice as [`Slice::begin_with`] does.
     #[inline(always)]
     pub fn begin_with(self, name: impl FnOnce(&mut NameWriter<'_>)) -> Slice {
-        Slice::by(self.way.write(self.tag, Kind::Begin, None, Some(name)), self.tag)
+        Slice::by(self.backend.write(self.tag, Kind::Begin, None, Some(name)), self.tag)
     }
 }

@@ -1,7 +1,8 @@
-//! The events: slices, async slices, instants and counters.
+//! The functions that write events: slices, async slices, instants and counters.
 //!
-//! The way of each: its function looks at the gate, inlined, and calls nothing where the gate says "off". Else it hands
-//! what the gate saw to [`emit`] (`way.rs`), which makes sure and has it written the way that it goes.
+//! Each function checks the gate first, inlined into its caller. If the gate says "off", the function calls nothing.
+//! Otherwise it passes the gate's result to [`emit`] (`backend.rs`), which checks for sure whether the tag is enabled, and
+//! writes the event by its backend.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,30 +10,30 @@ use std::marker::PhantomData;
 use atrace_sys::fork::{Generation, generation};
 
 use crate::AtraceTag;
-use crate::began::{Began, Ends};
+use crate::backend::{self, emit};
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
 use crate::producer::{self, Event, Site, Track, TrackKey, Type, Written};
 use crate::refresh;
-use crate::way::{self, emit};
+use crate::slice_origin::{SliceEnd, SliceOrigin};
 
-/// Opens the marker, if that failed as the library was loaded, and reads the properties now rather than at the first event.
+/// Reads the properties now, rather than at the first event, and opens the marker if that failed when the library was loaded.
 ///
-/// Calling it is optional. Not in a signal handler: it may allocate.
+/// Calling it is optional. It may allocate, so it must not be called in a signal handler.
 #[doc(alias = "atrace_setup")]
 pub fn atrace_init() {
     atrace_get_enabled_tags();
 }
 
-/// Returns the tags enabled in this process, or [`AtraceTag::NotReady`] while
-/// [`atrace_set_tracing_enabled`]`(false)` holds.
+/// Returns the tags that are enabled in this process, for ATrace or in a session of Perfetto. Returns [`AtraceTag::NotReady`]
+/// after [`atrace_set_tracing_enabled`]`(false)`.
 pub fn atrace_get_enabled_tags() -> AtraceTag {
     refresh::tags()
 }
 
-/// Tells whether one of the tags is enabled: ask before work that only a trace needs.
+/// Returns whether one of the tags is enabled. Call it before work that only a trace needs.
 ///
-/// The functions that write events ask by themselves.
+/// The functions that write events check this themselves.
 ///
 /// # Examples
 ///
@@ -48,28 +49,28 @@ pub fn atrace_get_enabled_tags() -> AtraceTag {
 pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
     match gate::glance(tag) {
         None => false,
-        Some(glance) => way::enabled(glance, tag).is_some(),
+        Some(glance) => backend::enabled(glance, tag).is_some(),
     }
 }
 
-/// Disables tracing in this process, whatever the properties say, or has it follow them again.
+/// Disables tracing in this process, whatever the properties say, or makes it follow the properties again.
 ///
-/// Zygote disables itself so; a child forked meanwhile inherits the state.
+/// Android's zygote disables its own tracing like this. A forked child inherits the state.
 pub fn atrace_set_tracing_enabled(enabled: bool) {
     refresh::set_enabled(enabled);
     crate::watch::tags_may_have_changed();
 }
 
-/// Reads the properties and the name of the process again, and looks whether the marker is still open.
+/// Reads the properties and the name of the process again, and checks whether the marker is still open.
 ///
-/// Needed only after a change of `debug.atrace.app_*` that was not followed by setting
-/// `debug.atrace.tags.enableflags` (as in libcutils, that one alone is watched), and when the process was renamed.
+/// It is needed in two cases: if the process was renamed, and if `debug.atrace.app_*` was changed without setting
+/// `debug.atrace.tags.enableflags` afterwards. As in libcutils, only the latter property is watched.
 pub fn atrace_update_tags() {
     refresh::update();
     crate::watch::tags_may_have_changed();
 }
 
-/// [`emit`] with a name that is to be written.
+/// Writes an event as [`emit`] does, with a name that a closure writes.
 #[inline(always)]
 fn emit_with(
     glance: Glance,
@@ -78,10 +79,10 @@ fn emit_with(
     track: Option<&str>,
     name: impl FnOnce(&mut NameWriter<'_>),
 ) -> Option<Written> {
-    way::enabled(glance, tag)?.write(tag, kind, track, Some(name))
+    backend::enabled(glance, tag)?.write(tag, kind, track, Some(name))
 }
 
-/// Defines the three forms of an event with a name: `&str`, `format_args!`, closure.
+/// Defines the three forms of a function for an event with a name: the name as `&str`, as `format_args!`, and by a closure.
 macro_rules! named_event {
     (
         $(#[$doc:meta])*
@@ -103,9 +104,10 @@ macro_rules! named_event {
             }
         }
 
-        #[doc = concat!("[`", stringify!($name), "`] with a name from `format_args!`, formatted into the message.")]
+        #[doc = concat!("Does the same as [`", stringify!($name), "`], with a name from `format_args!`.")]
         ///
-        /// A value whose formatting panics leaves `<panicked>` in its place (where panics unwind).
+        /// The name is formatted directly into the message, only if the tag is enabled. If formatting a value panics,
+        /// `<panicked>` is written in its place and the program continues (where panics unwind).
         #[inline(always)]
         pub fn $name_fmt(tag: AtraceTag, $($track: &str,)? name: fmt::Arguments<'_> $(, $number: $type)?) {
             #[inline(never)]
@@ -118,9 +120,10 @@ macro_rules! named_event {
             }
         }
 
-        #[doc = concat!("[`", stringify!($name), "`] with a name that a closure writes, called only when the tag is on.")]
+        #[doc = concat!("Does the same as [`", stringify!($name), "`], with a name that a closure writes.")]
         ///
-        /// A panic of the closure is the program's own: it passes through, and nothing is written.
+        /// The closure is called only if the tag is enabled. If it panics, the panic goes on to the caller, and no event is
+        /// written.
         #[inline(always)]
         pub fn $name_with(
             tag: AtraceTag, $($track: &str,)? name: impl FnOnce(&mut NameWriter<'_>) $(, $number: $type)?
@@ -138,10 +141,10 @@ macro_rules! named_event {
 }
 
 named_event! {
-    /// Begins a slice named `name` on the calling thread, until the matching [`atrace_end`] on it.
+    /// Begins a slice named `name` on the calling thread. The matching [`atrace_end`] on this thread ends it.
     ///
-    /// Writes `B|pid|name`. Slices of a thread nest. Prefer
-    /// [`begin_scoped_event`](crate::begin_scoped_event), which can't lose its end.
+    /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), which always
+    /// writes the end.
     ///
     /// # Examples
     ///
@@ -157,9 +160,9 @@ named_event! {
     Kind::Begin, (), ()
 }
 
-/// Ends the slice of the calling thread that was begun last.
+/// Ends the youngest open slice of the calling thread.
 ///
-/// Writes `E|pid`. Give it the tag of the matching [`atrace_begin`].
+/// Writes `E|pid`. Pass the tag of the matching [`atrace_begin`].
 #[doc(alias = "atrace_end_body")]
 #[inline(always)]
 pub fn atrace_end(tag: AtraceTag) {
@@ -175,10 +178,10 @@ pub fn atrace_end(tag: AtraceTag) {
 const NO_NAME: Option<fn(&mut NameWriter<'_>)> = None;
 
 named_event! {
-    /// Begins an async slice, which may overlap others and end on any thread.
+    /// Begins an async slice, which may overlap other slices and end on any thread.
     ///
-    /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. Async slices of one name that
-    /// are open at once need different cookies within the process, or the reader makes one slice of them.
+    /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. If several async slices of the process have
+    /// one name and are open at the same time, their cookies must differ; otherwise the reader takes them for one slice.
     atrace_async_begin, atrace_async_begin_fmt, atrace_async_begin_with, "atrace_async_begin_body",
     Kind::AsyncBegin, (), (cookie: i32)
 }
@@ -192,11 +195,11 @@ named_event! {
 }
 
 named_event! {
-    /// Begins an async slice on a row of its own, named `track_name`.
+    /// Begins an async slice on the track named `track_name`.
     ///
-    /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie; the cookie must be
-    /// unique on the track among the slices that are open at once. Of thousands of async names each makes a
-    /// row; on a track they share one.
+    /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie. The cookie must be unique among
+    /// the slices that are open on the track. In a viewer a track is a row. Without a track, each name of async slices makes
+    /// a row of its own.
     atrace_async_for_track_begin, atrace_async_for_track_begin_fmt, atrace_async_for_track_begin_with,
     "atrace_async_for_track_begin_body",
     Kind::TrackBegin, (track_name), (cookie: i32)
@@ -226,7 +229,7 @@ named_event! {
 }
 
 named_event! {
-    /// Marks a moment on the row named `track_name`.
+    /// Marks a moment on the track named `track_name`.
     ///
     /// Writes `N|pid|track_name|name`.
     atrace_instant_for_track, atrace_instant_for_track_fmt, atrace_instant_for_track_with,
@@ -245,20 +248,21 @@ named_event! {
 named_event! {
     /// Sets the counter named `name` to a 64-bit `value`.
     ///
-    /// Writes `C|pid|name|value`. Perfetto keeps counters as doubles: beyond 2^53 the last digits go.
+    /// Writes `C|pid|name|value`. Perfetto stores counters as doubles, so values beyond 2^53 are rounded.
     atrace_int64, atrace_int64_fmt, atrace_int64_with, "atrace_int64_body",
     Kind::Int64, (), (value: i64)
 }
 
-/// Sets the counter named `name` to a `value` with a fraction, which Perfetto's service gets as it is.
+/// Sets the counter named `name` to a floating-point `value`.
 ///
-/// By ATrace, `C|pid|name|value` has it rounded; there NaN and what is infinite are dropped.
+/// Perfetto gets the value unchanged. For ATrace it is rounded to an integer and written as `C|pid|name|value`; NaN and
+/// infinities are dropped.
 #[inline(always)]
 pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag, name: &str, value: f64) {
-        if let Some(way) = way::enabled(glance, tag) {
-            way.write_f64(tag, name, value);
+        if let Some(backend) = backend::enabled(glance, tag) {
+            backend.write_f64(tag, name, value);
         }
     }
     if let Some(glance) = gate::glance(tag) {
@@ -268,10 +272,10 @@ pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
 
 /// A slice of the calling thread that knows whether its begin was written.
 ///
-/// For code that keeps its own account of what is open, such as a `tracing` subscriber; others want
-/// [`ScopedEvent`](crate::ScopedEvent), which ends by itself. Dropping a `Slice` ends nothing.
+/// It is for code that itself records which slices are open, such as a `tracing` subscriber. Other code should use
+/// [`ScopedEvent`](crate::ScopedEvent), which ends its slice when it is dropped. Dropping a `Slice` writes no end.
 ///
-/// It is neither `Send` nor `Sync`: an end closes the slice of the thread that writes it.
+/// It is neither `Send` nor `Sync`, because an end closes a slice of the thread that writes the end.
 ///
 /// ```compile_fail,E0277
 /// fn is_send<T: Send>() {}
@@ -280,24 +284,24 @@ pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct Slice {
-    began: Option<Began>,
+    origin: Option<SliceOrigin>,
     _not_send: PhantomData<*const ()>,
 }
 
 impl Slice {
-    /// A slice whose begin was not written.
+    /// Returns a slice whose begin was not written.
     #[inline(always)]
     pub const fn none() -> Self {
-        Self { began: None, _not_send: PhantomData }
+        Self { origin: None, _not_send: PhantomData }
     }
 
-    /// A slice that went this way.
+    /// Returns the slice of a begin that this backend wrote, if any did.
     #[inline(always)]
     pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
-        Self { began: written.and_then(|written| Began::now(written, tag)), _not_send: PhantomData }
+        Self { origin: written.and_then(|written| SliceOrigin::now(written, tag)), _not_send: PhantomData }
     }
 
-    /// Begins a slice, as [`atrace_begin`].
+    /// Begins a slice as [`atrace_begin`] does.
     #[inline(always)]
     pub fn begin(tag: AtraceTag, name: &str) -> Self {
         #[inline(never)]
@@ -308,33 +312,35 @@ impl Slice {
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }
 
-    /// Begins a slice, as [`atrace_begin_with`].
+    /// Begins a slice as [`atrace_begin_with`] does.
     #[inline(always)]
     pub fn begin_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> Self {
         gate::glance(tag)
             .map_or(Self::none(), |glance| Self::by(emit_with(glance, tag, Kind::Begin, None, name), tag))
     }
 
-    /// Tells whether the begin was written. By Perfetto's way also where it was [lost](crate::perfetto::Status::lost), as its
-    /// memory was full: its end is then lost, too.
+    /// Returns whether the begin was written.
+    ///
+    /// For Perfetto this is also true if the begin was [lost](crate::perfetto::Status::lost) because the memory was full. The
+    /// end is then lost, too.
     #[inline(always)]
     pub fn is_written(&self) -> bool {
-        self.began.is_some()
+        self.origin.is_some()
     }
 
-    /// Writes the end if the begin was written, by this process; whatever is enabled by now.
+    /// Writes the end if this process wrote the begin, whatever is enabled by now.
     #[inline(always)]
     pub fn end(self) {
-        if let Some(began) = self.began {
-            end_slice(began);
+        if let Some(origin) = self.origin {
+            end_slice(origin);
         }
     }
 
-    /// [`end`](Self::end), with encoded arguments of its callsite where it went Perfetto's way.
+    /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has these encoded arguments of the callsite.
     #[doc(hidden)]
     pub fn __end_with(self, site: Site<'_>, args: &[u8]) {
-        match self.began.and_then(Began::ends) {
-            Some(Ends::ByPerfetto { tags }) => {
+        match self.origin.and_then(SliceOrigin::end) {
+            Some(SliceEnd::ByPerfetto { tags }) => {
                 producer::write(&Event { site: Some(site), args, ..Event::new(Type::End, tags) });
             }
             _ => self.end(),
@@ -343,34 +349,35 @@ impl Slice {
 }
 
 #[inline(never)]
-fn end_slice(began: Began) {
-    match began.ends() {
-        Some(Ends::ByAtrace) => way::end_by_sink(),
-        Some(Ends::ByPerfetto { tags }) => producer::end(tags),
+fn end_slice(origin: SliceOrigin) {
+    match origin.end() {
+        Some(SliceEnd::ByAtrace) => backend::end_by_sink(),
+        Some(SliceEnd::ByPerfetto { tags }) => producer::end(tags),
         None => {}
     }
 }
 
-/// An async slice on a named track that knows whether its begin was written: the [`Slice`] of a track.
+/// An async slice on a named track that knows whether its begin was written, as a [`Slice`] does.
 ///
-/// It may end on any thread. Dropping it ends nothing.
+/// It may end on any thread. Dropping it writes no end.
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {
     by: Option<Generation>,
-    /// The tags, where it went Perfetto's way, and how many sessions had begun by then.
+    /// The tags, if the begin is in Perfetto's memory; else empty.
     tags: AtraceTag,
+    /// How many sessions had begun when the slice did.
     begun: u32,
 }
 
 impl TrackSlice {
-    /// A slice whose begin was not written.
+    /// Returns a slice whose begin was not written.
     #[inline(always)]
     pub const fn none() -> Self {
         Self { by: None, tags: AtraceTag::Never, begun: 0 }
     }
 
-    /// Begins a slice, as [`atrace_async_for_track_begin_with`].
+    /// Begins a slice as [`atrace_async_for_track_begin_with`] does.
     #[inline(always)]
     pub fn begin_with(
         tag: AtraceTag,
@@ -383,27 +390,29 @@ impl TrackSlice {
         Self::by(written, tag)
     }
 
-    /// [`begin_with`](Self::begin_with) of a name that is there, with less code.
+    /// Begins a slice as [`begin_with`](Self::begin_with) does, with a name that exists as text. This needs less code.
     #[doc(hidden)]
     #[inline(never)]
     pub fn __begin_named(tag: AtraceTag, track_name: &str, name: &str, cookie: i32) -> Self {
         let Some(glance) = gate::glance(tag) else { return Self::none() };
         let kind = Kind::TrackBegin(cookie.into());
-        let way = way::enabled(glance, tag);
-        Self::by(way.and_then(|way| way.write_str(tag, kind, Some(track_name), Some(name))), tag)
+        let backend = backend::enabled(glance, tag);
+        Self::by(backend.and_then(|backend| backend.write_str(tag, kind, Some(track_name), Some(name))), tag)
     }
 
-    /// One that went this way. Sessions are counted once its begin is written: one that began meanwhile may see an end without
-    /// a begin, but never a begin without its end.
+    /// Returns the slice of a begin that this backend wrote, if any did.
+    ///
+    /// Sessions are counted after the begin was written. So a session that begins in between may get an end without a begin,
+    /// but never a begin without its end.
     #[inline]
     pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
         written.map_or(Self::none(), |written| {
             let tags = if written == Written::ByPerfetto { tag } else { AtraceTag::Never };
-            Self { by: Some(generation()), tags, begun: way::sessions_begun() }
+            Self { by: Some(generation()), tags, begun: backend::sessions_begun() }
         })
     }
 
-    /// [`end`](Self::end), with encoded arguments of its callsite where it went Perfetto's way.
+    /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has these encoded arguments of the callsite.
     #[doc(hidden)]
     pub fn __end_with(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) {
         if self.tags.is_empty() {
@@ -417,26 +426,26 @@ impl TrackSlice {
         }
     }
 
-    /// Whether it went Perfetto's way.
+    /// Returns whether the begin is in Perfetto's memory.
     #[doc(hidden)]
     pub fn __is_perfettos(&self) -> bool {
         !self.tags.is_empty()
     }
 
-    /// Tells whether the begin was written.
+    /// Returns whether the begin was written.
     #[inline(always)]
     pub fn is_written(&self) -> bool {
         self.by.is_some()
     }
 
-    /// Writes the end if the begin was written, by this process; whatever is enabled by now. Takes the track
-    /// and the cookie of the begin.
+    /// Writes the end if this process wrote the begin, whatever is enabled by now. The track and the cookie must be those of
+    /// the begin.
     #[inline]
     pub fn end(self, track_name: &str, cookie: i32) {
         if let Some(by) = self.by
             && by == generation()
         {
-            way::end_track(self.tags, self.begun, track_name, cookie);
+            backend::end_track(self.tags, self.begun, track_name, cookie);
         }
     }
 }

@@ -10,98 +10,114 @@
 //! # frame(3);
 //! ```
 //!
-//! Off, an event costs three loads and a branch: under a nanosecond, no call. On, it costs one `write(2)` of
-//! a message built on the stack and a few nanoseconds. Neither allocates. No function panics, blocks, signals
-//! or changes errno, whatever the name, the state of the trace buffer or the content of the properties.
+//! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While it is on,
+//! an event costs one `write(2)` of a message on the stack, and a few nanoseconds. Neither allocates. No function panics,
+//! blocks, raises a signal or changes errno, whatever the name, the state of the trace buffer or the content of the
+//! properties.
 //!
-//! # When is it on?
+//! # When is tracing on?
 //!
-//! Tracing is switched from outside, by system properties: Android's, or on a Linux host those of a small
-//! store of our own (one per user, see [`control`]). An event is written when one of its tags is enabled:
+//! Tracing is switched from outside of the process, by system properties: Android's, or, on a Linux host, those of a small
+//! property store that this crate provides (one per user, see [`control`]). An event is written if one of its tags is
+//! enabled:
 //!
-//! - [`AtraceTag::App`], when a pattern `debug.atrace.app_0` … matches the name of the process;
-//! - any other tag, when its bit is set in `debug.atrace.tags.enableflags`.
+//! - [`AtraceTag::App`] is enabled if one of the patterns `debug.atrace.app_0` … matches the name of the process;
+//! - any other tag is enabled if its bit is set in `debug.atrace.tags.enableflags`.
 //!
-//! A switch is noticed by the first event after it. [`atrace_is_tag_enabled`] asks before costly work, and
+//! The first event after a switch notices it. [`atrace_is_tag_enabled`] tells whether costly work for a trace is worth while.
 //! [`watch()`](watch::watch) calls back when the enabled tags change.
 //!
 //! # Where do events go?
 //!
-//! On Android to libcutils where it can be loaded, else (in an app) to libandroid, else (in a statically
-//! linked executable) to the kernel's `trace_marker`; on a Linux host to `trace_marker`, which usually only
-//! root may open (then tracing is off, and [`sink()`] says why); on other systems nowhere. Environment
-//! variables choose otherwise, except in a process with elevated rights (`AT_SECURE`). A wrong value is
-//! reported on stderr, once, and tracing is off.
+//! | system | backend |
+//! |---|---|
+//! | Android | libcutils if it can be loaded; else libandroid, which apps can load; else the kernel's `trace_marker`, for statically linked executables |
+//! | Linux host | `trace_marker`, which usually only root may open; if it can't be opened, tracing is off and [`sink()`] says why |
+//! | other systems | none |
+//!
+//! Environment variables change this, except in a process with elevated rights (`AT_SECURE`). If a variable has a wrong
+//! value, tracing is off, and one message on stderr says so.
 //!
 //! | variable | value |
 //! |---|---|
-//! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `perfetto` (its service alone), `none` |
-//! | `ATRACE_MARKER` | a path, or `fd:N:DEV:INO`: the inherited descriptor N, which must be the file with that device and inode. Files of tracefs, regular files and character devices only |
+//! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `perfetto` (only Perfetto's service), `none` |
+//! | `ATRACE_MARKER` | a path; or `fd:N:DEV:INO`, the inherited descriptor N, which must be open on the file with that device and inode. Only files of tracefs, regular files and character devices |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
-//! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service: 64 to 32768, 1024 by default. What a program writes within 10 ms and more has to fit, or events are lost |
+//! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service, in KiB: 64 to 32768, 1024 by default. All that a program writes within 10 ms, or a little longer, must fit; otherwise events are lost |
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
-//! On a host a process that traces publishes what it found, its *state*, in a memory file (`memfd_create`) of
-//! one page, whose descriptor has a high number like that of the marker. Root and the same user can read it,
-//! which is what `atrace doctor` does. [`state`] says what is in it. It is written
-//! where properties are read, not by events, and the descriptor may be closed.
+//! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that the
+//! program sets for itself comes too late, and no event opens anything. If opening failed for lack of descriptors or
+//! memory, these try again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`], [`atrace_update_tags`],
+//! [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
 //!
-//! That is found out once, as the program or library is loaded, before `main`: a variable that the program sets for itself
-//! comes too late, and no event opens anything. What failed
-//! then for want of a descriptor or memory is tried again whenever [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`],
-//! [`atrace_update_tags`] or [`atrace_set_tracing_enabled`] is called, and once a second by a [watch](watch::watch).
+//! On a host, a process that traces publishes its *state* for `atrace doctor`: the backend, the enabled tags and reasons of
+//! failures ([`state`] lists them). The state is one page of a memory file (`memfd_create`), whose descriptor has a high
+//! number, like the marker's. Root and the same user can read it. It is written when properties are read, never by an event.
+//! The program may close the descriptor.
 //!
-//! An old libcutils lacks functions (the end of a slice before Android 8; instants and tracks before 13):
-//! those events are written to `trace_marker` in its form. libandroid knows [`AtraceTag::App`] alone, and
-//! neither instants nor tracks: an instant becomes a slice without duration, a slice on a track an async
-//! slice named after the track. Its async slices and counters need Android 10; before that they are dropped.
-//! Whether tracing is on is what it says; it says so before each event, too, so the end of a slice may be
-//! missing when tracing is switched off in between.
+//! An old libcutils lacks some functions: the end of a slice before Android 8, instants and tracks before Android 13. Their
+//! events are written to `trace_marker`, in libcutils' format. libandroid supports only [`AtraceTag::App`], and neither
+//! instants nor tracks: an instant becomes a slice without duration, and a slice on a track becomes an async slice with the
+//! name of the track. Its async slices and counters need Android 10; before that they are dropped. libandroid decides itself
+//! whether tracing is on, once more at each event. So the end of a slice is missing if tracing is switched off before it.
 //!
 //! # Perfetto's service
 //!
-//! [`perfetto::connect`] makes the process a producer of Perfetto's tracing service: events of the tags that a session asks
-//! for then go into memory shared with it, without a system call and without any right. Where a tag is on for ATrace as
-//! well, its events go there, unless the property `debug.atrace.prefer_sdk` has its bit; never both ways. The same
-//! functions write them, [`atrace_is_tag_enabled`] and watches see both, [`atrace_set_tracing_enabled`] parks both.
-//! [`perfetto::record_to`] records the process into a file, with no service at all.
+//! [`perfetto::connect`] makes the process a producer of Perfetto's tracing service. If a tracing session wants a tag, events
+//! with this tag go into memory that is shared with the service: without a system call, and without special rights. If the
+//! tag is enabled for ATrace as well, its events go to ATrace, unless the property `debug.atrace.prefer_sdk` has the tag's
+//! bit. No event goes to both. [`perfetto::record_to`] records the process into a file, without a service.
 //!
-//! Bytes of names stay there as they are, and an event is cut at some KiB. An end that no begin of the session belongs to
-//! is not written. An event in a signal handler that interrupts another event of its thread is lost, and counted. With
-//! `ATRACE_BACKEND=perfetto` the process' first event connects, and waits up to 5 s for a service that is there to say which
-//! sessions there are; not in a signal handler: on a signal stack, or while a signal is blocked that has a handler. What does
-//! not wait, or for longer, is lost, and counted.
+//! The same functions write events to either backend. [`atrace_is_tag_enabled`] and watches consider both, and
+//! [`atrace_set_tracing_enabled`] switches both off.
+//!
+//! For Perfetto, the bytes of names are not replaced, and an event is cut at a few KiB. An end is dropped if its begin was not
+//! recorded in the same session. An event is lost and counted if it is written by a signal handler that interrupts another
+//! event of its thread.
+//!
+//! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service is there, the event waits until the
+//! service has said which sessions exist, at most 5 s. It does not wait in a signal handler: on a signal stack, or while a
+//! signal that has a handler is blocked. Events that do not wait, or wait in vain, are lost and counted.
 //!
 //! # Descriptors
 //!
-//! The marker is kept open, at the highest number that the soft limit allows, 4095 at most: a program that closes
-//! what it did not open, and then opens files of its own, gets the lowest. A closed marker is opened again by the
-//! next event, which is not lost. If its number became that of something else meanwhile, events are written there
-//! until that is noticed:
+//! The descriptor of the marker stays open. It has the highest number that the soft limit allows, at most 4095. A program that
+//! closes descriptors which it did not open, and then opens files of its own, gets the lowest numbers, so it does not get
+//! this one.
 //!
-//! - by a thread's first event, and each 256th from then on: so 255 events of a thread go astray at most (on Android
-//!   256 of a stack), and after `fork` as many of the child's;
+//! If the marker was closed, the next event opens it again and is not lost. If another file has got the number meanwhile,
+//! events are written into that file until the library notices:
+//!
+//! - at a thread's first event and each 256th after that. So at most 255 events of a thread go astray (on Android, 256 of
+//!   a stack), and as many of a forked child;
 //! - at each switch of tracing;
-//! - at once, when a message is not taken whole: by a socket without a peer, a full pipe that does not block, a file
-//!   open for reading.
+//! - at once if a message is not accepted whole: by a socket without a peer, a full non-blocking pipe, or a file open for
+//!   reading only.
 //!
-//! From then on nothing is written there: the marker is opened at another number, where there is one to be had, and
-//! dropped where there is none ([`SinkInfo::dropped`]). Until then a pipe or socket at the number may block, or raise
-//! SIGPIPE. A regular file must not grow past `RLIMIT_FSIZE`, which would raise SIGXFSZ: one that has such a limit is
-//! no place for events, and a limit that is set later is noticed as above. Room for 256 KiB per thread must be left
-//! below it, unless [`atrace_update_tags`] is called after setting it.
+//! Then the marker is opened at another number. If there is none, events are dropped ([`SinkInfo::dropped`]). Until the
+//! library notices, a pipe or socket with the marker's number may block or raise SIGPIPE.
+//!
+//! If events go to a regular file, the file must not grow past `RLIMIT_FSIZE`, which would raise SIGXFSZ. So no events are
+//! written to a file while such a limit is set. A limit that is set later is noticed like a changed descriptor; so it must
+//! leave room for 256 KiB per thread, unless [`atrace_update_tags`] is called after setting it.
 //!
 //! # Confinement
 //!
-//! A process that takes system calls away from itself (seccomp) calls [`atrace_init`] first, in a forked child
-//! [`atrace_update_tags`]. From then on events and switches need `write` and `fstat` (`newfstatat` in new libcs),
-//! and `prlimit64` where events go to a regular file; a [watch](watch::watch) also needs `futex`, and what the
-//! allocator needs. An event in Perfetto's memory asks for its thread now and then (`gettid`, `prctl`). A descriptor that
-//! was closed is opened again, which needs more. The name of the process is read then and kept, also in children:
-//! who changes it calls [`atrace_update_tags`].
+//! A process that gives up system calls (seccomp) must call [`atrace_init`] before, and in a forked child
+//! [`atrace_update_tags`]. After that:
 //!
-//! After [`atrace_init`] an event and a switch have room on a signal stack of 8 KiB, also where nothing was optimised; one with
-//! arguments on 16 KiB.
+//! - events and switches need `write` and `fstat` (`newfstatat` in new C libraries), and `prlimit64` if events go to a
+//!   regular file;
+//! - a [watch](watch::watch) also needs `futex` and the calls of the allocator;
+//! - events for Perfetto ask now and then for the thread's id and name (`gettid`, `prctl`);
+//! - reopening a marker that was closed needs more.
+//!
+//! The name of the process is read then and stored, also for forked children. A program that changes the name must call
+//! [`atrace_update_tags`].
+//!
+//! After [`atrace_init`], an event and a switch fit on a signal stack of 8 KiB, even in an unoptimised build. An event with
+//! arguments needs 16 KiB.
 //!
 //! # The command
 //!
@@ -110,47 +126,54 @@
 //!
 //! # Names
 //!
-//! A name may hold anything and be of any length. What could forge or damage another event is replaced: bytes
-//! 0x00–0x1F and 0x7F become `?`, and so does the `<` of `</script>`, which ends a trace for Perfetto's
-//! reader; `|` becomes `/` except in the name of a begin. A message has at most 1023 bytes, libcutils' limit:
-//! a longer name is cut, between characters; a track is cut only where it would leave no room for a character
-//! of the name and a cookie, the same in every event of that track. An empty name is written as it is in a
-//! begin, and as `?` elsewhere, where Perfetto would refuse the event.
+//! A name may contain any bytes and have any length. For ATrace, bytes that could forge or damage another event are replaced:
 //!
-//! Each function that takes a name has two companions that spare a `String`: `…_fmt` takes `format_args!`,
-//! `…_with` a closure that writes the name piece by piece. Neither formats anything while the tag is off.
+//! - 0x00–0x1F and 0x7F become `?`;
+//! - the `<` of `</script>` becomes `?`, because Perfetto's reader takes `</script>` for the end of the trace;
+//! - `|` becomes `/`, except in the name of a begin.
+//!
+//! A message has at most 1023 bytes, libcutils' limit. A longer name is cut, between characters. The name of a track is cut
+//! only if it leaves no room for one character of the name and a cookie, so it is the same in all events of the track. An
+//! empty name stays empty in a begin and becomes `?` in other events, which Perfetto would refuse otherwise.
+//!
+//! Each function that takes a name has two variants without the cost of a `String`: `…_fmt` takes `format_args!`, and
+//! `…_with` takes a closure that writes the name piece by piece. They format nothing while the tag is off.
 //!
 //! # Arguments
 //!
-//! The functions that end in `_args` take typed arguments and flows, [`Arg`]: text behind the name by ATrace, values of their
-//! types in Perfetto's memory. All arguments of an event have 2 KiB there, a text 1,000 bytes: one that is cut ends in `…`,
-//! and an argument `left_out` says how many had no room. They take a [`Name`] as well, which Perfetto's service is sent once;
-//! [`trace_name!`] and [`trace_method!`] have one.
+//! The functions that end in `_args` take typed arguments and flows ([`Arg`]). For ATrace, arguments become text after the
+//! name. In Perfetto's memory they keep their types; all arguments of an event have 2 KiB there, and a text has 1,000 bytes.
+//! A text that is cut ends in `…`, and an argument `left_out` has the number of arguments without room.
+//!
+//! These functions also take a [`Name`], a constant name that is sent to Perfetto's service once. [`trace_name!`] and
+//! [`trace_method!`] do the same by themselves.
 //!
 //! # Pairing
 //!
-//! `atrace_begin` and `atrace_end` nest, per thread. They are stateless, as in C: when tracing is switched on
-//! or off in between, one of the two is missing. [`ScopedEvent`] writes its end exactly when its begin was
-//! written.
+//! `atrace_begin` and `atrace_end` nest on each thread. They are stateless, as in C: if tracing is switched between the two,
+//! one of them is missing. A [`ScopedEvent`] writes its end if and only if its begin was written.
 //!
 //! # Fork
 //!
-//! A forked child may trace at once, under its own process id. (Not between `vfork` and `exec`.)
+//! A forked child may trace at once, under its own process id. A child of `vfork` must not trace before `exec`.
 //!
 //! # Signal handlers
 //!
-//! An event may be written in a signal handler, whatever it interrupts, and in a child that the handler forks: nothing
-//! below an event allocates, takes a lock, or starts a thread of the C library, and errno stays as it was. What formats a
-//! name or an argument is the program's own code. Two exceptions are the system's: libcutils takes a lock of its own where it
-//! reads its tags anew, after a switch; and a library that is loaded by `dlopen` has its thread-locals made by the C library at
-//! the first event of each thread: one allocation with glibc 2.36, none from the second event on. (Before Android 10 all
-//! thread-locals are made so.)
+//! An event may be written in a signal handler, whatever the handler interrupts, and in a child that the handler forks. No
+//! function that an event calls allocates, takes a lock, starts a thread of the C library or changes errno. This does not
+//! cover the program's own code that formats a name or an argument. There are two exceptions:
 //!
-//! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`);
-//! what the reader accepts is Perfetto's systrace importer's.
+//! - libcutils takes a lock of its own when it reads its tags after a switch.
+//! - In a library that was loaded by `dlopen`, the C library creates the thread-locals at the first event of each thread.
+//!   glibc 2.36 allocates once for that. Before Android 10 this holds for all thread-locals.
+//!
+//! # Sources
+//!
+//! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`). The rules of
+//! the reader are those of Perfetto's systrace importer.
 
 mod args;
-mod began;
+mod backend;
 pub mod control;
 mod enabled;
 mod events;
@@ -171,14 +194,14 @@ mod producer;
 mod refresh;
 mod scoped;
 mod sink;
+mod slice_origin;
 pub mod state;
 mod status;
 mod tag;
 mod typed;
 pub mod watch;
-mod way;
 
-/// What threads share; in the models, loom's.
+/// The types that threads share. In the models they are loom's.
 mod sync {
     pub(crate) use atrace_sys::AtomicRef;
     pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
@@ -205,17 +228,18 @@ pub use macros::private as __private;
 #[doc(hidden)]
 pub use message::{__Text, __with_text};
 
-/// For `atrace-subscriber`: callsites, and arguments that are encoded by who knows their types.
+/// For `atrace-subscriber`: callsites, and the encoding of arguments by a caller that knows their types.
 #[doc(hidden)]
 pub mod __typed {
+    pub use crate::backend::{Ways, only_atrace, only_perfetto};
     pub use crate::producer::{
         About, ArgKey as Key, Encoder, FLOW_ROOM, Number, Scalar, Site, flow, flow_number,
     };
-    pub use crate::sink::first::are_two_ways as is_used;
-    pub use crate::way::{Ways, only_atrace, only_perfetto};
+    pub use crate::sink::first::is_perfetto_enabled as is_used;
 }
 
-/// For `atrace-subscriber`: a subscriber began, or ceased, to keep what it was told of the tags.
+/// For `atrace-subscriber`: counts the subscribers that cache the enabled tags. `began` tells whether one was added or
+/// removed.
 #[doc(hidden)]
 pub fn __note_filter(began: bool) {
     state::note_filter(began);

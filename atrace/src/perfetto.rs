@@ -1,11 +1,11 @@
-//! Perfetto's way: events as packets in memory that is shared with the tracing service, without a system call.
+//! Perfetto as a backend: events become packets in memory that is shared with the tracing service, without system calls.
 //!
-//! [`connect`] makes this process a *producer* of Perfetto's data source `track_event`; the same functions and tags as
-//! ever then write for the sessions that ask for them, by AOSP's short names of the tags (`app`, `view`, `wm` …). Without
-//! a service, or where it goes away, it is tried again with a growing back-off; a program never fails by it.
+//! [`connect`] makes this process a *producer* of Perfetto's data source `track_event`. The usual functions then also write
+//! events for Perfetto's tracing sessions. A session selects tags by AOSP's short names for them (`app`, `view`, `wm` …).
+//! If there is no service, or it goes away, the connection is retried with growing pauses; the program does not fail.
 //!
-//! In a build without it, on another system or without the feature `perfetto`, [`connect`] does nothing, and [`record_to`]
-//! fails.
+//! In a build without the feature `perfetto`, and on systems without tracing, [`connect`] does nothing, and [`record_to`]
+//! returns an error.
 
 use std::io;
 use std::path::Path;
@@ -15,26 +15,28 @@ use crate::sink::first;
 pub use crate::status::{Status, status};
 use crate::{AtraceTag, producer, refresh, watch};
 
-/// Makes this process a producer of Perfetto's data source `track_event`, for good.
+/// Makes this process a producer of Perfetto's data source `track_event`, permanently.
 ///
-/// Waits for the sessions that are there, at most 100 ms, or 5 s where `ATRACE_BACKEND=perfetto` asks for every event, as under
-/// `atrace run`; without a service it does not wait. What is written before the service has said which sessions there are
-/// counts as [lost](Status::lost), where one of them wants it. Calling it again does nothing. The process has a thread more from then on, in which no code of the program runs. A forked child connects
-/// at its first event, as a producer of its own.
+/// If there is a service, this waits until the service has said which sessions exist: at most 100 ms, or 5 s with
+/// `ATRACE_BACKEND=perfetto`, as under `atrace run`. Events before that count as [lost](Status::lost) if a session wants
+/// them.
+///
+/// From then on the process has one more thread, which runs no code of the program. Calling this again does nothing. A forked
+/// child connects at its first event, as a separate producer.
 pub fn connect() {
     if producer::EXISTS {
-        first::have_two_ways();
+        first::enable_perfetto();
         producer::connect();
         refresh::update();
         watch::tags_may_have_changed();
     }
 }
 
-/// Records this process into a new file, which <https://ui.perfetto.dev> opens, until the returned guard is dropped.
+/// Records this process into a new file until the returned guard is dropped. <https://ui.perfetto.dev> opens the file.
 ///
-/// Needs no service and no right. Events of all tags that go Perfetto's way are in it: those that are not on for ATrace.
-/// What a thread wrote is in the file some milliseconds later, at the latest when the guard is dropped; not when the
-/// process is killed before that. A forked child is not recorded.
+/// This needs no service and no special rights. The file gets the events of all tags, except of those that are enabled for
+/// ATrace and do not prefer Perfetto. Events are in the file a few milliseconds after they were written, at the latest when
+/// the guard is dropped. If the process is killed, the last ones are missing. A forked child is not recorded.
 ///
 /// # Examples
 ///
@@ -51,10 +53,10 @@ pub fn connect() {
 ///
 /// # Errors
 ///
-/// When the file can't be created, there is no memory or no thread for it, the process records itself already, or a
-/// thread is in the middle of an event of the recording before.
+/// Returns an error if the file can't be created, if there is no memory or no thread, if the process already records itself,
+/// or if a thread is still in the middle of an event of the previous recording.
 pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
-    first::have_two_ways();
+    first::enable_perfetto();
     let recording = producer::record(path.as_ref(), AtraceTag::ValidMask.bits())?;
     refresh::update();
     watch::tags_may_have_changed();

@@ -1,7 +1,29 @@
-//! Finds out which tags are enabled, and publishes it at the gate: what an event does that finds the serial changed.
+//! Reads which tags are enabled, and publishes them at the gate.
 //!
-//! It asks the properties, or the library that events go to. What a library says is published only once it is sure:
-//! see `sink/reload.rs` for libcutils, `sink/debounce.rs` for libandroid. Each result also goes to the state page.
+//! An event comes here if the gate can't tell for sure that its tag is off: the serial has changed, the gate is claimed, or
+//! the tag's bit is set. [`is_enabled`] answers at once if the gate's tags are known; otherwise [`read`] reads them.
+//!
+//! # Where the tags come from
+//!
+//! | the sink | the tags for ATrace |
+//! |---|---|
+//! | the marker | the properties, by libcutils' rules (`flags.rs`) |
+//! | libcutils | its tag mask, which becomes the gate's foreign word |
+//! | libandroid | its answer to "is tracing enabled?", for [`AtraceTag::App`] |
+//!
+//! A library may still give an old answer for a moment after a switch. Such an answer is not published: `sink/reload.rs`
+//! tells when libcutils' mask is current, `sink/debounce.rs` when libandroid's answer is settled. Until then every event asks.
+//!
+//! The tags of Perfetto's sessions are a word of the producer. The gate reads it as its foreign word. If libcutils has that
+//! place, the sessions' tags are copied into the local word.
+//!
+//! # Threading
+//!
+//! Events call [`is_enabled`] and [`read`]: in signal handlers, and in a child forked while another thread held a lock. So
+//! these neither allocate nor take a lock (libcutils takes one of its own when it reloads). Variables that need much stack
+//! are in functions of their own, which are not inlined.
+//!
+//! Each published result also updates the state page ([`crate::state`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,26 +39,26 @@ use crate::producer;
 use crate::sink::{self, Sink, choice, first};
 use crate::state;
 
-/// The property that has tags go to Perfetto where both ways are on.
+/// The property with the tags that prefer Perfetto, if they are enabled for both backends.
 const PREFER: &str = "debug.atrace.prefer_sdk";
-/// The tags that it has.
+/// The value of [`PREFER`] when it was last read.
 static PREFERRED: AtomicU64 = AtomicU64::new(0);
-/// Tracing was disabled for this process.
+/// Whether tracing is disabled in this process by [`set_enabled`].
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Tells for sure whether `tag` is enabled, for either way, after a look at the gate.
+/// Returns whether `tag` is enabled for at least one backend; for callers that the gate did not turn away.
 #[inline(always)]
 pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
     glance.is_sure() || refreshed().intersects(tag & AtraceTag::ValidMask)
 }
 
-/// Returns the tags enabled now; for who may allocate.
+/// Returns the enabled tags. It may open the sink, so it allocates: an event must not call it.
 pub(crate) fn tags() -> AtraceTag {
     choice::chosen();
     gate::tags().unwrap_or_else(refreshed)
 }
 
-/// Finds out which tags are enabled, for either way.
+/// Reads which tags are enabled, for at least one backend.
 #[cold]
 #[inline(never)]
 fn refreshed() -> AtraceTag {
@@ -58,32 +80,32 @@ pub(crate) fn atrace_tags() -> AtraceTag {
     }
 }
 
-/// Whether tracing was disabled in this process.
+/// Returns whether tracing is disabled in this process.
 pub(crate) fn is_disabled() -> bool {
     DISABLED.load(Ordering::SeqCst)
 }
 
-/// The tags that go to Perfetto where both ways are on.
+/// Returns the tags that prefer Perfetto, if they are enabled for both backends.
 pub(crate) fn preferred() -> AtraceTag {
     AtraceTag::from_bits_retain(PREFERRED.load(Ordering::Relaxed))
 }
 
-/// Perfetto's sessions want other tags than before, or it stands otherwise: on the socket's thread.
+/// Called on the socket thread when the tags that sessions want, or the state of the connection, have changed.
 fn sessions_changed() {
     state::publish();
-    // With libcutils the sessions' tags stand in the gate's local word: the next event puts them there.
+    // With libcutils the gate's local word has a copy of the sessions' tags. The next event renews it.
     if let Sink::Cutils(_) = choice::present() {
         gate::forget();
     }
 }
 
-/// Whether what was found last is sure, or else how soon to look again.
+/// Returns how long to wait before the tags must be read again, because the last answer is not sure yet. `None` if it is.
 pub(crate) fn look_again_after() -> Option<Duration> {
     let is_settled = gate::published().is_some() || choice::present().is_settled();
     (!is_settled).then_some(sink::APART)
 }
 
-/// Disables tracing in this process, or has it follow the properties again.
+/// Disables tracing in this process, or makes it follow the properties again.
 pub(crate) fn set_enabled(enabled: bool) {
     let _undisturbed = Undisturbed::new();
     DISABLED.store(!enabled, Ordering::SeqCst);
@@ -93,7 +115,7 @@ pub(crate) fn set_enabled(enabled: bool) {
     update();
 }
 
-/// Reads the properties again although their serial may be the same: app patterns have none that counts.
+/// Reads the properties again even if the watched serial is the same. A change of an app pattern does not change that serial.
 pub(crate) fn update() {
     let _undisturbed = Undisturbed::new();
     process::reread_argv0();
@@ -106,7 +128,7 @@ pub(crate) fn update() {
 #[cold]
 #[inline(never)]
 fn refresh() -> AtraceTag {
-    // Where events go nowhere for now, each comes here, until somebody asks who may allocate.
+    // While there is no sink, each event comes here, until a caller that may allocate opens the sink.
     if choice::for_event().is_waiting() {
         return if is_disabled() { AtraceTag::NotReady } else { AtraceTag::empty() };
     }
@@ -114,7 +136,7 @@ fn refresh() -> AtraceTag {
     read()
 }
 
-/// What to wait for, to learn that the flags changed, and its serial now.
+/// Returns what a watch must wait for to notice a switch, and its current serial.
 pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
     match properties.find(flags::FLAGS) {
         Some(property) => (Wait::Property(property), property.serial()),
@@ -122,10 +144,10 @@ pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
     }
 }
 
-/// The serial to watch.
+/// Returns the serial that the gate must watch.
 fn serial(properties: &'static Properties) -> Serial {
     match properties.find(flags::FLAGS) {
-        // Asks the property system for the serial, where there is no word that can be loaded.
+        // Without a word that can be loaded, this asks the property system for the serial.
         Some(property) => {
             Serial { word: property.serial_word(), value: property.serial(), is_property: true }
         }
@@ -137,8 +159,8 @@ fn serial(properties: &'static Properties) -> Serial {
     }
 }
 
-/// Has Perfetto's sessions seen at the gate, and reads which tags prefer that way. A call: its value is on a stack that may
-/// be a signal handler's.
+/// Makes the gate see the tags of Perfetto's sessions, and reads which tags prefer Perfetto. Out of line, because the
+/// property's value is on the stack, which may be a signal handler's.
 #[cold]
 #[inline(never)]
 fn follow_perfetto(sink: &'static Sink) {
@@ -156,16 +178,16 @@ fn follow_perfetto(sink: &'static Sink) {
     }
 }
 
-/// Finds out what is enabled, publishes it and returns it. Below an event.
+/// Reads which tags are enabled for ATrace, publishes them at the gate, and returns them. Events call it.
 fn read() -> AtraceTag {
-    /// Every event is to find out for itself.
+    /// A serial that prevents publication, so that every event asks again.
     const UNSURE: Serial = Serial { word: None, value: 0, is_property: false };
 
     static FAILED: fn() = state::publish;
     atrace_sys::marker::on_failure(&FAILED);
     let sink = choice::for_event();
     sink.check();
-    if first::are_two_ways() {
+    if first::is_perfetto_enabled() {
         follow_perfetto(sink);
     }
     let serial = || match (sink, sink.properties()) {
@@ -182,7 +204,7 @@ fn read() -> AtraceTag {
         }
         (_, Some(properties)) => serial(properties),
         (_, None) if sink.is_waiting() => UNSURE,
-        // It can't be switched on.
+        // A sink without properties can't be switched on.
         (_, None) => Serial { word: Some(&NO_SERIAL), value: 0, is_property: false },
     };
     let mut is_never_published = false;
@@ -191,7 +213,7 @@ fn read() -> AtraceTag {
             let mask = cutils.library.enabled_tags();
             GATE.foreign.set(mask);
             is_never_published = serial.word.is_none();
-            // Perfetto's stand in the local word: the foreign one is the library's.
+            // The sessions' tags go into the local word, because the foreign word is the library's mask.
             (Some(producer::tags().bits()), AtraceTag::from_bits_retain(mask.load(Ordering::Relaxed)))
         }
         _ if DISABLED.load(Ordering::SeqCst) => (Some(PARKED), AtraceTag::NotReady),
@@ -202,7 +224,7 @@ fn read() -> AtraceTag {
         }
         _ => {
             is_never_published = sink.is_waiting();
-            // In two steps, as both together are large on the stack of a signal handler.
+            // A closure of its own, to use less of the stack, which may be a signal handler's.
             let read = |properties: &'static Properties| {
                 flags::enabled_tags(|key| properties.find(key)?.read().map(|(_, value)| value))
             };

@@ -1,16 +1,16 @@
-//! Slices that end with a scope.
+//! Slices that end at the end of a scope.
 
 use std::fmt;
 
 use crate::message::NameWriter;
 use crate::{AtraceTag, Slice};
 
-/// A slice that ends when this is dropped.
+/// A guard that ends its slice when it is dropped.
 ///
-/// It writes its end exactly when its begin was written: tracing may be switched on or off in between, the
-/// trace stays balanced. In a forked child it writes nothing, the slice being its parent's.
+/// It writes the end if and only if the begin was written. So the trace stays balanced even if tracing is switched in
+/// between. In a forked child it writes nothing, because the slice belongs to the parent.
 ///
-/// It can't leave its thread, whose slices nest:
+/// It can't be sent to another thread, because slices nest on their thread:
 ///
 /// ```compile_fail,E0277
 /// use atrace::{AtraceTag, begin_scoped_event};
@@ -19,7 +19,7 @@ use crate::{AtraceTag, Slice};
 /// std::thread::spawn(move || drop(event));
 /// ```
 ///
-/// `mem::forget` of one loses the end.
+/// `mem::forget` of a guard loses the end.
 #[derive(Debug)]
 #[must_use = "the event ends when this is dropped"]
 pub struct ScopedEvent {
@@ -48,20 +48,21 @@ impl Drop for ScopedEvent {
 /// use atrace::{AtraceTag, begin_scoped_event};
 ///
 /// let _event = begin_scoped_event(AtraceTag::App, "load");
-/// // What happens here is within "load".
+/// // Events of this thread are now inside the slice "load".
 /// ```
 #[inline(always)]
 pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
     ScopedEvent { slice: Slice::begin(tag, name) }
 }
 
-/// [`begin_scoped_event`] with a name from `format_args!`, formatted only when the tag is on.
+/// Does the same as [`begin_scoped_event`], with a name from `format_args!`, which is formatted only if the tag is enabled.
 #[inline(always)]
 pub fn begin_scoped_event_fmt(tag: AtraceTag, name: fmt::Arguments<'_>) -> ScopedEvent {
     begin_scoped_event_with(tag, |writer| writer.push_fmt(name))
 }
 
-/// [`begin_scoped_event`] with a name that a closure writes, called only when the tag is on.
+/// Does the same as [`begin_scoped_event`], with a name that a closure writes. The closure is called only if the tag is
+/// enabled.
 #[inline(always)]
 pub fn begin_scoped_event_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> ScopedEvent {
     ScopedEvent { slice: Slice::begin_with(tag, name) }

@@ -1,21 +1,22 @@
-//! The state page: what this process says of its tracing, for other processes to read. The doctor (`atrace doctor`) does.
+//! The state page: describes this process's tracing for other processes, such as `atrace doctor`.
 //!
-//! It is text, a line `key value` each, published when the properties were read again, events could not be written, a
-//! filter came or went, or Perfetto's sessions want other tags; never by an event. Its keys:
+//! The page is text, with one `key value` per line. It is published again after the properties were read, when writing events
+//! starts to fail, when a subscriber's filter is added or removed, and when Perfetto's sessions or the connection change. An
+//! event that changes nothing never writes it. The keys:
 //!
 //! | key | value |
 //! |---|---|
-//! | `version` | of this crate |
-//! | `pid` | of the process it is about; a forked child that has said nothing shows its parent's |
+//! | `version` | the version of this crate |
+//! | `pid` | the process that the page describes; a forked child that has not published yet shows its parent's page |
 //! | `sink` | a [`SinkKind`](crate::SinkKind) |
 //! | `reason` | why events go nowhere |
 //! | `place`, `marker` | where the marker was opened; its descriptor, device and inode |
 //! | `dropped` | how many events could not be written, and the last errno |
-//! | `library`, `lacks` | the library that events go to; functions that it has not |
+//! | `library`, `lacks` | the library that events go to; a function that the library does not have |
 //! | `properties` | the property store |
-//! | `serial`, `tags` | the serial of the flags when they were read last, and the tags enabled since, hexadecimal |
-//! | `perfetto` | how it stands to Perfetto's service, if it was asked to; an error of the system's is `errno N` |
-//! | `filters` | how many subscribers keep what they were told of the tags |
+//! | `serial`, `tags` | the serial of the flags property when it was last read, and the tags enabled since, in hexadecimal |
+//! | `perfetto` | the state of the connection to Perfetto's service, if the process may connect; a system error is `errno N` |
+//! | `filters` | how many subscribers cache the enabled tags |
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -27,8 +28,8 @@ use crate::gate;
 use crate::sink::{choice, first};
 use crate::status::status;
 
-/// The serial and the tags that were published last, for while the gate is claimed. `NotReady` does not fit: it
-/// has a bit of its own.
+/// The serial and the tags that were last read from the gate, for use while the gate is claimed. `NotReady` does not fit into
+/// the tags' half, so [`PARKED`] stands for it.
 static LAST: AtomicU64 = AtomicU64::new(0);
 const PARKED: u64 = 1 << 31;
 
@@ -37,7 +38,7 @@ fn packed(serial: u32, tags: AtraceTag) -> u64 {
     u64::from(serial) << 32 | parked | (tags.bits() & AtraceTag::ValidMask.bits())
 }
 
-/// Publishes that these tags are enabled, where the gate is not told so, if they were not published last.
+/// Publishes these tags, unless they were the last ones; for tags that are never published at the gate.
 pub(crate) fn publish_unsure(tags: AtraceTag) {
     let tags = packed(0, tags);
     if LAST.swap(tags, Ordering::Relaxed) != tags {
@@ -47,7 +48,7 @@ pub(crate) fn publish_unsure(tags: AtraceTag) {
 
 static FILTERS: AtomicU32 = AtomicU32::new(0);
 
-/// A subscriber began, or ceased, to keep what it was told of the tags.
+/// Counts the subscribers that cache the enabled tags: one more if `began`, else one less.
 pub(crate) fn note_filter(began: bool) {
     if began {
         FILTERS.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +63,8 @@ pub(crate) fn publish() {
     state::publish(&describe);
 }
 
-/// Returns what this process would publish now, also where it publishes nothing: on Android, and with `ATRACE_STATE=none`.
+/// Returns the text of this process's state page as of now. This also works where the process publishes none: on Android, and
+/// with `ATRACE_STATE=none`.
 ///
 /// ```
 /// let state = atrace::state::text();
@@ -81,7 +83,8 @@ fn describe(text: &mut Text<'_>) {
     let id = process::id();
     let digits = id.bytes();
     text.line("pid", str::from_utf8(&digits[..id.len_with_bar() - 1]).unwrap_or("?"));
-    // Not handed over by who read the properties: of two, the slower one would overwrite what is newer.
+    // The tags are read from the gate here, and not passed in by the caller that read the properties: the slower of two such
+    // callers would overwrite the newer tags.
     if let Some((serial, tags)) = gate::published() {
         LAST.store(packed(serial, tags), Ordering::Relaxed);
     }
@@ -94,7 +97,7 @@ fn describe(text: &mut Text<'_>) {
     if filters > 0 {
         text.line("filters", filters);
     }
-    if first::are_two_ways() {
+    if first::is_perfetto_enabled() {
         text.line("perfetto", format_args!("{:#}", status()));
     }
     choice::present().describe(text);

@@ -1,20 +1,21 @@
-//! Events with typed arguments, and names that are sent once: the functions that end in `_args`.
+//! Events with typed arguments or with interned names: the functions that end in `_args`, and those behind the macros.
 //!
-//! By ATrace all of it is the name's text. For Perfetto arguments are encoded on the stack, and a [`Name`](crate::Name) goes
-//! as a number.
+//! For ATrace the arguments become text after the name. For Perfetto they are encoded on the stack, and a
+//! [`Name`](crate::Name) is *interned*: a sequence of packets defines it once, and events refer to it by a number.
 
 use atrace_sys::text::cut;
 
 use crate::args::{self, Arg};
+use crate::backend::{self, Backend};
 use crate::gate::{self, Glance};
 use crate::message::{Kind, NameWriter};
 use crate::name::{EventName, Name};
 use crate::producer::{self, Encoder, Event, Number, TRACK_NAME_MAX, Track, TrackKey, Type, Written};
 use crate::sink::{Sink, first};
-use crate::way::{self, Way};
 use crate::{AtraceTag, ScopedEvent, Slice, refresh};
 
-/// Writes an event if its tag, which was seen at the gate, is enabled; returns which way it was written.
+/// Writes an event if its tag is enabled; for callers that the gate did not turn away. Returns the backend that it was
+/// written by.
 #[inline(always)]
 fn emit(
     glance: Glance,
@@ -31,44 +32,45 @@ fn emit(
         (Kind::Instant, Some(number)) if args.is_empty() => {
             emit_named(glance, tag, Type::Instant, number, name.text)
         }
-        _ => emit_any(glance, tag, kind, track, name, args),
+        _ => emit_full(glance, tag, kind, track, name, args),
     }
 }
 
-/// The begin of a slice of the thread's track, or an instant on it, with nothing but a name that has a number.
+/// Writes a begin or an instant of the calling thread that has nothing but an interned name: a fast path of [`emit`].
 #[inline(never)]
 fn emit_named(glance: Glance, tag: AtraceTag, kind: Type, number: &Number, text: &str) -> Option<Written> {
     if !refresh::is_enabled(glance, tag) {
         return None;
     }
     let sink = first::present();
-    if way::is_for_sessions_alone(sink, tag) {
-        return producer::named(kind, way::valid(tag), number, text);
+    if backend::goes_to_sessions_only(sink, tag) {
+        return producer::named(kind, backend::valid(tag), number, text);
     }
-    emit_named_asked(sink, tag, kind, number, text)
+    emit_named_slow(sink, tag, kind, number, text)
 }
 
-/// [`emit_named`], which asks which way. A call, so that who knows the way has no stack frame for it.
+/// Chooses the backend by the full rule, then does the same as [`emit_named`]. Out of line, so that the faster path needs no
+/// stack frame for it.
 #[inline(never)]
-fn emit_named_asked(
+fn emit_named_slow(
     sink: &'static Sink,
     tag: AtraceTag,
     kind: Type,
     number: &Number,
     text: &str,
 ) -> Option<Written> {
-    match way::of(sink, tag)? {
-        Way::Perfetto => producer::named(kind, way::valid(tag), number, text),
-        Way::Atrace(sink) => {
+    match backend::select(sink, tag)? {
+        Backend::Perfetto => producer::named(kind, backend::valid(tag), number, text),
+        Backend::Atrace(sink) => {
             let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
             sink.write_str(kind, None, Some(text))
         }
     }
 }
 
-/// [`emit`] of what is more than a name.
+/// Writes an event of any kind, with arguments or a track: the general path of [`emit`].
 #[inline(never)]
-fn emit_any(
+fn emit_full(
     glance: Glance,
     tag: AtraceTag,
     kind: Kind,
@@ -76,8 +78,8 @@ fn emit_any(
     name: EventName<'_>,
     args: &[Arg<'_>],
 ) -> Option<Written> {
-    match way::enabled(glance, tag)? {
-        Way::Perfetto => {
+    match backend::enabled(glance, tag)? {
+        Backend::Perfetto => {
             let of = match kind {
                 Kind::TrackInstant | Kind::Instant => Type::Instant,
                 _ => Type::Begin,
@@ -87,9 +89,9 @@ fn emit_any(
                 _ => TrackKey::INSTANT,
             };
             let track = track.map(|track| Track::of(key, track));
-            write_packet(way::valid(tag), of, track, name, args)
+            write_packet(backend::valid(tag), of, track, name, args)
         }
-        Way::Atrace(sink) => sink.write(
+        Backend::Atrace(sink) => sink.write(
             kind,
             track,
             Some(|writer: &mut NameWriter<'_>| {
@@ -100,7 +102,7 @@ fn emit_any(
     }
 }
 
-/// Writes an event into Perfetto's memory. A call, as its buffer is large.
+/// Writes an event into Perfetto's memory. Out of line, because its buffer for arguments is large.
 #[inline(never)]
 fn write_packet(
     tags: u64,
@@ -117,7 +119,7 @@ fn write_packet(
     producer::write(&event)
 }
 
-/// Begins a slice as [`atrace_begin`](crate::atrace_begin), with arguments.
+/// Begins a slice as [`atrace_begin`](crate::atrace_begin) does, with arguments.
 ///
 /// # Examples
 ///
@@ -134,7 +136,7 @@ pub fn atrace_begin_args<'a>(tag: AtraceTag, name: impl Into<EventName<'a>>, arg
     }
 }
 
-/// Marks a moment on the calling thread as [`atrace_instant`](crate::atrace_instant), with arguments.
+/// Marks a moment on the calling thread as [`atrace_instant`](crate::atrace_instant) does, with arguments.
 #[inline(always)]
 pub fn atrace_instant_args<'a>(tag: AtraceTag, name: impl Into<EventName<'a>>, args: &[Arg<'_>]) {
     if let Some(glance) = gate::glance(tag) {
@@ -142,7 +144,8 @@ pub fn atrace_instant_args<'a>(tag: AtraceTag, name: impl Into<EventName<'a>>, a
     }
 }
 
-/// Begins an async slice on a row as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin), with arguments.
+/// Begins an async slice on a track as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with
+/// arguments.
 #[inline(always)]
 pub fn atrace_async_for_track_begin_args<'a>(
     tag: AtraceTag,
@@ -156,7 +159,7 @@ pub fn atrace_async_for_track_begin_args<'a>(
     }
 }
 
-/// Marks a moment on a row as [`atrace_instant_for_track`](crate::atrace_instant_for_track), with arguments.
+/// Marks a moment on a track as [`atrace_instant_for_track`](crate::atrace_instant_for_track) does, with arguments.
 #[inline(always)]
 pub fn atrace_instant_for_track_args<'a>(
     tag: AtraceTag,
@@ -169,7 +172,7 @@ pub fn atrace_instant_for_track_args<'a>(
     }
 }
 
-/// Sets a counter as [`atrace_int64`](crate::atrace_int64), one whose name is always the same.
+/// Sets a counter with a constant name, as [`atrace_int64`](crate::atrace_int64) does.
 ///
 /// # Examples
 ///
@@ -184,12 +187,12 @@ pub fn atrace_instant_for_track_args<'a>(
 pub fn atrace_int64_name(tag: AtraceTag, name: &'static Name, value: i64) {
     #[inline(never)]
     fn on(glance: Glance, tag: AtraceTag, name: &Name, value: i64) {
-        match way::enabled(glance, tag) {
-            Some(Way::Perfetto) => {
-                let tags = way::valid(tag);
+        match backend::enabled(glance, tag) {
+            Some(Backend::Perfetto) => {
+                let tags = backend::valid(tag);
                 producer::count(tags, name.text, name.hash, value);
             }
-            Some(way) => _ = way.write_str(tag, Kind::Int64(value), None, Some(name.text)),
+            Some(backend) => _ = backend.write_str(tag, Kind::Int64(value), None, Some(name.text)),
             None => {}
         }
     }
@@ -198,8 +201,8 @@ pub fn atrace_int64_name(tag: AtraceTag, name: &'static Name, value: i64) {
     }
 }
 
-/// Begins a slice that ends when the returned guard is dropped, as
-/// [`begin_scoped_event`](crate::begin_scoped_event), with arguments.
+/// Begins a slice that ends when the returned guard is dropped, as [`begin_scoped_event`](crate::begin_scoped_event) does,
+/// with arguments.
 ///
 /// # Examples
 ///
@@ -221,7 +224,8 @@ pub fn begin_scoped_event_args<'a>(
     ScopedEvent::of(slice)
 }
 
-/// Begins a slice with a name that is always the same where this is the number; `name` is asked for while the tag is on.
+/// Begins a slice with the constant name that `number` stands for. `name` returns its text, and is called only if the tag is
+/// enabled. For the macros of this crate.
 #[inline(always)]
 pub fn begin_scoped_event_at(
     tag: AtraceTag,
@@ -232,7 +236,7 @@ pub fn begin_scoped_event_at(
     ScopedEvent::of(slice)
 }
 
-/// To the marker it is written here, all else in a call: as [`way::emit`].
+/// Writes the begin inlined for the marker, and by a call for other backends, as [`backend::emit`] does.
 #[inline(always)]
 fn begin_at(glance: Glance, tag: AtraceTag, number: &Number, name: impl FnOnce() -> &'static str) -> Slice {
     if !refresh::is_enabled(glance, tag) {
@@ -243,21 +247,21 @@ fn begin_at(glance: Glance, tag: AtraceTag, number: &Number, name: impl FnOnce()
             let write = Some(|writer: &mut NameWriter<'_>| writer.push_str(name()));
             marker.write(Kind::Begin, None, write).then_some(Written::ByAtrace)
         }
-        sink => begin_elsewhere(sink, tag, number, name),
+        sink => begin_unless_marker(sink, tag, number, name),
     };
     Slice::by(written, tag)
 }
 
 #[inline(never)]
-fn begin_elsewhere(
+fn begin_unless_marker(
     sink: &'static Sink,
     tag: AtraceTag,
     number: &Number,
     name: impl FnOnce() -> &'static str,
 ) -> Option<Written> {
     let name = name();
-    if way::is_for_sessions_alone(sink, tag) {
-        return producer::named(Type::Begin, way::valid(tag), number, name);
+    if backend::goes_to_sessions_only(sink, tag) {
+        return producer::named(Type::Begin, backend::valid(tag), number, name);
     }
-    emit_named_asked(sink, tag, Type::Begin, number, name)
+    emit_named_slow(sink, tag, Type::Begin, number, name)
 }

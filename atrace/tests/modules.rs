@@ -39,8 +39,27 @@ const PERFETTO: [&str; 28] = [
 
 /// The modules of `atrace`, from the lowest to the highest.
 const ATRACE: [&str; 22] = [
-    "tag", "flags", "producer", "name", "message", "args", "began", "control", "gate", "sink", "load",
-    "status", "state", "refresh", "way", "watch", "events", "scoped", "typed", "enabled", "macros",
+    "tag",
+    "flags",
+    "producer",
+    "name",
+    "message",
+    "args",
+    "slice_origin",
+    "control",
+    "gate",
+    "sink",
+    "load",
+    "status",
+    "state",
+    "refresh",
+    "backend",
+    "watch",
+    "events",
+    "scoped",
+    "typed",
+    "enabled",
+    "macros",
     "perfetto",
 ];
 

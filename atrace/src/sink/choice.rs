@@ -1,7 +1,10 @@
-//! Which sink this process has: chosen once, as the library is loaded (`load.rs`), and never changed.
+//! Chooses the sink of this process: once, when the library is loaded (`load.rs`).
 //!
-//! But where nothing could be opened for want of descriptors or memory, it is chosen again whenever somebody asks. No event
-//! chooses: that allocates.
+//! The sink never changes after that, with one exception. If nothing could be opened for lack of descriptors or memory,
+//! calls that may allocate try again. An event never chooses, because that allocates.
+//!
+//! Two threads may choose at once, and a child may be forked meanwhile. The first thread that finishes publishes its sink;
+//! the others use it. No thread waits. A published sink stays in memory for ever, since any thread may hold a reference.
 
 use std::ffi::OsStr;
 
@@ -15,13 +18,14 @@ use crate::producer::{self, Standing};
 
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
-/// The sink as it is now, without choosing.
+/// Returns the current sink, without choosing one.
 #[inline(always)]
 pub(crate) fn present() -> &'static Sink {
     SINK.get()
 }
 
-/// Tells where this process' events go, choosing now if no event was written yet.
+/// Returns where this process's events go. If the sink has not been chosen, or could not be opened for lack of descriptors
+/// or memory, it is chosen now. Not for signal handlers: it allocates.
 pub fn sink() -> SinkInfo {
     let info = chosen().info();
     let (standing, _) = producer::standing();
@@ -32,22 +36,22 @@ pub fn sink() -> SinkInfo {
     SinkInfo { kind: SinkKind::Perfetto, detail, dropped: producer::lost() }
 }
 
-/// The sink, for an event.
+/// Returns the sink for an event.
 #[inline(always)]
 pub(crate) fn for_event() -> &'static Sink {
-    // Where the loader does not call `load.rs`, there is nothing to open either.
+    // Where the loader does not call `load.rs`, choosing is safe in an event: there is nothing to open.
     if cfg!(any(miri, no_tracing)) { chosen() } else { present() }
 }
 
-/// The sink, chosen by now, for who may allocate; what an event would start is started.
+/// Returns the sink, choosing it if necessary, and starts Perfetto's socket thread if the first event would start it. It
+/// allocates, so an event must not call it.
 pub(crate) fn chosen() -> &'static Sink {
     let sink = choose_now();
     producer::start_if_expected();
     sink
 }
 
-/// The sink, chosen by now. Two threads may choose at once, or a child be forked meanwhile: the first to
-/// finish is right, nobody waits.
+/// Returns the sink, choosing it if necessary.
 pub(crate) fn choose_now() -> &'static Sink {
     let present = SINK.get();
     if !present.is_waiting() {
@@ -58,7 +62,7 @@ pub(crate) fn choose_now() -> &'static Sink {
     let is_wrong = chosen.is_err() && VARIABLES.into_iter().any(open::is_set);
     let sink = chosen.unwrap_or_else(Sink::Off);
     if !matches!(present, Sink::Unchosen) && sink.is_waiting() {
-        return present; // As before: what is published stays in memory for ever.
+        return present; // Another failure is not published: each published sink stays in memory for ever.
     }
     match SINK.publish(present, Box::new(sink)) {
         Ok(sink) => {
@@ -77,8 +81,8 @@ pub(crate) fn choose_now() -> &'static Sink {
     }
 }
 
-/// The variables that ask for a sink. Where one is set, it is an error that there is none; where none is, it is usual:
-/// only root may open the marker.
+/// The variables that ask for a sink. If one is set, a missing sink is an error and is reported. If none is set, a missing
+/// sink is usual, because only root may open the marker.
 const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"];
 
 /// Chooses as the crate's documentation says.
@@ -89,7 +93,7 @@ fn choose() -> Result<Sink, Failure> {
         b"cutils" => cutils(None),
         b"ndk" => ndk(None),
         b"perfetto" => {
-            first::have_two_ways();
+            first::enable_perfetto();
             producer::expect_events();
             Ok(Sink::Off(Failure::lasting(&"ATRACE_BACKEND=perfetto: events go to Perfetto's service alone")))
         }
@@ -132,9 +136,8 @@ fn by_default() -> Result<Sink, Failure> {
     marker()
 }
 
-/// Where the marker is named, the marker. Else libcutils where the dynamic linker lets us have it, which it
-/// does not in an app; else libandroid, which is there in an app; else the marker, all that a statically
-/// linked program has.
+/// Chooses the sink on Android: the marker if `ATRACE_MARKER` names one; else libcutils, which the dynamic linker denies to
+/// apps; else libandroid, which apps can load; else the marker, which is all that a statically linked program has.
 #[cfg(any(target_os = "android", test))]
 fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> Result<Sink, Failure> {
     if open::is_set("ATRACE_MARKER") {
@@ -163,13 +166,13 @@ mod standins;
 mod tests {
     use super::*;
 
-    /// What an app sees, which may load libandroid alone, and a service, and a program that can load nothing.
+    /// As in a service, in an app (which may load only libandroid), and in a program that can load nothing.
     #[test]
     #[cfg_attr(miri, ignore = "loads libraries")]
     fn android_prefers_libcutils_then_libandroid_then_the_marker() {
         const NAME: &str = "sink::choice::tests::android_prefers_libcutils_then_libandroid_then_the_marker";
         let directory = tempfile::tempdir().unwrap();
-        // In a process of its own, with properties of its own: those of the user are not made for a test.
+        // In a process and a property store of its own: a test must not create the user's store.
         if !open::is_set("ATRACE_PROPERTIES") {
             let mut again = std::process::Command::new(std::env::current_exe().unwrap());
             again.args([NAME, "--exact"]).env("ATRACE_PROPERTIES", directory.path().join("properties"));

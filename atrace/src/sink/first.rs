@@ -1,7 +1,7 @@
-//! What an event looks at first: the sink, or that the process has two ways.
+//! The reference that an event loads first: the sink, or the mark that the backend is chosen for each event.
 //!
-//! A process that never was a producer of Perfetto's service has its sink here, and an event pays nothing for there
-//! being another way. From when it is one on, [`Sink::Ways`] stands here, and each event is asked which way it goes.
+//! While a process is not a producer of Perfetto's service, this is its sink, and an event pays nothing for the choice of a
+//! backend. Once it is a producer, this is [`Sink::PerEvent`], and `backend.rs` chooses for each event.
 
 use atrace_sys::AtomicRef;
 
@@ -9,39 +9,41 @@ use super::Sink;
 use crate::producer;
 
 pub(super) static UNCHOSEN: Sink = Sink::Unchosen;
-static WAYS: Sink = Sink::Ways;
+static PER_EVENT: Sink = Sink::PerEvent;
 static FIRST: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
-/// What stands here now.
+/// Returns the present reference.
 #[inline(always)]
 pub(crate) fn present() -> &'static Sink {
     FIRST.get()
 }
 
-/// The sink was chosen, which was `before`.
+/// Notes that `sink` was chosen in place of `before`.
 pub(super) fn is_chosen(before: &'static Sink, sink: &'static Sink) {
-    let _ = FIRST.replace(before, sink); // Or there are two ways.
+    let _ = FIRST.replace(before, sink); // Fails if the backend is chosen for each event; that stays.
 }
 
-/// Makes this process ready to be a producer of Perfetto's service, and has each event asked which way it goes from now on.
-/// Returns false where there is no memory for that.
-pub(crate) fn have_two_ways() -> bool {
+/// Prepares this process to be a producer of Perfetto's service, and has the backend chosen for each event from now on.
+/// Returns false if there is no memory for a producer.
+pub(crate) fn enable_perfetto() -> bool {
     let is_ready = producer::can_be_used();
     if is_ready {
-        FIRST.set(&WAYS);
+        FIRST.set(&PER_EVENT);
     }
     is_ready
 }
 
-/// Whether it is what stands here where there are two ways. By its address: another look at which kind of sink it is would be
-/// joined with the one before it, and the marker would pay for that.
+/// Returns whether `sink` is the mark that the backend is chosen for each event.
+///
+/// It compares addresses. The compiler would merge a second test of the variant with the test before it, which would cost
+/// the path to the marker.
 #[inline(always)]
-pub(crate) fn is_two_ways(sink: &'static Sink) -> bool {
-    producer::EXISTS && std::ptr::eq(sink, &WAYS)
+pub(crate) fn is_per_event(sink: &'static Sink) -> bool {
+    producer::EXISTS && std::ptr::eq(sink, &PER_EVENT)
 }
 
-/// Whether this process, or an ancestor of it, was ever made ready.
+/// Returns whether this process or an ancestor was prepared to be a producer.
 #[inline]
-pub fn are_two_ways() -> bool {
-    producer::EXISTS && matches!(FIRST.get(), Sink::Ways)
+pub fn is_perfetto_enabled() -> bool {
+    producer::EXISTS && matches!(FIRST.get(), Sink::PerEvent)
 }

@@ -1,16 +1,18 @@
-//! ATrace's backends, called sinks here: libcutils, libandroid, the kernel's marker.
+//! ATrace's sinks: libcutils, libandroid, and the kernel's marker.
 //!
-//! [`Sink::write`] is the only function that sends an event of ATrace's out of the process. `choice.rs` decides which sink a process
-//! has. Each sink has a file of its own here, which also opens it; what it needs of the system is in `atrace-sys`.
+//! A process has at most one sink. `choice.rs` chooses it when the program is loaded, and [`Sink::write`] writes an event to
+//! it. Each sink has a file here, which also opens it. The system's interfaces that it needs are in `atrace-sys`.
 //!
-//! To add a sink, a file or a library:
+//! # How to add a sink
+//!
+//! For a file or a library:
 //! - add a variant to [`Sink`] and an arm to each function below (the compiler does not find all of them),
 //! - add a line to `choice.rs`,
-//! - add what users see of it to `info.rs`, and to `doctor/sink.rs` in `crates/atrace-cli`,
-//! - tell `refresh.rs` how it is switched on,
+//! - add its description for users to `info.rs`, and to `doctor/sink.rs` in `crates/atrace-cli`,
+//! - let `refresh.rs` know how it is switched on,
 //! - add a line to `row/model.rs` in the benches, so that it is measured.
 //!
-//! A backend that takes no messages, as Perfetto's, is a `Way` (`way.rs`) and no sink.
+//! A backend that does not take text messages, such as Perfetto's, is not a sink but a variant of `Backend` (`backend.rs`).
 
 pub(crate) mod choice;
 mod cutils;
@@ -38,23 +40,23 @@ use self::open::Failure;
 use crate::message::{Kind, Message, NameWriter, Texts};
 use crate::producer::Written;
 
-/// A place for messages, and the properties that switch it.
+/// A destination of messages, with the properties that switch it.
 #[derive(Debug)]
 pub(crate) enum Sink {
-    /// Nobody asked yet.
+    /// The sink has not been chosen yet.
     Unchosen,
-    /// Nowhere: tracing is off in this process, and why.
+    /// There is no sink, for this reason. Events of ATrace are dropped.
     Off(Failure),
-    /// The sink, or Perfetto's memory: stands in [`first`] only.
-    Ways,
+    /// The backend is chosen for each event: the sink, or Perfetto's memory. Only [`first`] has this value.
+    PerEvent,
     Marker(MarkerSink),
     Cutils(CutilsSink),
     Ndk(NdkSink),
 }
 
 impl Sink {
-    /// Writes an event, whatever is enabled. (Inlined as [`Message`] is: the properties are
-    /// read with no message on the stack where that would be large.)
+    /// Writes an event, without a check whether its tag is enabled. Inlined like [`Message`]'s functions: not in unoptimised
+    /// builds, where the callers' stack frames would become large.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write(
@@ -73,19 +75,19 @@ impl Sink {
         is_written.then_some(Written::ByAtrace)
     }
 
-    /// [`write`](Self::write) with a name that is there, out of line.
+    /// Writes an event as [`write`](Self::write) does, with a name that exists as text. Out of line.
     #[inline(never)]
     pub(crate) fn write_str(&self, kind: Kind, track: Option<&str>, name: Option<&str>) -> Option<Written> {
         self.write(kind, track, name.map(|name| move |writer: &mut NameWriter<'_>| writer.push_str(name)))
     }
 
-    /// Hands a message to the sinks that are libraries.
+    /// Passes a message to a sink that is a library. Returns whether it was written.
     #[inline(never)]
     fn call(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         match self {
             Self::Cutils(sink) => sink.write(kind, message, texts),
             Self::Ndk(sink) => sink.write(kind, message, texts),
-            Self::Unchosen | Self::Off(_) | Self::Ways | Self::Marker(_) => false,
+            Self::Unchosen | Self::Off(_) | Self::PerEvent | Self::Marker(_) => false,
         }
     }
 
@@ -94,11 +96,11 @@ impl Sink {
             Self::Marker(sink) => Some(sink.properties),
             Self::Cutils(sink) => sink.properties,
             Self::Ndk(sink) => Some(sink.properties),
-            Self::Unchosen | Self::Off(_) | Self::Ways => None,
+            Self::Unchosen | Self::Off(_) | Self::PerEvent => None,
         }
     }
 
-    /// Tells whether what a library said of the tags last is sure; else it is to be asked again soon.
+    /// Returns whether the last answer of a library about the enabled tags is sure. If not, it must be asked again soon.
     pub(crate) fn is_settled(&self) -> bool {
         match self {
             Self::Cutils(sink) => sink.is_current(),
@@ -107,18 +109,18 @@ impl Sink {
         }
     }
 
-    /// Tells whether events go nowhere for now: nothing was chosen yet, or nothing could be had for a reason that may pass.
+    /// Returns whether a sink may still be chosen: none was chosen yet, or opening failed for a reason that may pass.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self, Self::Unchosen | Self::Off(Failure { may_pass: true, .. }))
     }
 
-    /// Tells whether it is one.
+    /// Returns whether events can be written to it.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
-        !matches!(self, Self::Unchosen | Self::Off(_) | Self::Ways)
+        !matches!(self, Self::Unchosen | Self::Off(_) | Self::PerEvent)
     }
 
-    /// Has the marker looked at, whether it still is what was opened.
+    /// Checks whether the marker's descriptor still is the file that was opened.
     pub(crate) fn check(&self) {
         if let Some(marker) = self.marker() {
             marker.check();
@@ -135,7 +137,7 @@ impl Sink {
 
     fn kind(&self) -> SinkKind {
         match self {
-            Self::Unchosen | Self::Off(_) | Self::Ways => SinkKind::None,
+            Self::Unchosen | Self::Off(_) | Self::PerEvent => SinkKind::None,
             Self::Marker(sink) => match sink.marker.kind() {
                 MarkerKind::File => SinkKind::File,
                 MarkerKind::Device => SinkKind::Device,
@@ -146,10 +148,10 @@ impl Sink {
         }
     }
 
-    /// What the program is told of it.
+    /// Returns the description for the program.
     fn info(&self) -> SinkInfo {
         let (detail, dropped) = match self {
-            Self::Unchosen | Self::Ways => ("not chosen".to_owned(), 0),
+            Self::Unchosen | Self::PerEvent => ("not chosen".to_owned(), 0),
             Self::Off(Failure { reason, .. }) => (format!("nowhere: {reason}"), 0),
             Self::Marker(sink) => (sink.marker.describe(), sink.marker.failures().0),
             Self::Cutils(_) => ("libcutils".to_owned(), 0),
@@ -158,11 +160,11 @@ impl Sink {
         SinkInfo { kind: self.kind(), detail, dropped }
     }
 
-    /// Writes what other processes are told of it: lines of the state page ([`crate::state`]).
+    /// Writes the description for other processes: lines of the state page ([`crate::state`]).
     pub(crate) fn describe(&self, text: &mut Text<'_>) {
         text.line("sink", format_args!("{:?}", self.kind()));
         match self {
-            Self::Unchosen | Self::Ways | Self::Marker(_) => {}
+            Self::Unchosen | Self::PerEvent | Self::Marker(_) => {}
             Self::Off(failure) => text.line("reason", &failure.reason),
             Self::Cutils(sink) => {
                 text.line("library", sink.library.path());

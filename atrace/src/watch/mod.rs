@@ -1,14 +1,23 @@
-//! Being told when the enabled tags change.
+//! Calls back when the enabled tags change.
 //!
-//! Whoever only writes events needs none of this: the gate notices a switch by itself. A watch is for those
-//! who keep something that depends on the tags, such as the callsite caches of `tracing`.
+//! A program that only writes events does not need a watch, because the gate notices each switch. A watch is for code that
+//! caches something that depends on the tags, such as the interest cache of `tracing`.
 //!
-//! A watch is one thread, started with the first watch and stopped with the last, that sleeps in the kernel
-//! until the properties change. No signal is delivered on it. It is not free for a program that had but one
-//! thread: while threads share their descriptors, the kernel counts references at each system call that names
-//! one; not beside one that gave up its descriptors, see [`watch_without_descriptors`].
+//! # How it works
 //!
-//! A forked child has no watch, whatever its parent had, until it asks for one.
+//! All watches share one thread, which starts with the first watch and stops with the last. It sleeps in the kernel until
+//! the properties change (a futex on the serial). A change of Perfetto's sessions wakes it, too. No signal is delivered on
+//! it. `watch/notifier.rs` makes sure that each callback sees the last change, in order and never twice at once.
+//!
+//! # Cost
+//!
+//! A second thread makes some system calls of a single-threaded program slower: while threads share a descriptor table, the
+//! kernel counts references at each system call with a descriptor. A thread that gave up its descriptors does not have this
+//! cost: see [`watch_without_descriptors`]. So there are two threads at most, one of each kind.
+//!
+//! # Forks
+//!
+//! A forked child has no watch until it begins one of its own, whatever its parent had.
 
 mod notifier;
 
@@ -24,15 +33,15 @@ use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
 
 use self::notifier::{Notifier, Registered};
+use crate::backend::Ways;
 use crate::producer;
 use crate::sink::{choice, first};
-use crate::way::Ways;
 use crate::{AtraceTag, refresh};
 
-/// Is called with what it was called with last, and what is now.
+/// A callback. Its arguments are the tags that it was last called with, and the tags now.
 type Callback = Arc<dyn Fn(Ways, Ways) + Send + Sync>;
 
-/// Keeps a callback registered; dropping it ends the watch.
+/// A guard that keeps a callback registered. Dropping it ends the watch.
 ///
 /// The callback may still be running when the drop returns.
 #[derive(Debug)]
@@ -43,15 +52,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns the tags that the callbacks know of: those told last, or those enabled when the watch began.
+    /// Returns the tags that were last reported to the callbacks, or, before any report, those enabled when the watch began.
     ///
-    /// A change to other tags will be told, so who begins with these misses none. For the process that began
-    /// the watch.
+    /// Each later change is reported. So a caller that starts from these tags misses no change. It is meant for the process
+    /// that began the watch.
     pub fn tags(&self) -> AtraceTag {
         self.watchers.notifier.last().union()
     }
 
-    /// [`tags`](Self::tags), those of each way.
+    /// Returns the same tags as [`tags`](Self::tags), separately for each backend.
     #[doc(hidden)]
     pub fn __ways(&self) -> Ways {
         self.watchers.notifier.last()
@@ -70,20 +79,20 @@ impl Drop for Watch {
 
 /// Calls `callback` with the enabled tags each time they change, until the returned [`Watch`] is dropped.
 ///
-/// It is called on the watching thread, or on the one that calls [`atrace_set_tracing_enabled`] or
-/// [`atrace_update_tags`], never twice at once, and in the order of the changes; of changes that follow each
-/// other faster than it returns only the last is reported. It is not called for the tags enabled now. A panic
+/// The callback runs on the watching thread, or on a thread that calls [`atrace_set_tracing_enabled`] or
+/// [`atrace_update_tags`]. It is never called twice at once, and calls are in the order of the changes. If several changes
+/// happen before the callback returns, only the last is reported. It is not called for the tags that are enabled now. A panic
 /// in it is caught.
 ///
-/// Where tracing can't be switched on in this process ([`sink()`](crate::sink())), no thread is started and
-/// it is never called. Where it can't for now, for want of descriptors or memory, the thread asks again each second.
+/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started and the callback is
+/// never called. If the sink could not be opened for lack of descriptors or memory, the thread tries again each second.
 ///
 /// [`atrace_set_tracing_enabled`]: crate::atrace_set_tracing_enabled
 /// [`atrace_update_tags`]: crate::atrace_update_tags
 ///
 /// # Errors
 ///
-/// When the thread can't be started.
+/// Returns an error if the thread can't be started.
 ///
 /// # Examples
 ///
@@ -100,19 +109,20 @@ pub fn watch(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result
     ORDINARY.add(Arc::new(with_tags(callback)))
 }
 
-/// [`watch`] on a thread that has no file descriptors, so that it costs the program's other thread less.
+/// Does the same as [`watch`], on a thread without file descriptors, so that system calls of the program's other threads stay
+/// as fast as before.
 ///
-/// The callback must not read, write, open or close anything, nor start threads: it would meet an empty
-/// descriptor table of its own. (Where the kernel is older than 5.9, the thread is an ordinary one.)
+/// The callback must not use descriptors (read, write, open, close) and must not start threads: the thread has an empty
+/// descriptor table of its own. On kernels before 5.9 it is an ordinary thread.
 ///
 /// # Errors
 ///
-/// When the thread can't be started.
+/// Returns an error if the thread can't be started.
 pub fn watch_without_descriptors(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result<Watch> {
     DETACHED.add(Arc::new(with_tags(callback)))
 }
 
-/// Whoever does not care which way events go is told of less.
+/// Adapts a callback that does not distinguish backends: it is called only if the union of their tags changes.
 fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(Ways, Ways) {
     move |before, now| {
         if before.union() != now.union() {
@@ -121,7 +131,7 @@ fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(Ways, Ways) {
     }
 }
 
-/// For `atrace-subscriber`: calls `callback` also when tags are enabled for another way than before.
+/// For `atrace-subscriber`: calls `callback` also when a tag becomes enabled for another backend than before.
 #[doc(hidden)]
 pub fn __watch_ways(callback: fn(), has_descriptors: bool) -> io::Result<Watch> {
     let thread = if has_descriptors { &ORDINARY } else { &DETACHED };
@@ -132,13 +142,13 @@ thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tells whether the calling thread is one that a watch started, on which a callback runs with nothing of the
-/// program below it.
+/// Returns whether the calling thread was started for a watch. A callback on such a thread has no function of the program
+/// among its callers.
 pub fn on_watching_thread() -> bool {
     WATCHING.get()
 }
 
-/// Tells the watches of a change that the properties don't show.
+/// Calls back if the tags have changed; for changes that the properties do not show.
 pub(crate) fn tags_may_have_changed() {
     let _errno = process::ErrnoGuard::new();
     for thread in [&ORDINARY, &DETACHED] {
@@ -148,7 +158,8 @@ pub(crate) fn tags_may_have_changed() {
     }
 }
 
-/// Perfetto's sessions want other tags than before. On the socket's thread: it calls nobody back.
+/// Called on the socket thread when the tags that sessions want have changed. It wakes the watching threads, and makes no
+/// calls back itself.
 fn sessions_changed() {
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {
@@ -157,7 +168,7 @@ fn sessions_changed() {
     }
 }
 
-/// One of the two threads that watch, and those it serves; others in a forked child.
+/// One of the two watching threads with its callbacks. A forked child has its own.
 struct WatchThread {
     present: PerProcess<Watchers>,
     detached: bool,
@@ -175,11 +186,11 @@ impl WatchThread {
 
 struct Watchers {
     detached: bool,
-    /// The thread is to look at once: it is to stop, or Perfetto's sessions want other tags than before.
+    /// Whether the thread must look again at once: it must stop, or the tags of Perfetto's sessions have changed.
     is_nudged: AtomicBool,
-    /// The thread, where no property wakes it.
+    /// The thread, if no property wakes it.
     sleeper: OnceLock<std::thread::Thread>,
-    /// The flag tells the thread to stop.
+    /// The callbacks, and the flag that tells the thread to stop.
     notifier: Notifier<Ways, Callback, Arc<AtomicBool>>,
 }
 
@@ -210,7 +221,7 @@ impl Watchers {
     fn add(&'static self, callback: Callback) -> io::Result<Watch> {
         let start = || {
             let sink = choice::chosen();
-            if sink.properties().is_none() && !sink.is_waiting() && !first::are_two_ways() {
+            if sink.properties().is_none() && !sink.is_waiting() && !first::is_perfetto_enabled() {
                 return Ok(None);
             }
             static SESSIONS_CHANGED: fn() = sessions_changed;
@@ -240,27 +251,27 @@ impl Watchers {
             self.nudge();
             wake_until_gone(&stop);
         }
-        drop(callback); // May be anything: not under the lock.
+        drop(callback); // The program's code: not under the lock.
     }
 
-    /// What the thread does until it is stopped.
+    /// Waits for changes of the properties until the thread is stopped.
     fn follow(&self, properties: &Properties, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             let (what, serial) = refresh::awaited(properties);
             self.deliver();
-            // What is not sure yet is asked again, also where no event comes and asks.
+            // A library's answer that is not sure yet is asked for again, even if no event asks.
             if self.is_nudged.swap(false, Ordering::AcqRel) {
                 continue;
             }
             let after = refresh::look_again_after();
             if properties.wait_unless(what, serial, after, &self.is_nudged).is_err() {
-                // The system denies the wait, as a seccomp filter may: look instead.
+                // The system denies the wait, for example by a seccomp filter. The thread polls instead.
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
     }
 
-    /// What the thread does where only Perfetto's sessions switch anything.
+    /// Waits for changes of Perfetto's sessions, in a process without properties, until the thread is stopped.
     fn follow_sessions(&self, stop: &AtomicBool) {
         let _ = self.sleeper.set(std::thread::current());
         while !stop.load(Ordering::Acquire) {
@@ -271,7 +282,7 @@ impl Watchers {
         }
     }
 
-    /// Has the thread look.
+    /// Wakes the thread, so that it looks again.
     #[inline(never)]
     fn nudge(&self) {
         self.is_nudged.store(true, Ordering::Release);
@@ -283,11 +294,11 @@ impl Watchers {
         }
     }
 
-    /// Calls back if the tags are not those told last.
+    /// Calls back if the tags differ from those reported last.
     fn deliver(&self) {
         self.notifier.notify(Ways::now, |callback, before, now| {
-            // Reported by the panic hook; the other watches must not suffer for it. The callback may be
-            // dropped here, and so may panic twice; what it throws may do so once more.
+            // A panic must not affect the other watches; the panic hook has reported it. This may be the last reference to
+            // the callback, whose drop may panic, too. Dropping the payload of that panic may panic again.
             let called = catch_unwind(AssertUnwindSafe(move || callback(before, now)));
             if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(called))) {
                 std::mem::forget(another);
@@ -296,7 +307,7 @@ impl Watchers {
     }
 }
 
-/// The properties, as soon as they can be had.
+/// Waits until the sink is chosen, and returns its properties.
 fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
     while choice::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
         std::thread::sleep(Duration::from_secs(1));
@@ -304,11 +315,11 @@ fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
     choice::present().properties()
 }
 
-/// Wakes the thread that was told to stop until it has let go of `stop`: one wake may come just before it
-/// falls asleep.
+/// Wakes the thread that was told to stop, repeatedly until it has dropped its reference to `stop`. A single wake may come
+/// just before the thread falls asleep.
 ///
-/// For some milliseconds at most. It may be this very thread, or one whose system can't wake it; then it ends
-/// a little later.
+/// This takes a few milliseconds at most. The thread may be the calling one, or one that the system can't wake; then it ends a
+/// little later.
 fn wake_until_gone(stop: &Arc<AtomicBool>) {
     let Some(properties) = choice::present().properties() else { return };
     for _ in 0..20 {

@@ -1,7 +1,23 @@
-//! Which way an event goes: to ATrace's sink or into Perfetto's memory, never both.
+//! Chooses the backend of each event: ATrace's sink or Perfetto's shared memory, never both.
 //!
-//! AOSP's rule, at each event: the tag is on for ATrace only, or in a session only: there. Both: ATrace, unless the
-//! property `debug.atrace.prefer_sdk` has its bit. ATrace counts where its sink is open.
+//! # The rule
+//!
+//! This is AOSP's rule. It is applied at each event, because sessions come and go:
+//!
+//! | the event's tag is enabled | the event goes to |
+//! |---|---|
+//! | for ATrace, whose sink is open | the sink |
+//! | in a session of Perfetto | Perfetto's memory |
+//! | for both | the sink; Perfetto's memory if the property `debug.atrace.prefer_sdk` has the tag's bit |
+//!
+//! # Paths
+//!
+//! A process that never was a producer of Perfetto has one backend, its sink, and pays nothing for the choice: see
+//! `sink/first.rs`. In a producer the usual case is that only sessions want the tag. The gate's two words show that case, so
+//! it is tested first, inline ([`goes_to_sessions_only`]); a function out of line handles the others ([`select_slow`]).
+//!
+//! Many functions here are split in two, with `inline` attributes that depend on `debug_assertions`. An event may be written
+//! on the stack of a signal handler, so a path must not reserve stack for buffers and variables of another path.
 
 use crate::AtraceTag;
 use crate::gate::{self, Glance};
@@ -10,42 +26,42 @@ use crate::producer::{self, Amount, Event, Track, TrackKey, Type, Written, hash}
 use crate::refresh;
 use crate::sink::{Sink, choice, first};
 
-/// Where an event of an enabled tag goes.
+/// The backend of an event whose tag is enabled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Backend {
     Atrace(&'static Sink),
     Perfetto,
 }
 
-/// Bits of a tag beside the tags': its events go this way only.
+/// Bits beside those of tags: the event may go to this backend only.
 const ONLY_ATRACE: AtraceTag = AtraceTag::from_bits_retain(1 << 61);
 const ONLY_PERFETTO: AtraceTag = AtraceTag::from_bits_retain(1 << 62);
 
-/// The tag for events that go to ATrace only.
+/// Returns the tag for events that go to ATrace only.
 pub fn only_atrace(tag: AtraceTag) -> AtraceTag {
     (tag - ONLY_PERFETTO) | ONLY_ATRACE
 }
 
-/// The tag for events that go into Perfetto's memory only; none where there is no memory for that.
+/// Returns the tag for events that go to Perfetto's memory only, or [`AtraceTag::Never`] if there is no memory for a producer.
 pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
-    // An event is asked which way it goes where there are two.
-    if first::have_two_ways() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
+    // The bit is looked at only where the backend is chosen for each event.
+    if first::enable_perfetto() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
 }
 
-/// The tags that are enabled, those of each way.
+/// The enabled tags, separately for each backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ways {
     atrace: AtraceTag,
     perfetto: AtraceTag,
 }
 
-/// Each way's tags have half of a word.
+/// The tags of a backend fit in half of a word.
 const _: () = assert!(AtraceTag::ValidMask.bits() >> 32 == 0);
 
 impl Ways {
     pub(crate) const NONE: Self = Self { atrace: AtraceTag::empty(), perfetto: AtraceTag::empty() };
 
-    /// Returns what is enabled now.
+    /// Returns the tags that are enabled now.
     pub(crate) fn now() -> Self {
         if refresh::is_disabled() {
             return Self { atrace: AtraceTag::NotReady, ..Self::NONE };
@@ -53,76 +69,77 @@ impl Ways {
         Self { atrace: refresh::atrace_tags(), perfetto: producer::tags() }
     }
 
-    /// The tags that are enabled, for whichever way.
+    /// Returns the tags that are enabled for at least one backend.
     pub(crate) fn union(self) -> AtraceTag {
         self.atrace | self.perfetto
     }
 
-    /// Returns both in one word.
+    /// Packs both sets of tags into one word: Perfetto's in the upper half.
     pub fn to_word(self) -> u64 {
         valid(self.perfetto) << 32 | valid(self.atrace)
     }
 
-    /// Tells whether a tag, perhaps one of one way, is enabled by what a word has.
+    /// Returns whether a packed `word` enables a tag, which may be limited to one backend.
     pub fn word_enables(word: u64, tag: AtraceTag) -> bool {
         let perfetto = if tag.intersects(ONLY_ATRACE) { 0 } else { word >> 32 };
         let atrace = if tag.intersects(ONLY_PERFETTO) { 0 } else { word };
-        // No tag is above the half of a word.
+        // `valid` clears the upper half.
         (atrace | perfetto) & valid(tag) != 0
     }
 }
 
-/// Tells for sure whether `tag` is enabled, after a look at the gate; returns which way its events go.
+/// Returns the backend of `tag`'s events, or `None` if the tag is not enabled; for callers that the gate did not turn away.
 #[inline(always)]
-pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Way> {
-    if refresh::is_enabled(glance, tag) { of(first::present(), tag) } else { None }
+pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Backend> {
+    if refresh::is_enabled(glance, tag) { select(first::present(), tag) } else { None }
 }
 
-/// [`enabled`], with the usual answer found here: for events that cost little.
+/// Inlined variant of [`enabled`]: larger, but fewer instructions on the common path.
 #[inline(always)]
-pub(crate) fn enabled_short(glance: Glance, tag: AtraceTag) -> Option<Way> {
-    if refresh::is_enabled(glance, tag) { of_short(first::present(), tag) } else { None }
+pub(crate) fn enabled_inlined(glance: Glance, tag: AtraceTag) -> Option<Backend> {
+    if refresh::is_enabled(glance, tag) { select_inlined(first::present(), tag) } else { None }
 }
 
-/// Which way an event of the tag goes, which is enabled for one.
+/// Chooses the backend of an event whose tag is enabled for at least one.
 #[inline(always)]
-pub(crate) fn of(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
+pub(crate) fn select(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
     match sink {
-        Sink::Ways if producer::EXISTS => of_both(tag),
-        sink => Some(Way::Atrace(sink)),
+        Sink::PerEvent if producer::EXISTS => select_either(tag),
+        sink => Some(Backend::Atrace(sink)),
     }
 }
 
-/// [`of`], as [`enabled_short`].
+/// Inlined variant of [`select`], for [`enabled_inlined`].
 #[inline(always)]
-fn of_short(sink: &'static Sink, tag: AtraceTag) -> Option<Way> {
+fn select_inlined(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
     match sink {
-        Sink::Ways if producer::EXISTS => {
-            if is_perfettos_alone(tag) {
-                Some(Way::Perfetto)
+        Sink::PerEvent if producer::EXISTS => {
+            if is_only_in_sessions(tag) {
+                Some(Backend::Perfetto)
             } else {
-                of_both_asked(tag)
+                select_slow(tag)
             }
         }
-        sink => Some(Way::Atrace(sink)),
+        sink => Some(Backend::Atrace(sink)),
     }
 }
 
-/// Whether the tag is on for sessions alone, as a rule, which the gate tells.
+/// Returns true if the gate's words show that only sessions want the tag. False is not certain.
 #[inline(always)]
-fn is_perfettos_alone(tag: AtraceTag) -> bool {
+fn is_only_in_sessions(tag: AtraceTag) -> bool {
     let is_by = |word| gate::is_by(word, valid(tag)) && !tag.intersects(ONLY_ATRACE);
     producer::tags_word().is_some_and(is_by)
 }
 
-/// [`enabled`] where there are two ways.
+/// Chooses between both backends.
 #[inline(never)]
-fn of_both(tag: AtraceTag) -> Option<Way> {
-    if is_perfettos_alone(tag) { Some(Way::Perfetto) } else { of_both_asked(tag) }
+fn select_either(tag: AtraceTag) -> Option<Backend> {
+    if is_only_in_sessions(tag) { Some(Backend::Perfetto) } else { select_slow(tag) }
 }
 
+/// Applies the rule in full.
 #[inline(never)]
-fn of_both_asked(tag: AtraceTag) -> Option<Way> {
+fn select_slow(tag: AtraceTag) -> Option<Backend> {
     let tags = tag & AtraceTag::ValidMask;
     let is_wanted = !tag.intersects(ONLY_ATRACE) && producer::tags().intersects(tags);
     let is_atrace = !tag.intersects(ONLY_PERFETTO)
@@ -132,17 +149,19 @@ fn of_both_asked(tag: AtraceTag) -> Option<Way> {
     if refresh::is_disabled() {
         None
     } else if is_wanted && (!is_atrace || prefers()) {
-        Some(Way::Perfetto)
+        Some(Backend::Perfetto)
     } else if is_atrace {
-        Some(Way::Atrace(choice::present()))
+        Some(Backend::Atrace(choice::present()))
     } else {
         None
     }
 }
 
-/// Writes an event whose name is there, if its tag, which was seen at the gate, is enabled; returns which way it was
-/// written. To the marker it is written here (by `write`, a closure of each caller's own, as those are inlined), all else
-/// in a call.
+/// Writes an event if its tag is enabled; for callers that the gate did not turn away. Returns the backend that it was
+/// written by.
+///
+/// The name is given twice: as text, and as the closure `write`. Messages to the marker are built here, inlined, by the
+/// closure, of which each caller has its own. Other backends are called with the text.
 #[inline(always)]
 pub(crate) fn emit(
     glance: Glance,
@@ -159,14 +178,16 @@ pub(crate) fn emit(
         Sink::Marker(marker) => return marker.write(kind, track, write).then_some(Written::ByAtrace),
         sink => sink,
     };
-    emit_elsewhere(sink, tag, kind, track, name)
+    emit_unless_marker(sink, tag, kind, track, name)
 }
 
-/// [`emit`] to all but the marker. (Where nothing is optimized, inlined arms would each have their place in the frame of what
-/// writes to the marker, perhaps on a signal handler's small stack.)
+/// Writes the event by a backend other than the marker.
+///
+/// Not inlined in unoptimised builds: there each inlined arm would have its own part of the caller's stack frame, and that
+/// may be on the small stack of a signal handler.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn emit_elsewhere(
+fn emit_unless_marker(
     sink: &'static Sink,
     tag: AtraceTag,
     kind: Kind,
@@ -174,8 +195,8 @@ fn emit_elsewhere(
     name: Option<&str>,
 ) -> Option<Written> {
     match kind {
-        Kind::Begin => emit_short(sink, tag, Type::Begin, name.unwrap_or_default()),
-        Kind::Instant => emit_short(sink, tag, Type::Instant, name.unwrap_or_default()),
+        Kind::Begin => emit_on_thread(sink, tag, Type::Begin, name.unwrap_or_default()),
+        Kind::Instant => emit_on_thread(sink, tag, Type::Instant, name.unwrap_or_default()),
         Kind::End => emit_end(sink, tag),
         Kind::Int(value) => emit_counter(sink, tag, name.unwrap_or_default(), value, false),
         Kind::Int64(value) => emit_counter(sink, tag, name.unwrap_or_default(), value, true),
@@ -195,41 +216,41 @@ fn emit_elsewhere(
     }
 }
 
-// Each of these has two ways on, both of which can be jumps: whoever calls it has no stack frame for it, and so nor has what
-// writes to the marker.
+// Each of the following functions ends in one of two calls that the compiler can turn into jumps. So they need no stack
+// frame, and neither does the code that writes to the marker.
 
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn emit_short(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Written> {
+fn emit_on_thread(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Written> {
     #[inline(never)]
-    fn asked(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Written> {
+    fn slow(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Written> {
         let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
-        emit_asked(sink, tag, kind, None, Some(name))
+        emit_slow(sink, tag, kind, None, Some(name))
     }
-    if is_for_sessions_alone(sink, tag) {
+    if goes_to_sessions_only(sink, tag) {
         return producer::text(kind, valid(tag), name);
     }
-    asked(sink, tag, kind, name)
+    slow(sink, tag, kind, name)
 }
 
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn emit_end(sink: &'static Sink, tag: AtraceTag) -> Option<Written> {
     #[inline(never)]
-    fn asked(sink: &'static Sink, tag: AtraceTag) -> Option<Written> {
-        emit_asked(sink, tag, Kind::End, None, None)
+    fn slow(sink: &'static Sink, tag: AtraceTag) -> Option<Written> {
+        emit_slow(sink, tag, Kind::End, None, None)
     }
-    if is_for_sessions_alone(sink, tag) {
+    if goes_to_sessions_only(sink, tag) {
         producer::end(valid(tag));
         return Some(Written::ByPerfetto);
     }
-    asked(sink, tag)
+    slow(sink, tag)
 }
 
 #[inline(never)]
 fn emit_on_track(key: TrackKey, tag: AtraceTag, track: &str, name: Option<&str>) -> Option<Written> {
     #[inline(never)]
-    fn asked(key: TrackKey, tag: AtraceTag, track: &str, name: Option<&str>) -> Option<Written> {
+    fn slow(key: TrackKey, tag: AtraceTag, track: &str, name: Option<&str>) -> Option<Written> {
         let cookie = key.cookie();
         let (kind, track, name) = match (key.kind(), key.is_of_async()) {
             (Type::Begin, true) => (Kind::AsyncBegin(cookie), None, Some(track)),
@@ -238,12 +259,12 @@ fn emit_on_track(key: TrackKey, tag: AtraceTag, track: &str, name: Option<&str>)
             (Type::End, false) => (Kind::TrackEnd(cookie), Some(track), name),
             (Type::Instant | Type::Counter, _) => (Kind::TrackInstant, Some(track), name),
         };
-        emit_asked(first::present(), tag, kind, track, name)
+        emit_slow(first::present(), tag, kind, track, name)
     }
-    if is_for_sessions_alone(first::present(), tag) {
+    if goes_to_sessions_only(first::present(), tag) {
         return producer::on_track(key, valid(tag), track, name);
     }
-    asked(key, tag, track, name)
+    slow(key, tag, track, name)
 }
 
 #[inline(never)]
@@ -254,45 +275,46 @@ fn emit_counter(
     value: i64,
     is_wide: bool,
 ) -> Option<Written> {
-    if is_for_sessions_alone(sink, tag) {
+    if goes_to_sessions_only(sink, tag) {
         return producer::count(valid(tag), name, hash::of_name(name), value);
     }
     let kind = if is_wide { Kind::Int64(value) } else { Kind::Int(value) };
-    emit_asked(sink, tag, kind, None, Some(name))
+    emit_slow(sink, tag, kind, None, Some(name))
 }
 
-/// Whether there are two ways, and the tag is on for sessions alone: then nothing else is to be asked.
+/// Returns true if only sessions want the tag, so that nothing else has to be checked. False is not certain.
 #[inline(always)]
-pub(crate) fn is_for_sessions_alone(sink: &'static Sink, tag: AtraceTag) -> bool {
-    first::is_two_ways(sink) && is_perfettos_alone(tag)
+pub(crate) fn goes_to_sessions_only(sink: &'static Sink, tag: AtraceTag) -> bool {
+    first::is_per_event(sink) && is_only_in_sessions(tag)
 }
 
-/// Writes an event of an enabled tag, and asks which way. A call, so that who knows the way has no stack frame for it.
+/// Chooses the backend by the full rule, and writes the event. Out of line, so that the faster paths need no stack frame for
+/// it.
 #[inline(never)]
-fn emit_asked(
+fn emit_slow(
     sink: &'static Sink,
     tag: AtraceTag,
     kind: Kind,
     track: Option<&str>,
     name: Option<&str>,
 ) -> Option<Written> {
-    of(sink, tag)?.write_str(tag, kind, track, name)
+    select(sink, tag)?.write_str(tag, kind, track, name)
 }
 
-/// The bits of its tags.
+/// Returns the tag's bits, without those that limit it to one backend.
 #[inline(always)]
 pub(crate) fn valid(tag: AtraceTag) -> u64 {
     (tag & AtraceTag::ValidMask).bits()
 }
 
-impl Way {
-    /// Whether it is Perfetto's.
+impl Backend {
+    /// Returns whether this is Perfetto's memory.
     #[inline(always)]
     pub(crate) const fn is_perfetto(self) -> bool {
         producer::EXISTS && matches!(self, Self::Perfetto)
     }
 
-    /// Writes an event, whatever is enabled.
+    /// Writes an event, without a check whether its tag is enabled.
     #[inline(always)]
     pub(crate) fn write(
         self,
@@ -315,7 +337,7 @@ impl Way {
         }
     }
 
-    /// [`write`](Self::write) with a name that is there, out of line.
+    /// Writes an event as [`write`](Self::write) does, with a name that exists as text. Out of line.
     pub(crate) fn write_str(
         self,
         tag: AtraceTag,
@@ -329,11 +351,12 @@ impl Way {
         }
     }
 
-    /// Sets a counter to a value with a fraction.
+    /// Sets a counter to a floating-point value. ATrace has only integers: the value is rounded, and NaN and infinities are
+    /// dropped.
     pub(crate) fn write_f64(self, tag: AtraceTag, name: &str, value: f64) {
         match self {
             Self::Atrace(_) if !value.is_finite() => {}
-            // What an integer can't hold becomes the nearest one that it can.
+            // `as` saturates: a value beyond the range of i64 becomes the nearest i64.
             Self::Atrace(_) => {
                 self.write_str(tag, Kind::Int64(value.round() as i64), None, Some(name));
             }
@@ -346,8 +369,10 @@ impl Way {
     }
 }
 
-/// Has a name written, and writes an event into Perfetto's memory: the program's code runs before anything of that is
-/// held. A call: of both ways, one has its text on the stack, perhaps a signal handler's.
+/// Calls `name` to write the name into a buffer, and writes the event into Perfetto's memory.
+///
+/// The program's code in `name` runs before the writer of this thread is pinned, so it may trace as well. Out of line: only
+/// this path needs the buffer on the stack, which may be a signal handler's.
 #[inline(never)]
 fn write_packet_by(
     tag: AtraceTag,
@@ -387,7 +412,7 @@ fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&s
     producer::on_track(key, tags, track, name)
 }
 
-/// Writes the end of a slice of the calling thread, as its begin was written to the sink.
+/// Ends the youngest slice of the calling thread, whose begin was written to the sink.
 #[inline(always)]
 pub(crate) fn end_by_sink() {
     match choice::present() {
@@ -396,13 +421,13 @@ pub(crate) fn end_by_sink() {
     }
 }
 
-/// How many sessions have begun: a slice ends in those that it began in.
+/// Returns how many of Perfetto's sessions have begun so far. A slice ends only in sessions that had begun before it did.
 #[inline(always)]
 pub(crate) fn sessions_begun() -> u32 {
-    if first::are_two_ways() { producer::begun() } else { 0 }
+    if first::is_perfetto_enabled() { producer::begun() } else { 0 }
 }
 
-/// Writes the end of a slice on a track, the way that it went: Perfetto's where it has tags.
+/// Ends a slice on a track, by the backend that wrote its begin: Perfetto's if `tags` is not empty, else the sink.
 #[inline(never)]
 pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
     let cookie = i64::from(cookie);
