@@ -1,15 +1,33 @@
-//! "Is it on?", answered by three loads and a branch, inlined where an event is written.
+//! The gate: the check that each event makes first, whether its tag is enabled.
 //!
-//! Properties are memory that every process maps, and the flags property has a *serial* that changes whenever
-//! it is set. The gate keeps, in one word, the serial it last read the properties at and the tags it found
-//! then, so that one comparison tells both that nothing changed and that the tag is off: see `word.rs`.
+//! # Why
 //!
-//! Anything else than "same serial, not claimed, bit clear" leaves the fast path: `refresh.rs` then reads the
-//! properties again. So the first event after a switch notices it, without an interval or a stale answer. A flags
-//! property that does not exist yet has no serial; then `serial` is that of the whole store, which changes when
-//! the property appears.
+//! Tracing is off nearly always, so "off" must cost next to nothing. But tracing is switched from outside, by other
+//! processes, so the answer can't be cached without a way to notice a switch.
 //!
-//! Nothing here waits or locks, so a child forked in between finds nothing locked.
+//! # How it works
+//!
+//! The properties are memory that every process maps. The property with the enabled tags (the *flags property*) has a
+//! *serial*, which changes each time the property is set. The gate compares three words:
+//!
+//! - the *current serial*, in the property store;
+//! - the *local word*: the serial and the enabled tags when the properties were last read;
+//! - the *foreign word*: enabled tags that somebody else maintains, libcutils or Perfetto's producer.
+//!
+//! If the serials are equal and both words have the tag's bit clear, the tag is off. [`Gate::look`] and [`Mask`] arrange
+//! the words so that one test tells both. The check is inlined into the caller; it makes no call and takes no lock.
+//!
+//! In all other cases the caller leaves the fast path. If the serial has changed, or a thread is reading the properties
+//! right now, `refresh.rs` reads them again. So the first event after a switch notices it: no answer is ever stale, and
+//! nothing is polled.
+//!
+//! A flags property that does not exist yet has no serial. Until it exists, the gate watches the serial of the whole
+//! store, which changes when a property is added.
+//!
+//! # Threading
+//!
+//! `word.rs` explains how threads publish what they read, without locks. A child that was forked at any moment finds
+//! nothing locked.
 
 mod word;
 
@@ -21,13 +39,13 @@ use crate::AtraceTag;
 use crate::producer::ASK;
 use crate::sync::AtomicRef;
 
-/// Tracing was disabled for this process by `atrace_set_tracing_enabled(false)`.
+/// A bit of the local word: `atrace_set_tracing_enabled(false)` has disabled tracing in this process.
 pub(crate) const PARKED: u64 = 1 << 31;
-/// The bits that are set, after the serial of now was subtracted bit by bit, where the tags are not known.
+/// The bits of the local word, xor the current serial, of which one is set if the tags are not known.
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
 
-/// The serial where there is none: of processes that can't be switched on, or of a word that stays claimed.
+/// A serial that never changes: for a process that can't be switched on, or while the local word stays claimed.
 pub(crate) static NO_SERIAL: AtomicU32 = AtomicU32::new(0);
 static NO_TAGS: AtomicU64 = AtomicU64::new(0);
 
@@ -38,21 +56,22 @@ pub(crate) static GATE: Gate = Gate {
     claims: AtomicU32::new(0),
 };
 
-/// The bits that were found: of the tags, if they are known, and of a serial that changed.
+/// A check at the gate that did not say "off": the bits that it found. They are bits of enabled tags, of a changed serial,
+/// or of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Glance(u64);
 
-/// Looks whether `tag` may be enabled; None, "no", is exact.
+/// Checks whether `tag` may be enabled. `None` is certain: it is not.
 #[inline(always)]
 pub(crate) fn glance(tag: AtraceTag) -> Option<Glance> {
     Mask::of(tag).glance()
 }
 
-/// The bits that a question about a tag is about; worth keeping where the tag is no constant.
+/// The bits that a check of a tag tests. A tracer whose tag is not a constant computes them once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mask {
     local: u64,
-    /// The tags alone.
+    /// Only the bits of tags.
     foreign: u32,
 }
 
@@ -63,7 +82,7 @@ impl Mask {
         Self { local: CHANGED | tags, foreign: tags as u32 }
     }
 
-    /// As [`glance`].
+    /// Checks whether the tag may be enabled, as [`glance`] does.
     #[inline(always)]
     pub(crate) fn glance(self) -> Option<Glance> {
         let (local, foreign) = GATE.look();
@@ -73,15 +92,15 @@ impl Mask {
 }
 
 impl Glance {
-    /// Tells whether the tag is enabled for sure, rather than the tags not known.
+    /// Returns true if the tag is certainly enabled, false if the enabled tags are not known.
     #[inline(always)]
     pub(crate) fn is_sure(self) -> bool {
         self.0 & CHANGED == 0
     }
 }
 
-/// Whether one of the tags is enabled by `word`, the foreign one, alone; after it was found that one is enabled. False may be
-/// wrong.
+/// Returns true if `word` is the foreign word, and one of `tags` is enabled by it and none by the local word. False is not
+/// certain. The caller must have found at the gate that one of the tags may be enabled: this does not compare serials.
 #[inline(always)]
 pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
     let local = GATE.local.load(Ordering::Acquire);
@@ -92,24 +111,24 @@ pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
         && foreign & tags != 0
 }
 
-/// The tags enabled now; None where they are not known.
+/// Returns the enabled tags, or `None` if they are not known.
 pub(crate) fn tags() -> Option<AtraceTag> {
     let (local, foreign) = GATE.look();
     (local & CHANGED == 0).then(|| tags_of(local, foreign))
 }
 
-/// The tags that the local word has; None where they are not known.
+/// Returns the enabled tags of the local word, or `None` if they are not known.
 pub(crate) fn local_tags() -> Option<AtraceTag> {
     let (local, _) = GATE.look();
     (local & CHANGED == 0).then(|| tags_of(local, 0))
 }
 
-/// Has the next event find out anew which tags are enabled.
+/// Makes the next event read the enabled tags again.
 pub(crate) fn forget() {
     GATE.claim();
 }
 
-/// The serial and the tags that were published last; None while somebody is finding out.
+/// Returns the serial and the tags that were published last, or `None` while the local word is claimed.
 pub(crate) fn published() -> Option<(u32, AtraceTag)> {
     let local = GATE.local.load(Ordering::Acquire);
     let tags = tags_of(local, GATE.foreign.get().load(Ordering::Relaxed));
@@ -120,7 +139,7 @@ fn tags_of(local: u64, foreign: u64) -> AtraceTag {
     if local & PARKED != 0 || foreign & AtraceTag::NotReady.bits() != 0 {
         AtraceTag::NotReady
     } else {
-        // A child of fork that is still to connect to Perfetto's service says nothing of its tags.
+        // In a forked child that has not connected to Perfetto's service yet, the word's tags mean nothing.
         let foreign = if foreign & ASK == 0 { foreign } else { 0 };
         AtraceTag::from_bits_retain((local | foreign) & TAGS)
     }

@@ -1,20 +1,34 @@
-//! The words that the fast path compares, and who may change them: by claims.
+//! The words of the gate, and the protocol by which threads change them: versioned claims.
 //!
 //! ```text
 //! local     serial, 32 bits | parked, 1 | claimed, 1 | unused, 2 | tags, 28 bits
-//! serial →  the serial now: a word of the property store
-//! foreign → the tags of libcutils, where events go through it; else a zero
+//! serial →  the current serial, a word of the property store
+//! foreign → enabled tags that somebody else maintains: libcutils' mask if events go through libcutils;
+//!           else the tags of Perfetto's sessions once the process may connect; else zero
 //! ```
 //!
-//! Who finds out what is enabled *claims* the local word first, with a number that no other thread has, and
-//! publishes what it found only where its claim still stands: a slower one can't overwrite what a later one
-//! found. While the word is claimed, every event finds out for itself. Nobody waits.
+//! # Claims
 //!
-//! `serial` changes twice at most: to the serial of the whole store, then, once the flags property exists, to
-//! that of the property. Who finds the property first claims a second time and sets it within that claim: of
-//! those who claimed before, and perhaps found none, nobody can publish any more; who claims later finds it. (An
-//! event that is between its two loads at this one moment compares words that do not belong together. It is
-//! told "off" wrongly if they are equal by chance, which the next one is not.)
+//! Several threads may read the properties at once, and a slow thread must not overwrite what a later one found. This is
+//! optimistic concurrency control with a version number (Kung and Robinson, "On Optimistic Methods for Concurrency
+//! Control", 1981):
+//!
+//! 1. A thread *claims* the local word: it replaces the word by a claim with a number that no other claim has.
+//! 2. It reads the serial, then the properties.
+//! 3. It publishes the result by a compare-and-swap, which succeeds only if its claim is still in the word.
+//!
+//! A later claim makes the earlier thread's publication fail; the later thread's result is at least as new. While the word
+//! is claimed, every event reads the properties itself. No thread waits.
+//!
+//! # The serial's word
+//!
+//! The reference `serial` changes at most twice: to the serial of the whole store, and, once the flags property exists, to
+//! that of the property. The first thread that finds the property claims a second time, and sets the reference under this
+//! claim. Threads that claimed before, and perhaps found no property, can't publish any more; threads that claim later
+//! find the property.
+//!
+//! An event whose two loads fall on either side of this change compares words that do not belong together. If they happen
+//! to be equal, the event takes tracing for off although it is on. The next event does not.
 
 use crate::sync::AtomicRef;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,56 +36,62 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) const SERIAL_SHIFT: u32 = 32;
 pub(crate) const CLAIMED: u64 = 1 << 30;
 
-/// What the fast path loads, in one place: its address is computed once.
+/// The words that the fast path loads. They are in one struct, so that an event computes only one address.
 #[repr(align(32))]
 pub(crate) struct Gate {
     pub(crate) serial: AtomicRef<AtomicU32>,
     pub(crate) local: AtomicU64,
     pub(crate) foreign: AtomicRef<AtomicU64>,
-    /// How many claims there were.
+    /// The number of claims so far.
     pub(crate) claims: AtomicU32,
 }
 
-/// A serial: its word, which changes when what was found no longer holds, and its value before that was found.
+/// A serial: its word, and the value that the word had before the properties were read. The word changes when they may have
+/// changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Serial {
-    /// None where it can't be loaded: then the claim stays, and every event finds out for itself.
+    /// `None` if there is no word to load. Then nothing is published, and every event reads the properties itself.
     pub(crate) word: Option<&'static AtomicU32>,
     pub(crate) value: u32,
-    /// It is that of the flags property, not of something that says when to look for it.
+    /// Whether this is the serial of the flags property, rather than of the whole store.
     pub(crate) is_property: bool,
 }
 
 impl Gate {
-    /// The local word, its serial zero if it is that of now, and the foreign one.
+    /// Returns the local word xor the current serial, and the foreign word. The upper half of the first is 0 if the serial has
+    /// not changed.
     #[inline(always)]
     pub(crate) fn look(&self) -> (u64, u64) {
-        // Relaxed: the word may lie in memory mapped read-only, and "off" reads nothing that depends on it.
+        // Relaxed is enough: the answer "off" reads nothing that depends on this load. The word may lie in memory that is
+        // mapped read-only.
         let serial = self.serial.get().load(Ordering::Relaxed);
         let local = self.local.load(Ordering::Acquire) ^ (u64::from(serial) << SERIAL_SHIFT);
         (local, self.foreign.get().load(Ordering::Relaxed))
     }
 
-    /// Claims the local word: what is found from now on may be published in place of the claim, unless another
-    /// one follows.
+    /// Claims the local word and returns the claim. What the caller reads from now on may be published in its place, unless
+    /// another claim follows.
     pub(super) fn claim(&self) -> u64 {
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
         let claim = u64::from(number) << SERIAL_SHIFT | CLAIMED;
-        // Acquire, release: who claims later sees what was done before this, and so finds what is as new.
+        // Acquire and release: a thread that claims later sees all that happened before this claim, so what it finds is at
+        // least as new.
         self.local.swap(claim, Ordering::AcqRel);
         claim
     }
 
-    /// Has `serial` read the serial and then `find` what is enabled: the bits to be published, if they may be, and
-    /// the answer. Returns the answer, and whether it was published. `nothing` is the serial's word at
-    /// first.
+    /// Claims the word, calls `serial` to read the serial and then `find` to read the enabled tags, and publishes the result.
+    ///
+    /// `find` returns the bits to publish, or `None` if they must not be published, and the answer for the caller. Returns the
+    /// answer, and whether the bits were published. `nothing` is the word that `serial` refers to at first.
     pub(crate) fn read<T>(
         &self,
         nothing: &'static AtomicU32,
         mut serial: impl FnMut() -> Serial,
         find: impl FnOnce(&Serial) -> (Option<u64>, T),
     ) -> (T, bool) {
-        // In three steps: what the first and the last need is not on the stack, perhaps a signal handler's, of the second.
+        // `begin` and `publish` are functions of their own, so that their variables are not on the stack during `find`. It may
+        // be a signal handler's stack.
         let (claim, serial) = self.begin(&mut serial);
         let (bits, answer) = find(&serial);
         let is_published = bits.is_some_and(|bits| self.publish(nothing, claim, &serial, bits));
@@ -98,11 +118,11 @@ impl Gate {
     #[inline(never)]
     fn publish(&self, nothing: &'static AtomicU32, claim: u64, found: &Serial, bits: u64) -> bool {
         let Some(word) = found.word else { return false };
-        // First: a serial that is not that of the local word has every event come here, too. That of the flags property
-        // was set already, and stays.
+        // Before the local word is set: until then the serials differ, so every event still reads the properties itself. If
+        // the reference is to the flags property already, this does nothing.
         let _ = self.serial.replace(nothing, word);
         let found = u64::from(found.value) << SERIAL_SHIFT | bits;
-        // Not where another thread claimed it since: what that one finds is as new.
+        // Fails if another thread has claimed the word since; what that thread finds is at least as new.
         self.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
