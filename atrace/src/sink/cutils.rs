@@ -1,4 +1,4 @@
-//! libcutils as a sink: its functions are called, and its mask says what is enabled.
+//! libcutils as a sink: its functions write events, and its tag mask tells which tags are enabled.
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;
@@ -16,7 +16,7 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct CutilsSink {
     pub(crate) library: Cutils,
-    /// For the events that this libcutils has no function for.
+    /// For events that this libcutils has no function for.
     pub(super) marker: Option<Marker>,
     pub(super) properties: Option<&'static Properties>,
     reload: Reload,
@@ -32,8 +32,9 @@ impl CutilsSink {
         Ok(Self { library, marker, properties, reload: Reload(AtomicU64::new(0)) })
     }
 
-    /// Has the library read the flags until it has those of the serial of `now`: it would not notice by itself a
-    /// property that appeared late. Returns what came with that serial; None where that can't be made sure.
+    /// Makes the library read the flags until its mask belongs to the serial that `now` returns. By itself it would not notice
+    /// a property that is created late. Returns the value that `now` returned with that serial, or `None` if the mask is not
+    /// certain to be current.
     pub(crate) fn follow<T>(&self, now: impl Fn() -> (u32, T)) -> Option<T> {
         self.reload.follow(generation().number(), now, || {
             self.library.init();
@@ -41,12 +42,12 @@ impl CutilsSink {
         })
     }
 
-    /// Calls a function of the library that has it read its tags.
+    /// Calls a function of the library that makes it read its tags, and marks its mask as stale.
     pub(crate) fn reload(&self, read: impl Fn(&Cutils)) {
         self.reload.force(generation().number(), || read(&self.library));
     }
 
-    /// Tells whether the library has read the flags of the serial followed last.
+    /// Returns whether the library's mask belongs to the serial of the last [`follow`](Self::follow).
     pub(super) fn is_current(&self) -> bool {
         self.reload.is_current()
     }
@@ -68,7 +69,7 @@ impl CutilsSink {
             Kind::Int(value) => library.int(name, value as i32),
             Kind::Int64(value) => library.int64(name, value),
         };
-        // A libcutils too old to have the function: the message itself, in libcutils' form.
+        // This libcutils is too old to have the function: the message is written to the marker, in libcutils' format.
         written || self.marker.as_ref().is_some_and(|marker| marker.write(message.restore(texts, length)))
     }
 }

@@ -1,21 +1,28 @@
-//! Debounces what libandroid answers to "is tracing enabled?".
+//! Debounces libandroid's answer to "is tracing enabled?".
 //!
-//! libandroid asks libcutils, and there the first thread that sees a new serial takes it *before* it reads the
-//! properties: meanwhile libcutils gives all other threads the old answer. So an answer is *settled* only when one
-//! that was given more than [`APART`] earlier, for the same serial, was the same. Until then the gate publishes
-//! nothing, and every event asks. (If a thread of the program stays between those two steps for longer, the old
-//! answer holds until the next switch.)
+//! # The problem
+//!
+//! libandroid asks libcutils. In libcutils the first thread that sees a new serial stores it *before* it reads the
+//! properties. Between these two steps libcutils gives all other threads the old answer.
+//!
+//! # The solution
+//!
+//! An answer is *settled* once the same answer was given, for the same serial, more than [`APART`] earlier. Until then the
+//! gate publishes nothing, and every event asks libandroid. No thread waits.
+//!
+//! If a thread of the program stays longer than [`APART`] between the two steps of libcutils, the old answer may be taken for
+//! settled. It then holds until the next switch.
 
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// How far apart two answers must be that agree.
+/// The time between two equal answers after which the answer is settled.
 pub(crate) const APART: Duration = Duration::from_millis(10);
 
 /// `serial, 32 bits | known, 1 | enabled, 1 | settled, 1 | milliseconds, 29 bits`
 ///
-/// The first of the answers that were the same, and when it had been given.
+/// The first of the latest answers that were the same, and the time when it had been given.
 #[derive(Debug)]
 pub(crate) struct Debounce(pub(crate) AtomicU64);
 
@@ -26,7 +33,8 @@ const SETTLED: u64 = 1 << 29;
 const MILLISECONDS: u64 = SETTLED - 1;
 
 impl Debounce {
-    /// Asks for this serial; returns the answer, and whether it is settled. `now` is a time that does not jump.
+    /// Calls `ask` for the answer at this serial. Returns the answer, and whether it is settled. `now` returns a monotonic
+    /// time.
     pub(crate) fn ask(
         &self,
         serial: u32,
@@ -42,7 +50,7 @@ impl Debounce {
             self.0.store(answer | milliseconds(now()), Ordering::Relaxed);
             return (enabled, false);
         }
-        // Both are cut to whole milliseconds, and the clock may have gone around.
+        // `>`, as both times are cut to whole milliseconds. The subtraction wraps, as the 29 bits of the clock do.
         let apart = begun.wrapping_sub(kept) & MILLISECONDS;
         let settled = kept & SETTLED != 0 || u128::from(apart) > APART.as_millis();
         if settled && kept & SETTLED == 0 {
@@ -51,7 +59,7 @@ impl Debounce {
         (enabled, settled)
     }
 
-    /// Nobody asked yet, or the last answer is settled.
+    /// Returns true if the last answer is settled, or none was given yet.
     pub(crate) fn is_settled(&self) -> bool {
         let kept = self.0.load(Ordering::Relaxed);
         kept & KNOWN == 0 || kept & SETTLED != 0

@@ -1,12 +1,12 @@
-//! What a program is told of its sink.
+//! The description of the sink for the program.
 
 use std::fmt;
 
-/// Where this process' events go.
+/// The kind of backend that this process's events go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SinkKind {
-    /// Nowhere: tracing is off in this process.
+    /// None: tracing is off in this process.
     None,
     /// The kernel's ring buffer, through `trace_marker`.
     Tracefs,
@@ -16,13 +16,13 @@ pub enum SinkKind {
     Device,
     /// libcutils.
     Cutils,
-    /// libandroid's `ATrace_*`.
+    /// The functions `ATrace_*` of libandroid.
     Ndk,
-    /// Perfetto's service alone.
+    /// Only Perfetto's service.
     Perfetto,
 }
 
-/// Where this process' events go, and why.
+/// Where this process's events go, and why. `Display` writes it as text for people.
 ///
 /// # Examples
 ///
@@ -30,7 +30,7 @@ pub enum SinkKind {
 /// let sink = atrace::sink();
 /// println!("{sink}");
 /// if sink.kind() == atrace::SinkKind::None {
-///     // Not allowed to write to the kernel's marker: every event is dropped.
+///     // Every event is dropped, for example because the process may not write to the kernel's marker.
 /// }
 /// ```
 #[derive(Clone, Debug)]
@@ -41,12 +41,13 @@ pub struct SinkInfo {
 }
 
 impl SinkInfo {
-    /// The kind of place.
+    /// Returns the kind of backend.
     pub fn kind(&self) -> SinkKind {
         self.kind
     }
 
-    /// How many events were lost because writing them failed: a full disk, a ring buffer that is switched off.
+    /// Returns how many events were lost because they could not be written, for example to a full disk or to a ring buffer that
+    /// is switched off. For [`SinkKind::Perfetto`], see [`Status::lost`](crate::perfetto::Status::lost).
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -15,12 +15,12 @@ pub(crate) struct MarkerSink {
 
 impl MarkerSink {
     pub(super) fn open() -> Result<Self, Failure> {
-        // The marker first: who may not write there needs no property store made.
+        // The marker first: a process that may not write to it needs no property store.
         let marker = open::marker()?;
         Ok(Self { marker, properties: open::properties()? })
     }
 
-    /// Writes an event; tells whether it was written. (Inlined as [`Message`] is.)
+    /// Writes an event, and returns whether it was written. Inlined like [`Message`]'s functions.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write(

@@ -1,4 +1,4 @@
-//! libandroid as a sink, all that an app may load: its functions are called, and asked whether tracing is enabled.
+//! libandroid as a sink, the only one that an app may load: its functions write events and tell whether tracing is enabled.
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;
@@ -15,7 +15,7 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct NdkSink {
     library: Ndk,
-    /// Their serial tells when to ask the library again whether tracing is enabled.
+    /// The serial of the flags property tells when to ask the library again whether tracing is enabled.
     pub(super) properties: &'static Properties,
     debounce: Debounce,
     loaded: Instant,
@@ -28,7 +28,7 @@ impl NdkSink {
         Ok(Self { library, properties, debounce: Debounce(AtomicU64::new(0)), loaded: Instant::now() })
     }
 
-    /// Asks the library whether tracing is enabled, and tells whether its answer is sure.
+    /// Asks the library whether tracing is enabled. Returns the answer, and whether it is settled.
     pub(crate) fn ask(&self, serial: u32) -> (bool, bool) {
         self.debounce.ask(serial, || self.loaded.elapsed(), || self.library.is_enabled())
     }
@@ -37,8 +37,10 @@ impl NdkSink {
         self.debounce.is_settled()
     }
 
-    /// Calls the function that is nearest: a slice without duration for an instant, an async slice that bears the name of
-    /// the track for one on a track (its end knows no other). What is too new for the library is dropped.
+    /// Writes the event by the function that comes nearest. Returns false if this libandroid is too old to have it.
+    ///
+    /// An instant becomes a slice without duration. A slice on a track becomes an async slice with the name of the track,
+    /// because the end of such a slice has no other name.
     pub(super) fn write(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         let _errno = ErrnoGuard::new();
         let library = &self.library;

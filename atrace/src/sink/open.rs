@@ -1,5 +1,5 @@
-//! What the sinks have in common as they open: the marker and the properties, by the variables that name them, and why
-//! one can't be had.
+//! Opens what several sinks need: the marker and the properties, as the environment variables say. [`Failure`] is the reason
+//! why one can't be opened.
 
 use std::error::Error as _;
 use std::{fmt, io};
@@ -12,12 +12,12 @@ use atrace_sys::properties::{Error as PropertiesError, ErrorKind, Properties};
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(super) reason: String,
-    /// It may be otherwise soon: see [`process::may_pass`].
+    /// Whether a later attempt may succeed: see [`process::may_pass`].
     pub(super) may_pass: bool,
 }
 
 impl Failure {
-    /// For life.
+    /// Returns a failure that no later attempt can change.
     #[cold]
     #[inline(never)]
     pub(super) fn lasting(reason: &dyn fmt::Display) -> Self {
@@ -42,7 +42,7 @@ impl From<PropertiesError> for Failure {
     }
 }
 
-/// Tells whether this variable of the environment has a value.
+/// Returns whether this environment variable has a value.
 pub(super) fn is_set(variable: &str) -> bool {
     process::variable(variable).is_some()
 }
@@ -59,7 +59,8 @@ pub(super) fn properties() -> Result<&'static Properties, Failure> {
     Ok(Properties::try_open()?)
 }
 
-/// What a library can do without; but an error where `variable` asks for it, or where it may be had soon.
+/// Returns `None` if it could not be opened and the sink can do without it. It is an error if `variable` asks for it, or if a
+/// later attempt may succeed.
 pub(super) fn if_there<T>(opened: Result<T, Failure>, variable: &str) -> Result<Option<T>, Failure> {
     match opened {
         Ok(opened) => Ok(Some(opened)),

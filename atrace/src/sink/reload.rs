@@ -1,15 +1,24 @@
-//! Has libcutils reload its tags after a switch, and tells when its mask is *current*.
+//! Makes libcutils reload its tags after a switch, and tells when its mask is *current*.
 //!
-//! Its function that reads the flags stores them in a mask that all threads share, and holds no lock in between: of
-//! two threads that reload, the slower may store what held before. So the threads that reload are counted, and the
-//! mask is current only after one that was alone. Of several, the last to end leaves it stale, and each reloads once
-//! more. Until the mask is current, every event asks.
+//! # The problem
+//!
+//! libcutils' function that reloads the tags reads the properties, then stores the tags in a mask that all threads share. It
+//! holds no lock in between. So if two threads reload at once, the slower one may overwrite the mask with older tags.
+//!
+//! # The solution
+//!
+//! One word counts the threads that are reloading. The mask is current only after a reload during which no other thread
+//! reloaded. If several overlapped, the last one to finish leaves the mask stale, and each of them reloads once more. While
+//! the mask is stale, every event asks for a reload. No thread waits.
+//!
+//! The count belongs to one process: a forked child does not have the threads of its parent that were reloading, so it
+//! starts anew.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// `serial, 32 bits | process, 16 | current, 1 | overlapped, 1 | reading, 14 bits`
 ///
-/// The process, by its generation: a child has none of its parent's threads, which may have been reading.
+/// The low 16 bits of the process's generation tell whose threads are counted.
 #[derive(Debug)]
 pub(crate) struct Reload(pub(crate) AtomicU64);
 
@@ -25,8 +34,10 @@ impl Reload {
         self.0.load(Ordering::Acquire) & CURRENT != 0
     }
 
-    /// Has the library `read` until its mask is of the serial of `now`; returns what came with that serial, or
-    /// None where other threads reload, or somebody switches, without pause.
+    /// Calls `read`, which makes the library reload, until its mask belongs to the serial that `now` returns.
+    ///
+    /// Returns the value that `now` returned with that serial. Returns `None` after 16 attempts, if other threads reload or
+    /// other processes switch without a pause.
     pub(crate) fn follow<T>(&self, process: u64, now: impl Fn() -> (u32, T), read: impl Fn()) -> Option<T> {
         let process = process << PROCESS_SHIFT & PROCESS;
         for _ in 0..16 {
@@ -40,13 +51,13 @@ impl Reload {
         None
     }
 
-    /// Has the library `read`, or set, what no serial tells: the mask is stale after it.
+    /// Calls `read`, which changes the library's mask in a way that no serial tells. The mask is stale after it.
     pub(crate) fn force(&self, process: u64, read: impl Fn()) {
         let process = process << PROCESS_SHIFT & PROCESS;
         self.reading(process, process, &read);
     }
 
-    /// Calls `read`; the word is `after` then if no other thread read meanwhile.
+    /// Calls `read`, and sets the word to `after` if no other thread reloaded meanwhile.
     fn reading(&self, process: u64, after: u64, read: &impl Fn()) {
         self.change(|word| match word & READING {
             _ if word & PROCESS != process => process | 1,
@@ -55,7 +66,7 @@ impl Reload {
         });
         read();
         self.change(|word| match word & READING {
-            // This thread has forked meanwhile.
+            // This thread has forked meanwhile, and the child has counted its own threads since.
             _ if word & PROCESS != process => word,
             1 if word & OVERLAPPED == 0 => after,
             1 => process,
