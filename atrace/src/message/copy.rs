@@ -1,28 +1,31 @@
-//! Copies a text while looking for *suspect* bytes, which may not stand in a message as they are.
+//! Copies a text, and scans it for *suspect* bytes, which must be replaced in a message or may have to be.
 //!
-//! A text of less than 32 bytes is copied as two pieces of a fixed size that overlap, and looked at 16 bytes at a time.
-//! Of a longer one, vectors are copied and, lane by lane, minimums of them kept, of the bytes and of the bytes xor each other
-//! suspect, and the maximum as numbers with a sign. There is a suspect exactly when a lane of the first is below 0x20, one of
-//! the second is 0, or one of the last 0x7f.
+//! Suspect are control characters (below 0x20, and 0x7f), `<`, and on request `|`.
+//!
+//! - *Short texts*, less than 32 bytes, are copied as two pieces of a fixed size, which may overlap. The same pieces are
+//!   tested, 16 bytes at a time.
+//! - *Long texts* are copied in vectors, in one pass. For each lane the pass computes three values: the minimum of the bytes,
+//!   the minimum of the bytes xor `<` (and of the bytes xor `|`), and the maximum of the bytes as signed numbers. A lane has
+//!   seen a suspect byte exactly if the first value is below 0x20, the second is 0, or the third is 0x7f. So the pass has no
+//!   branches for suspects.
 
 use std::mem::MaybeUninit;
 
 use atrace_sys::text::{SHORT, put_ends};
 
-/// Tells whether a byte can't stand in any text of a message.
+/// Returns whether a byte is replaced in every text of a message.
 #[inline(always)]
 pub(super) const fn is_unsafe(byte: u8) -> bool {
     byte < 0x20 || byte == 0x7f
 }
 
-/// Tells whether a byte asks for a second look at its text: it must be replaced, or may have to be.
+/// Returns whether a byte is suspect: it must be replaced, or may have to be. `bar` makes `|` suspect.
 #[inline(always)]
 const fn is_suspect(byte: u8, bar: bool) -> bool {
     is_unsafe(byte) || byte == b'<' || (bar && byte == b'|')
 }
 
-/// Copies `from` to `to`, which must be as long, and tells whether a byte is suspect: one that is no text, a `<`, or,
-/// where `bar` asks for it, a `|`.
+/// Copies `from` to `to`, which must have the same length. Returns whether a byte is suspect; `bar` makes `|` suspect.
 #[inline(always)]
 pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     if from.len() < SHORT {
@@ -34,7 +37,7 @@ pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     }
 }
 
-/// Tells whether a byte is suspect.
+/// Returns whether a byte of the text is suspect, without copying it.
 #[inline(always)]
 pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
     match text.last_chunk() {
@@ -49,7 +52,7 @@ pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
     }
 }
 
-/// [`copy`] of less than [`SHORT`] bytes.
+/// Does the same as [`copy`], for less than [`SHORT`] bytes.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
@@ -94,7 +97,7 @@ impl Suspects {
             let all = |byte: u8| _mm_set1_epi8(byte as i8);
             let are_control = _mm_cmpeq_epi8(bytes, _mm_min_epu8(bytes, all(0x1f)));
             let are_delete = _mm_cmpeq_epi8(bytes, all(0x7f));
-            // A `|` is a `<` but for one bit.
+            // `|` and `<` differ in one bit, which is cleared.
             let angles = if bar { _mm_and_si128(bytes, all(!(b'|' ^ b'<'))) } else { bytes };
             let are_angles = _mm_cmpeq_epi8(angles, all(b'<'));
             Self(_mm_or_si128(are_control, _mm_or_si128(are_delete, are_angles)))
@@ -103,13 +106,13 @@ impl Suspects {
 
     #[inline(always)]
     fn or(self, other: Self) -> Self {
-        // SAFETY: as above.
+        // SAFETY: every x86_64 processor has SSE2.
         Self(unsafe { std::arch::x86_64::_mm_or_si128(self.0, other.0) })
     }
 
     #[inline(always)]
     fn any(self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: every x86_64 processor has SSE2.
         unsafe { std::arch::x86_64::_mm_movemask_epi8(self.0) != 0 }
     }
 }
@@ -138,15 +141,15 @@ impl Suspects {
     }
 }
 
-/// Tells whether one of the eight bytes is suspect: exactly, by tests of each byte's high bit into which
-/// nothing is carried.
+/// Returns whether one of the eight bytes is suspect. The tests set the high bit of each byte's lane; no carry crosses a lane,
+/// so the result is exact. (Cf. H. S. Warren, "Hacker's Delight", "Find first 0-byte".)
 #[cfg(any(test, not(target_arch = "x86_64")))]
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn word_is_suspect(word: u64, bar: bool) -> bool {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH: u64 = ONES * 0x80;
-    // The high bit of a lane is set where its low seven bits are at least `n`.
+    // Sets the high bit of each lane whose low seven bits are at least `n`.
     let at_least = |value: u64, n: u64| (value & !HIGH) + ONES * (0x80 - n);
     let differs = |byte: u8| {
         let other = word ^ (ONES * u64::from(byte));
@@ -159,20 +162,21 @@ fn word_is_suspect(word: u64, bar: bool) -> bool {
     fine & HIGH != HIGH
 }
 
-/// [`copy`] of [`SHORT`] bytes and more.
+/// Does the same as [`copy`], for [`SHORT`] bytes and more.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_long<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool {
-    // Not optimised, vectors take 2.5 KiB of stack. (The unit tests have that.)
+    // In an unoptimised build the vectors would take 2.5 KiB of stack. Unit tests have that.
     #[cfg(all(target_arch = "x86_64", any(test, not(debug_assertions))))]
     if from.len() == to.len() && from.len() >= SHORT && std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: as was just asked.
+        // SAFETY: the processor has AVX2, and both slices have `from.len()` bytes, at least a vector's, as was just checked. They
+        // do not overlap, because one of them is borrowed mutably.
         return unsafe { copy_avx2::<BAR>(from.as_ptr(), to.as_mut_ptr(), from.len()) };
     }
     copy_plain::<BAR>(from, to)
 }
 
-/// [`copy`] in terms that the compiler makes vectors of where it knows some.
+/// Does the same as [`copy`], in a loop that the compiler can vectorise.
 #[inline(never)]
 fn copy_plain<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool {
     let mut found = false;
@@ -183,12 +187,15 @@ fn copy_plain<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool 
     found
 }
 
-/// [`copy_plain`] of `len` bytes with the vectors named: half the time. Left to itself, or told by references that the
-/// texts don't overlap, the compiler makes two passes, `memcpy` first.
+/// Does the same as [`copy_plain`] with explicit vectors, in half the time.
+///
+/// It takes pointers: if the compiler knows from references that the texts do not overlap, it makes two passes, `memcpy`
+/// first.
 ///
 /// # Safety
 ///
-/// So many bytes, at least a vector's, must be readable and writable there.
+/// `len` must be at least 32, a vector's size. `len` bytes must be readable at `from` and writable at `to`, and the two must
+/// not overlap.
 #[cfg(all(target_arch = "x86_64", any(test, not(debug_assertions))))]
 #[target_feature(enable = "avx2")]
 unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, len: usize) -> bool {
@@ -196,10 +203,10 @@ unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, 
     const WIDTH: usize = 32;
     let (angle, bar) = (_mm256_set1_epi8(b'<' as i8), _mm256_set1_epi8(b'|' as i8));
     let (mut least, mut least_other) = (_mm256_set1_epi8(-1), _mm256_set1_epi8(-1));
-    // Of bytes with a sign 0x7f is the largest.
+    // The largest signed byte is 0x7f.
     let mut most = _mm256_set1_epi8(i8::MIN);
     let mut step = |at: usize| {
-        // SAFETY: the callers below pass only places with a whole vector behind them in both.
+        // SAFETY: the calls below pass only positions from which a whole vector lies within both texts.
         let bytes = unsafe { _mm256_loadu_si256(from.add(at).cast()) };
         // SAFETY: as above.
         unsafe { _mm256_storeu_si256(to.add(at).cast(), bytes) };
@@ -213,7 +220,7 @@ unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, 
     };
     let mut at = 0;
     if len >= 4 * WIDTH {
-        // From where a store no longer touches two cache lines.
+        // Continues at an aligned address, so that no store touches two cache lines.
         step(0);
         at = WIDTH - to.addr() % WIDTH;
     }
@@ -248,7 +255,7 @@ mod tests {
         assert_eq!(found, suspect, "{:?} bar {bar}", from.escape_ascii().to_string());
     }
 
-    /// Checks a text that is not suspect with each value in turn at this place.
+    /// Checks a text without suspects, with each of the values at this place in turn.
     fn check_at(copy: Copy, text: &mut [u8], place: usize, values: impl Iterator<Item = u8>) {
         let before = text[place];
         for value in values.step_by(if cfg!(miri) { 37 } else { 1 }) {
@@ -260,20 +267,19 @@ mod tests {
         text[place] = before;
     }
 
-    /// The values at the bounds of what is suspect: beside one, or one bit from it.
+    /// The values near a suspect byte: next to it, or different in one bit.
     fn edges() -> impl Iterator<Item = u8> {
         let is_near = |value: u8, edge: u8| value.abs_diff(edge) <= 1 || (value ^ edge).count_ones() == 1;
         (0..=255).filter(move |&value| [0, 0x1f, 0x7f, b'<', b'|'].iter().any(|&edge| is_near(value, edge)))
     }
 
-    /// The values that matter at each place, and every value at three, of texts of each length at which the way of copying
-    /// changes.
+    /// Checks the values near suspects at each place, and all values at three places, in texts of these lengths.
     fn check_all(copy: Copy, lengths: impl Iterator<Item = usize>) {
         for length in lengths {
             let mut text: Vec<u8> = (0..length).map(|at| b"a~\x80\xff "[at % 5]).collect();
             for bar in [false, true] {
                 check(copy, &text, bar, false);
-                // Nothing but one suspect, which must not cancel itself out.
+                // Only one suspect byte, repeated: the copies must not cancel each other.
                 for value in [0, 0x7f, b'<', b'|'] {
                     check(copy, &vec![value; length], bar, length > 0 && is_suspect(value, bar));
                 }
@@ -289,7 +295,8 @@ mod tests {
         }
     }
 
-    /// Two suspects of every two kinds, where one could undo the other: in one lane of two vectors, in two lanes of one.
+    /// Checks pairs of suspects of all kinds, where one could undo the other: in the same lane of two vectors, and in two
+    /// lanes of one vector.
     fn check_pairs(copy: Copy, length: usize) {
         const SUSPECTS: [u8; 4] = [b'\n', 0x7f, b'<', b'|'];
         let mut text = vec![b'a'; length];
@@ -314,7 +321,7 @@ mod tests {
         }
     }
 
-    /// On other processors, short texts are looked at by words.
+    /// Processors other than x86-64 scan short texts by words.
     #[test]
     fn words_are_looked_at() {
         let by_words: Copy = |from, to, bar| {
@@ -327,7 +334,7 @@ mod tests {
         check_pairs(by_words, 16);
     }
 
-    /// What was copied unseen is looked at later.
+    /// Text that was copied without a scan is scanned in place later.
     #[test]
     fn texts_are_looked_at_in_place() {
         let in_place: Copy = |from, to, bar| {

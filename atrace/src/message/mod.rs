@@ -1,19 +1,30 @@
-//! The wire format: one message, written into a buffer on the stack.
+//! The text format of ATrace: encodes one event as a message in a buffer on the stack.
 //!
-//! A message is `KIND|pid|…`, at most 1023 bytes, and no more than that is ever read of a name. What would
-//! corrupt a trace is replaced while copying: bytes 0x00–0x1F and 0x7F become `?` (a newline would forge an
-//! event, a NUL swallow one); `|` becomes `/` in every text but the name of a begin, which alone runs to the
-//! end of the line. Perfetto takes `</script>` for the end of the trace, so its `<` becomes `?` too; and as
-//! it refuses an event with an empty field, other than a begin's name, an empty text is written as `?`. What
-//! is too long is cut at a character boundary. The name gives way first; a track only where it leaves no room
-//! for one character of any name and any cookie, so that it comes out the same in the begin, the end and the
-//! instants of that track.
+//! # Format
 //!
-//! Names that need replacing are rare: they are copied as they are while looking for such a byte ([`copy`]),
-//! and only if one was seen gone over again.
+//! A message is `KIND|pid|…`, at most 1023 bytes. The format is libcutils'; the reader is Perfetto's systrace importer.
 //!
-//! All of it is inlined into one function for each kind of event. Without optimisation that function would need
-//! 7 KiB of stack, more than a signal handler has, so there (`debug_assertions`) its parts stay apart.
+//! # Replacement
+//!
+//! Texts come from the program and may contain any bytes. Bytes that would corrupt the trace are replaced:
+//!
+//! - 0x00–0x1F and 0x7F become `?`. A newline would forge an event, and a NUL would swallow one.
+//! - `|` becomes `/`, except in the name of a begin. There the name extends to the end of the line, so a `|` does no harm.
+//! - The `<` of `</script>` becomes `?`, because Perfetto takes `</script>` for the end of the trace.
+//! - An empty text becomes `?`, except the name of a begin, because Perfetto refuses events with other empty fields.
+//!
+//! # Truncation
+//!
+//! A text that is too long is cut at a character boundary. The name is cut first. A track is cut only if it leaves no room for
+//! one character of a name and the longest cookie. So a track has the same text in all of its events.
+//!
+//! # Speed
+//!
+//! Texts rarely need replacements. So a text is copied unchanged while it is scanned for bytes that may need one ([`copy`]).
+//! Only if there is one, the text is processed again, byte by byte. At most as many bytes of a text are read as fit.
+//!
+//! Everything is inlined into one function for each kind of event. In an unoptimised build that function would need 7 KiB of
+//! stack, more than a signal handler has. So with `debug_assertions` its parts are not inlined.
 
 #![expect(
     unsafe_code,
@@ -39,12 +50,13 @@ pub use self::pieces::{__Text, __with_text};
 /// The longest message: libcutils' buffer of 1024 bytes less its NUL.
 pub(crate) const MESSAGE_MAX: usize = 1023;
 
-/// Bytes kept free behind a track: a bar, one character of a name, a bar and the longest cookie
-/// (`-2147483648`).
+/// Bytes that stay free after a track: a bar, one character of a name, a bar, and the longest cookie (`-2147483648`).
 const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
-/// What a message tells, with the number that stands at its end. (All of one type, so that it is passed in registers:
-/// cookies and the values of [`Int`](Self::Int) were an `i32`.)
+/// The kind of a message, with the number at its end.
+///
+/// All numbers have one type, so that a `Kind` is passed in registers. Cookies and the values of [`Int`](Self::Int) are in the
+/// range of an `i32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Begin,
@@ -60,7 +72,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What a message of this kind starts with.
+    /// Returns the letter that a message of this kind starts with.
     #[inline(always)]
     pub(crate) const fn letter(self) -> u8 {
         match self {
@@ -90,30 +102,30 @@ impl Kind {
     }
 }
 
-/// What of a text may stand where it goes.
+/// Which bytes of a text are not replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stays {
-    /// What is text, and is no `|`.
+    /// All but control characters and `|`.
     Text,
-    /// What is text: the name of a begin.
+    /// All but control characters: for the name of a begin.
     Bar,
-    /// All: it is no message.
+    /// All bytes: for a text that is not part of a message.
     All,
 }
 
-/// Where the texts of a message lie in it.
+/// The positions of the texts in a message: start and end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Texts {
     track: (u16, u16),
     name: (u16, u16),
 }
 
-/// A message being built, then the bytes of it.
+/// A message: a buffer and the length of its content.
 pub(crate) struct Message {
-    /// Initialised up to `len`. One byte more than a message, for the NUL of a C string.
+    /// Initialised up to `len`. It has one byte more than a message, for the NUL of a C string.
     buffer: [MaybeUninit<u8>; MESSAGE_MAX + 1],
     len: usize,
-    /// A `<` was written: it may be one of `</script>`.
+    /// Whether a `<` was written, which may belong to `</script>`.
     has_angle: bool,
 }
 
@@ -124,7 +136,7 @@ impl Message {
         Self { buffer: [const { MaybeUninit::uninit() }; MESSAGE_MAX + 1], len: 0, has_angle: false }
     }
 
-    /// Builds `KIND|pid`, then `|track`, `|name` as given and the kind's `|number`, and tells where the texts lie.
+    /// Builds `KIND|pid`, then `|track` and `|name` if given, and `|number` if the kind has one. Returns where the texts are.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn encode(
@@ -165,7 +177,7 @@ impl Message {
                 self.byte(b'|');
             }
         } else if number.is_none() {
-            self.len -= 1; // `E|pid`: nothing follows the bar of the head.
+            self.len -= 1; // `E|pid`: removes the bar of the head, because nothing follows.
         }
         if self.has_angle {
             self.replace_script_end();
@@ -176,15 +188,16 @@ impl Message {
         texts
     }
 
-    /// Has `name` write a text that is no message: nothing is replaced in it, and it is cut at the same length.
+    /// Calls `name` to write a text that is not part of a message, and returns it. Nothing is replaced. It is cut at the
+    /// length of a message.
     pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         let (first, limit, stays) = (NOWHERE, MESSAGE_MAX, Stays::All);
         name(&mut NameWriter { first, limit, stays, unchecked: false, message: self });
         self.as_str()
     }
 
-    /// Makes an empty name that starts at `start` a `?`; at the end of the line the reader trims spaces, so
-    /// there a name of nothing but spaces is as good as empty.
+    /// Replaces an empty name at `start` by `?`. If it is the last text of the line, a name of only spaces counts as empty,
+    /// because the reader trims spaces there.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill_empty(&mut self, start: usize, last: bool) {
@@ -204,8 +217,8 @@ impl Message {
         }
     }
 
-    /// Perfetto's reader takes `</script>`, in lower case, for the end of a trace in HTML, and drops all that
-    /// follows.
+    /// Replaces the `<` of each `</script>`. Perfetto's reader takes this text, in lower case, for the end of a trace in HTML,
+    /// and drops everything after it.
     #[cold]
     #[inline(never)]
     fn replace_script_end(&mut self) {
@@ -241,7 +254,7 @@ impl Message {
         }
     }
 
-    /// Appends bytes that need no replacing.
+    /// Appends bytes that need no replacement.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn raw(&mut self, bytes: &[u8]) {
@@ -250,15 +263,15 @@ impl Message {
         }
     }
 
-    /// Appends `text`, replaced and cut so that the message does not grow beyond `limit`; tells whether all
-    /// fitted.
+    /// Appends `text` with its replacements, cut so that the message does not become longer than `limit`. Returns whether the
+    /// text was not cut.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn text(&mut self, text: &str, limit: usize, stays: Stays) -> bool {
         let room = limit.saturating_sub(self.len);
         let (text, whole) = if text.len() <= room { (text, true) } else { (cut(text, room), false) };
         let Some(place) = self.buffer.get_mut(self.len..).and_then(|rest| rest.get_mut(..text.len())) else {
-            return false; // Not reached: limit is within the buffer.
+            return false; // Unreachable: `limit` is within the buffer.
         };
         if copy(text.as_bytes(), place, stays == Stays::Text) {
             self.has_angle |= replace(text.as_bytes(), place, stays);
@@ -267,10 +280,10 @@ impl Message {
         whole
     }
 
-    /// Replaces what must be in the text that starts at `start` and was appended as it is.
+    /// Makes the replacements in the text from `start` on, which was appended unchanged.
     #[inline(never)]
     fn check(&mut self, start: usize, stays: Stays) {
-        // SAFETY: as in `bytes`.
+        // SAFETY: as in `bytes`; `&mut self` makes the reference exclusive.
         let message =
             unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast::<u8>(), self.len) };
         let text = message.get_mut(start..).unwrap_or_default();
@@ -282,23 +295,23 @@ impl Message {
         }
     }
 
-    /// The message.
+    /// Returns the content.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: every method that raises `len` has initialised the bytes up to it, and `len` is within the
-        // buffer.
+        // SAFETY: each method initialises the bytes before it raises `len` over them, and `len` is within the buffer.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.len) }
     }
 
-    /// The message, as a text.
+    /// Returns the content as text.
     #[inline(always)]
     fn as_str(&self) -> &str {
-        // SAFETY: all of it are strings, cut between characters, in which bytes of ASCII may have become others of ASCII.
+        // SAFETY: the content is made of ASCII and of strings that were cut between characters. Replacements change only
+        // ASCII bytes, into other ASCII bytes. So it is UTF-8.
         unsafe { str::from_utf8_unchecked(self.bytes()) }
     }
 
-    /// The track and the name as C strings (empty where there is none): what stands behind each becomes a
+    /// Returns the track and the name as C strings, which are empty if the message has none. The byte after each text becomes a
     /// NUL, until [`restore`](Self::restore).
     #[inline(always)]
     pub(crate) fn c_strings(&mut self, texts: Texts) -> (&CStr, &CStr) {
@@ -306,7 +319,7 @@ impl Message {
         (self.c_string(texts.track), self.c_string(texts.name))
     }
 
-    /// Makes it the message of `length` bytes again that it was before [`c_strings`](Self::c_strings).
+    /// Restores the message of `length` bytes that it was before [`c_strings`](Self::c_strings).
     pub(crate) fn restore(&mut self, texts: Texts, length: usize) -> &[u8] {
         self.put_behind(texts, b'|');
         self.len = self.len.min(length);
@@ -328,7 +341,7 @@ impl Message {
     #[inline(always)]
     fn c_string(&self, (start, end): (u16, u16)) -> &CStr {
         match self.bytes().get(start.into()..=end.into()) {
-            // SAFETY: `put_behind` made the byte at `end` a NUL, and the text before it has none: they were
+            // SAFETY: `put_behind` has set the byte at `end` to NUL. The text before it has none, because each NUL was
             // replaced.
             Some(text) if start > 0 => unsafe { CStr::from_bytes_with_nul_unchecked(text) },
             _ => c"",
@@ -346,7 +359,7 @@ fn cut(text: &str, room: usize) -> &str {
     text.get(..end).unwrap_or("")
 }
 
-/// Writes `from` to `to`, each byte as it may stand in a message; tells whether there was a `<`.
+/// Writes `from` to `to` with the replacements, and returns whether there was a `<`.
 #[cold]
 #[inline(never)]
 fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], stays: Stays) -> bool {
@@ -358,7 +371,7 @@ fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], stays: Stays) -> bool {
     has_angle
 }
 
-/// The byte as it may stand in a message.
+/// Returns the byte, or its replacement.
 #[inline(always)]
 fn replaced(byte: u8, stays: Stays) -> u8 {
     match byte {
@@ -369,24 +382,25 @@ fn replaced(byte: u8, stays: Stays) -> u8 {
     }
 }
 
-/// Writes the name of an event straight into its message.
+/// Writes the name of an event directly into its message.
 ///
-/// What is written is escaped and cut as the crate's documentation says; when the message is full, the rest
-/// is ignored and [`is_full`](Self::is_full) turns true. As a [`fmt::Write`] it then answers with an error,
-/// so that `write!` of a huge value stops early.
+/// Bytes are replaced, and the name is cut, as the crate's documentation says ([Names](crate#names)). When the message is
+/// full, further text is ignored and [`is_full`](Self::is_full) returns true. The functions of [`fmt::Write`] then return an
+/// error, so that `write!` of a huge value stops early.
 pub struct NameWriter<'a> {
     message: &'a mut Message,
-    /// Where a piece is the first one of a name, which is looked at while it is copied: many names are one piece.
+    /// The length of the message at which a piece is the first one of the name. The first piece is scanned while it is copied,
+    /// because many names are a single piece.
     first: usize,
-    /// The length of the message that the name may fill it up to; lowered to the present one when text was cut.
+    /// The length that the message may have after the name. It is lowered to the current length when text was cut.
     limit: usize,
     stays: Stays,
-    /// Something was appended as it is, and not looked at or found suspect. Pieces that a formatter brings are small and
-    /// many: looking at each costs several times what looking at all of them at the end does.
+    /// Whether text was appended that was not scanned, or was found to need a second look. A formatter writes many small
+    /// pieces, and scanning each of them costs several times as much as scanning all of them at the end.
     unchecked: bool,
 }
 
-/// In place of [`NameWriter::first`], where nothing is looked at.
+/// A value of [`NameWriter::first`] at which no piece begins: no piece is scanned while it is copied.
 const NOWHERE: usize = usize::MAX;
 
 impl NameWriter<'_> {
@@ -404,21 +418,20 @@ impl NameWriter<'_> {
         self.push_str(itoa::Buffer::new().format(number));
     }
 
-    /// Tells whether the name has no room left: nothing more will be written.
+    /// Returns whether the name has no room left. Then nothing more is written.
     pub fn is_full(&self) -> bool {
         self.message.len >= self.limit
     }
 
-    /// Appends `value`'s text, and `<panicked>` in place of the rest when formatting it panics.
-    ///
-    /// A tracer must not take its program down because a value can't be shown.
+    /// Appends the text of `value`. If formatting it panics, `<panicked>` takes the place of the rest, and the panic ends here:
+    /// a tracer must not stop its program because a value can't be formatted.
     pub fn push_fmt(&mut self, value: fmt::Arguments<'_>) {
         if let Some(text) = value.as_str() {
             return self.push_str(text);
         }
-        // It is several pieces, as a rule.
+        // It usually consists of several pieces.
         self.first = NOWHERE;
-        // An error is the message being full, or a value that gave up: what came out stays.
+        // An error means that the message is full or that a value's formatting failed. The text written so far stays.
         self.__catching(|writer| _ = fmt::Write::write_fmt(writer, value));
     }
 }

@@ -1,7 +1,7 @@
-//! Pieces of text, appended to a message as they are.
+//! Appends pieces of text to a message unchanged; replacements are made later.
 //!
-//! A formatter brings many small pieces. To look at each for bytes that must be replaced costs several times what it
-//! costs to look at all of them at the end, which [`Message::encode`] does where there were any.
+//! A formatter writes many small pieces. Scanning each of them for bytes that must be replaced would cost several times as much
+//! as scanning the whole name at its end. So pieces set [`NameWriter::unchecked`], and [`Message::encode`] scans the name.
 
 use std::fmt;
 
@@ -12,24 +12,25 @@ use super::copy::copy_short;
 use super::{MESSAGE_MAX, Message, NOWHERE, NameWriter, Stays, cut};
 
 impl NameWriter<'_> {
-    /// Appends the pieces, one behind the other, as [`push_str`](Self::push_str) would.
+    /// Appends the pieces one after the other, as [`push_str`](Self::push_str) does with each.
     ///
-    /// For `atrace-subscriber`, where most are constants, whose lengths the compiler then knows.
+    /// For `atrace-subscriber`: most of its pieces are constants, whose lengths the compiler knows here.
     #[doc(hidden)]
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn __push_pieces<const N: usize>(&mut self, pieces: [&str; N]) {
         let start = self.message.len;
-        // No address space is so large that lengths of pieces add up to 2^64.
+        // No overflow: the pieces are in memory, so their lengths add up to far less than 2^64.
         let end = pieces.iter().fold(start as u64, |end, piece| end + piece.len() as u64);
         if end > self.limit as u64 {
-            // A copy, so that those of the fast way stay in registers.
+            // A copy, so that the pieces of the fast path stay in registers.
             return self.__push_what_fits(&{ pieces });
         }
         self.unchecked = true;
         let mut at = start;
         for piece in pieces {
-            // SAFETY: `at + piece.len()` is at most `end`, and so within the buffer: `limit` is at most MESSAGE_MAX.
+            // SAFETY: `at + piece.len()` is at most `end`. `end` is at most `limit`, which is at most MESSAGE_MAX, so this is
+            // within the buffer.
             let place = unsafe { self.message.buffer.get_unchecked_mut(at..at + piece.len()) };
             put(piece.as_bytes(), place);
             at += piece.len();
@@ -37,7 +38,7 @@ impl NameWriter<'_> {
         self.message.len = at;
     }
 
-    /// Appends the pieces as far as they fit. Nothing follows what was cut.
+    /// Appends the pieces as far as they fit. After a piece that was cut, nothing more is appended.
     #[doc(hidden)]
     #[inline(never)]
     pub fn __push_what_fits(&mut self, pieces: &[&str]) {
@@ -82,15 +83,15 @@ impl NameWriter<'_> {
 
 impl fmt::Write for NameWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // What is rare is elsewhere, and so this is without a frame.
+        // Rare cases are in another function, so this one needs no stack frame.
         let start = self.message.len;
         if text.len() >= SHORT || start + text.len() >= self.limit {
             return self.write_long(text);
         }
-        // SAFETY: the piece ends below `limit`, and so within the buffer.
+        // SAFETY: the piece ends below `limit`, which is at most MESSAGE_MAX, so it is within the buffer.
         let place = unsafe { self.message.buffer.get_unchecked_mut(start..start + text.len()) };
         if start == self.first {
-            // Whether a `|` may stay is asked where there is one.
+            // A `|` counts as suspect here. Whether it may stay is decided in the second look.
             if copy_short(text.as_bytes(), place, true) {
                 self.unchecked = true;
             }
@@ -103,10 +104,11 @@ impl fmt::Write for NameWriter<'_> {
     }
 }
 
-/// Calls `then` with the text that `write` writes, as it is, cut to the length of a message, on the stack; and with what
-/// `write` returns.
+/// Calls `write` to write a text on the stack, cut at the length of a message. Then calls `then` with the text and with the
+/// value that `write` returned.
 ///
-/// For `atrace-subscriber`. What `write` appends by other means than pieces and formatting is replaced as in a message.
+/// For `atrace-subscriber`. Pieces and formatted values are not changed; text by other functions of the writer gets the
+/// replacements of a message.
 #[doc(hidden)]
 #[inline(always)]
 pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: impl FnOnce(&str, W) -> T) -> T {
@@ -121,9 +123,7 @@ pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: imp
     then(message.as_str(), written)
 }
 
-/// A text on the stack, of at most the length of a message. Nothing is replaced in it.
-///
-/// For `atrace-subscriber`.
+/// A text on the stack, at most as long as a message, without replacements. For `atrace-subscriber`.
 #[doc(hidden)]
 pub struct __Text(Message);
 
@@ -135,7 +135,7 @@ impl Default for __Text {
 }
 
 impl __Text {
-    /// Has `write` write it.
+    /// Calls `write` to write the text, and returns it.
     #[inline(always)]
     pub fn write(&mut self, write: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         self.0.plain(write)

@@ -1,6 +1,7 @@
-//! The wire format a second time, slowly and plainly, and what holds for every message whatever the names.
+//! A second, simple implementation of the text format, and properties that hold for every message. Tests compare the encoder
+//! with it.
 //!
-//! For the tests beside this file and for the fuzz target, which brings `Kind` and `Message` itself.
+//! The tests in this folder and the fuzz target use it. The fuzz target includes `Kind` and `Message` itself.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use atrace_sys::process::ProcessId;
 
 use super::{Kind, Message, NameWriter};
 
-/// What an event is made of.
+/// The parts of an event.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) kind: Kind,
@@ -20,7 +21,7 @@ pub(crate) struct Event {
 /// A way of writing a text.
 type Push = fn(&mut NameWriter<'_>, &str);
 
-/// Each kind, with a number cut to what it can have.
+/// Makes each kind, with the number cut to the kind's range.
 pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
     |_| Kind::Begin,
     |_| Kind::End,
@@ -35,7 +36,7 @@ pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
 ];
 
 impl Event {
-    /// The track and the name where its kind has them, and the number as text.
+    /// Returns the track, the name and the number as text, if the kind has them.
     fn fields(&self) -> (Option<&str>, Option<&str>, Option<String>) {
         let (track, name, number) = match self.kind {
             Kind::Begin | Kind::Instant => (false, true, None),
@@ -50,12 +51,12 @@ impl Event {
         (track.then_some(&*self.track), name.then_some(&*self.name), number)
     }
 
-    /// The message of the encoder under test, with the fields' C strings.
+    /// Returns the message of the encoder under test, and its C strings.
     pub(crate) fn encode(&self) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         self.encode_by(0, |writer, name| writer.push_str(name))
     }
 
-    /// As [`encode`](Self::encode), the name written in pieces of `piece` characters (0: in one).
+    /// Does the same as [`encode`](Self::encode), with the name written in pieces of `piece` characters (0: in one piece).
     fn encode_by(
         &self,
         piece: usize,
@@ -88,12 +89,12 @@ impl Event {
         (bytes, track, name)
     }
 
-    /// The message as the documentation says it.
+    /// Returns the message that the documentation describes.
     fn expected(&self) -> String {
         let (track, name, number) = self.fields();
         let mut message = format!("{}|{}", char::from(self.kind.letter()), self.pid);
         if let Some(track) = track {
-            // Behind it must go a bar, any character, a bar and any cookie.
+            // Room for a bar, any character, a bar and any cookie stays free after it.
             let mut track = cut(&escaped(track, true), 1023 - 17 - (message.len() + 1));
             if track.is_empty() {
                 track = "?".to_owned();
@@ -116,7 +117,7 @@ impl Event {
         message.replace("</script>", "?/script>") + &number
     }
 
-    /// Checks all that is promised of this event's message.
+    /// Checks all promises about this event's message.
     pub(crate) fn check(&self) {
         let (bytes, c_track, c_name) = self.encode();
         let (track, name, number) = self.fields();
@@ -139,7 +140,7 @@ impl Event {
         assert_eq!(c_track, if has_track { parts[2].as_bytes() } else { b"" });
         assert_eq!(c_name, if has_name { parts[2 + usize::from(has_track)].as_bytes() } else { b"" });
 
-        // However the name comes, the message is the same.
+        // The message does not depend on the pieces that the name is written in.
         let ways: [(usize, Push); 5] = [
             (64, |writer, text| writer.push_str(text)),
             (1, |writer, text| writer.__push_pieces([text])),
@@ -153,14 +154,14 @@ impl Event {
         for (piece, push) in ways.into_iter().filter(|(piece, _)| !cfg!(miri) || *piece == 0) {
             assert_eq!(self.encode_by(piece, push).0, bytes, "in pieces of {piece}: {self:?}");
         }
-        // What is harmless stays as it is.
+        // Harmless texts are not changed.
         let again = Self {
             track: String::from_utf8(c_track).unwrap_or_default(),
             name: String::from_utf8(c_name).unwrap_or_default(),
             ..self.clone()
         };
         assert_eq!(again.encode().0, bytes, "{self:?}");
-        // A track is the same in each event of that track.
+        // A track has the same text in each of its events.
         if has_track {
             for (name, cookie) in [("", 0), ("é", -1), (&*self.track, i32::MIN.into())] {
                 for kind in [Kind::TrackBegin(cookie), Kind::TrackEnd(cookie), Kind::TrackInstant] {

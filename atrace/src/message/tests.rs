@@ -1,7 +1,7 @@
 use super::reference::{Event, KINDS};
 use super::*;
 
-/// A source of chance that is the same on each run, so that a failure can be repeated.
+/// A source of random numbers that are the same in each run, so that a failure can be repeated.
 struct Chance(u64);
 
 impl Chance {
@@ -46,7 +46,7 @@ impl Chance {
             2 => 960 + self.below(80),
             _ => self.below(1100),
         };
-        // Few kinds of part, so that the same come together.
+        // Few kinds of parts, so that equal ones often meet.
         let kinds: Vec<&str> = (0..1 + self.below(4)).map(|_| PARTS[self.below(PARTS.len())]).collect();
         while text.len() < length {
             text.push_str(kinds[self.below(kinds.len())]);
@@ -77,7 +77,7 @@ fn random_events_are_as_promised() {
     }
 }
 
-/// Characters of every width at every offset around the place of the cut.
+/// Characters of every width at every offset around the cut.
 #[test]
 fn a_cut_is_between_characters_at_every_offset() {
     let (step, wides, kinds) = if cfg!(miri) { (19, 1, 1) } else { (1, 6, KINDS.len()) };
@@ -94,7 +94,7 @@ fn a_cut_is_between_characters_at_every_offset() {
     }
 }
 
-/// Every byte that can stand in a text, alone and at each place of a short one.
+/// Every byte that a text can contain, alone and at each place of a short text.
 #[test]
 fn every_character_is_as_promised_at_every_place() {
     let places = if cfg!(miri) { 2 } else { 40 };
@@ -137,7 +137,7 @@ fn after_a_cut_nothing_more_is_written() {
     let name = |writer: &mut NameWriter<'_>| {
         writer.push_str(&"x".repeat(1014));
         assert!(!writer.is_full());
-        writer.push_str("€€"); // Has room for a half.
+        writer.push_str("€€"); // There is room for half of it.
         assert!(writer.is_full());
         writer.push_str("y");
         writer.push_int(1);
@@ -149,7 +149,7 @@ fn after_a_cut_nothing_more_is_written() {
     assert_eq!(message.bytes(), ("B|1234|".to_owned() + &"x".repeat(1014)).as_bytes());
 }
 
-/// As many bytes as there are ways of copying, none of which touches what is beside them.
+/// Texts of the lengths at which the way of copying changes. No copy touches the bytes around its text.
 #[test]
 fn pieces_of_every_length_are_copied() {
     let text = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ".repeat(20);
@@ -204,7 +204,8 @@ fn integers_of_every_width_are_decimal() {
     assert_eq!(message.bytes(), format!("B|1|{} {} 0-1", i128::MIN, u128::MAX).as_bytes());
 }
 
-/// What was thrown throws again as it is dropped, and what that throws panics as it is dropped: the second is not dropped.
+/// A panic payload that panics when it is dropped, with a second payload that panics when it is dropped, too. The second is
+/// not dropped.
 #[test]
 #[cfg_attr(miri, ignore = "what is thrown last is left where it is, on purpose")]
 fn what_is_thrown_may_throw_as_it_is_dropped() {
