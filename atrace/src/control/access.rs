@@ -1,4 +1,4 @@
-//! The properties that switch tracing, as they are read and set as one step.
+//! Reads and sets the properties that switch tracing, as one step where the system allows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use super::error::{Error, failed};
 use crate::AtraceTag;
 use crate::flags::{self, APPS_MAX, AppKey, FLAGS};
 
-/// The properties that a control and its switches share.
+/// The properties that a [`Control`](super::Control) and its switches share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     owner: Owner,
-    /// How long to wait for others who switch.
+    /// How long to wait for other threads and processes that switch.
     pub(super) patience: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Owner {
-    /// The process, which follows them.
+    /// The properties that this process follows, which are never closed.
     Process(&'static Properties),
-    /// Those who share them: they are closed with the last.
+    /// Properties that are closed when the last of their users is dropped.
     Sharers(Arc<Properties>),
 }
 
@@ -42,38 +42,40 @@ impl Shared {
     }
 }
 
-/// Properties, to be read.
+/// Properties that can be read.
 pub(super) trait Read {
     fn value(&self, key: &str) -> Option<Value>;
 
-    /// The value of a property; empty where it is not set.
+    /// Returns the value of a property, empty if the property is not set.
     fn text(&self, key: &str) -> Vec<u8> {
         self.value(key).map_or(Vec::new(), |value| value.as_bytes().to_vec())
     }
 
-    /// The tags that are enabled for every process.
+    /// Returns the tags that are enabled for every process.
     fn tags(&self) -> AtraceTag {
         let flags = flags::parse_flags(&self.text(FLAGS));
         AtraceTag::from_bits_retain(flags.unwrap_or(0)) & AtraceTag::ValidMask
     }
 
-    /// The list of patterns. One that was taken away left its slot empty, so that the list is whole at each moment: one
-    /// that moves would be listed twice, or not at all, when who moves it is killed.
+    /// Returns the slots of the list of patterns.
+    ///
+    /// A slot whose pattern was removed is empty; the patterns after it do not move. So the list is valid at each moment. If
+    /// patterns moved and the process that moves one were killed, the pattern would be listed twice or not at all.
     fn slots(&self) -> Vec<Vec<u8>> {
         let number = flags::app_number(|key| self.value(key)).min(APPS_MAX);
         (0..number).map(|index| self.text(AppKey::new(index).as_str())).collect()
     }
 
-    /// The patterns in force, byte for byte.
+    /// Returns the patterns in force, byte for byte.
     fn patterns(&self) -> Vec<Vec<u8>> {
         self.slots().into_iter().filter(|slot| !slot.is_empty()).collect()
     }
 }
 
-/// Properties, to be read and set as one step.
+/// Properties that can be read and set as one step.
 pub(super) trait Access: Read {
     fn write(&mut self, key: &str, value: &[u8]) -> Result<(), properties::Error>;
-    /// Nobody else can come between.
+    /// Returns whether no other process can set properties during this step.
     fn is_alone(&self) -> bool;
 }
 

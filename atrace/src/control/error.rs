@@ -1,10 +1,10 @@
-//! Why a switch failed.
+//! The error of a switch.
 
 use std::fmt;
 
 use atrace_sys::properties;
 
-/// Why a switch failed.
+/// The reason why a switch failed. `source` is the error of the property store, if there was one.
 #[derive(Debug)]
 pub struct Error {
     context: String,

@@ -1,7 +1,7 @@
-//! Switching tracing on and off through the properties, as the `atrace` command does on Android.
+//! Switches tracing on and off by setting properties, as the command `atrace` does on Android.
 //!
-//! A switch reaches every process that reads the same properties: on Android all of them, on a host those of
-//! the same user. What was written is listed in the returned [`Switched`], which takes it back when dropped.
+//! A switch reaches every process that reads the same properties: on Android all processes, on a host the processes of the
+//! same user. The returned [`Switched`] lists the properties that were set, and takes the switch back when it is dropped.
 //!
 //! ```no_run
 //! use atrace::control::Control;
@@ -9,21 +9,21 @@
 //! let switched = Control::open()?.enable_this_process()?;
 //! println!("{switched}"); // the properties, before and after
 //! // … events of AtraceTag::App are written …
-//! drop(switched); // as it was before
+//! drop(switched); // takes the switch back
 //! # Ok::<(), atrace::control::Error>(())
 //! ```
 //!
-//! # Who switches at the same time
+//! # Simultaneous switches
 //!
-//! On a host, a switch is one step under the lock of the store ([`Properties::transaction`]): all who switch wait for
-//! each other, as long as [`Control::patience`] says, and nothing is lost. The lock is its holder's until it is released or
-//! the holder ends: who waited in vain has an error and changed nothing, and a [`Switched`] that is dropped then says on
-//! stderr that it stays on. A process that is killed in the middle leaves a list of patterns that is whole; others may
-//! hear of the change only with the next switch.
+//! *Hosts.* A switch is one step under the lock of the property store ([`Properties::transaction`]). Processes and threads
+//! that switch wait for each other, at most as long as [`Control::patience`] says; no change is lost. The lock is held until
+//! it is released or its holder ends. A caller that waited in vain gets an error and has changed nothing. A [`Switched`] that
+//! waits in vain when it is dropped reports on stderr that the switch stays. If a process is killed in the middle of a
+//! switch, the list of patterns is still valid, but other processes may notice the change only at the next switch.
 //!
-//! Android has no such lock. There the threads of a process take turns; a switch looks twice in 10 ms whether another
-//! process undid what it wrote, and writes it again, up to eight times. Setting `debug.atrace.*` needs the rights of
-//! the shell or of root there.
+//! *Android* has no such lock. The threads of one process take turns. A switch checks twice, 10 ms apart, whether another
+//! process has undone it; if so, it sets the properties again, up to eight times. Setting `debug.atrace.*` needs the rights
+//! of the shell or of root.
 
 mod access;
 mod error;
@@ -48,50 +48,50 @@ pub use self::switched::{Change, Switched};
 use crate::AtraceTag;
 pub use crate::flags::{FLAGS, parse_flags};
 
-/// The properties to switch.
+/// Access to the properties that switch tracing.
 #[derive(Clone, Debug)]
 pub struct Control {
     properties: Shared,
 }
 
 impl Control {
-    /// Switches with the properties that this process itself follows.
+    /// Opens the properties that this process itself follows.
     ///
     /// # Errors
     ///
-    /// When they can't be opened.
+    /// Returns an error if they can't be opened.
     pub fn open() -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
         let own = Properties::open().map_err(failed("opening the properties"))?;
         Ok(Self { properties: Shared::new(Owner::Process(own)) })
     }
 
-    /// Switches with the properties of another user of this host. On Android all users have the same.
+    /// Opens the properties of another user of this host. On Android all users have the same properties.
     ///
     /// # Errors
     ///
-    /// When they can't be opened: only root may open those of others.
+    /// Returns an error if they can't be opened. Only root may open those of other users.
     pub fn open_user(uid: u32) -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
         Self::other(Properties::open_uid(uid), || format!("opening the properties of user {uid}"))
     }
 
-    /// Switches with the property store at `path`, on a host. It is closed when this, what is cloned of it and
-    /// what it switched are dropped.
+    /// Opens the property store at `path`, on a host, and creates it if it does not exist. The store is closed when this
+    /// control, its clones and their [`Switched`] values are dropped.
     ///
     /// # Errors
     ///
-    /// When it can't be opened.
+    /// Returns an error if the store can't be opened.
     pub fn open_path(path: &Path) -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
         Self::other(Properties::open_path(path), || format!("opening the properties at {}", path.display()))
     }
 
-    /// Switches with the property store at `path`, on a host, if it is there: creates nothing.
+    /// Opens the existing property store at `path`, on a host. Creates nothing.
     ///
     /// # Errors
     ///
-    /// When it can't be opened.
+    /// Returns an error if the store does not exist or can't be opened.
     pub fn open_existing(path: &Path) -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
         Self::other(Properties::open_existing(path), || {
@@ -107,57 +107,58 @@ impl Control {
         Ok(Self { properties: Shared::new(Owner::Sharers(Arc::new(opened))) })
     }
 
-    /// Waits at most this long for others who are switching, in place of two seconds: also to take a switch back.
+    /// Sets how long a switch, and taking it back, waits for others that are switching. The default is two seconds.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.properties.patience = patience;
         self
     }
 
-    /// Returns the properties themselves, to read one as it is.
+    /// Returns the properties themselves, for reading one unchanged.
     pub fn properties(&self) -> &Properties {
         self.properties.properties()
     }
 
-    /// Returns the app patterns in force.
+    /// Returns the app patterns in force. Bytes that are not UTF-8 are replaced.
     pub fn patterns(&self) -> Vec<String> {
         self.raw_patterns().iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
     }
 
-    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process, and none while it is
-    /// no number.
+    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If its value is not a number, there are
+    /// none.
     pub fn tags(&self) -> AtraceTag {
         self.properties().tags()
     }
 
     /// Enables [`AtraceTag::App`] in this process, by a pattern that matches its name (argv\[0\]).
     ///
-    /// A name that is too long for a property (91 bytes) is given by its end, as `*/name`, which other
-    /// programs may match too: the returned [`Switched`] shows it.
+    /// If the name is too long for a property (91 bytes), the pattern is `*` and the end of the name, such as `*/name`. Other
+    /// programs may match it, too. The returned [`Switched`] shows the pattern.
     ///
     /// # Errors
     ///
-    /// When a property can't be set, or the process has no name.
+    /// Returns an error if a property can't be set, or if the process has no name.
     pub fn enable_this_process(&self) -> Result<Switched, Error> {
         self.enable_pattern(this_process()?)
     }
 
     /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`.
     ///
-    /// `*` matches any text, `/` included; `?` and `[…]` are special too, a backslash is not.
+    /// `*` matches any text, including `/`. `?` and `[…]` are special, too; a backslash is not.
     ///
     /// # Errors
     ///
-    /// When the pattern is empty, longer than 91 bytes or contains a NUL, or a property can't be set.
+    /// Returns an error if the pattern is empty, is longer than 91 bytes or contains a NUL, or if a property can't be set.
     pub fn enable(&self, pattern: &str) -> Result<Switched, Error> {
         self.enable_pattern(pattern.as_bytes().to_vec())
     }
 
-    /// Enables the pattern as [`enable`](Self::enable) does, but only where it is listed at most `beside` times: whoever
-    /// else is switching, it is not listed once more for nothing.
+    /// Enables the pattern as [`enable`](Self::enable) does, unless it is already listed more than `beside` times.
+    ///
+    /// The check and the change are one step, so the pattern is not listed needlessly even if others switch at the same time.
     ///
     /// # Errors
     ///
-    /// Those of [`enable`](Self::enable).
+    /// Returns the errors of [`enable`](Self::enable).
     pub fn enable_once(&self, pattern: &str, beside: usize) -> Result<Switched, Error> {
         self.enable_beside(pattern.as_bytes().to_vec(), beside)
     }
@@ -180,13 +181,13 @@ impl Control {
         })
     }
 
-    /// Disables [`AtraceTag::App`] in this process: takes away every pattern that matches its name.
+    /// Disables [`AtraceTag::App`] in this process, by removing all patterns that match its name.
     ///
-    /// Such a pattern may have enabled other processes too.
+    /// A removed pattern may have enabled other processes, too.
     ///
     /// # Errors
     ///
-    /// When a property can't be set.
+    /// Returns an error if a property can't be set.
     pub fn disable_this_process(&self) -> Result<Switched, Error> {
         process::reread_argv0();
         self.disable_where(usize::MAX, |pattern| {
@@ -196,26 +197,26 @@ impl Control {
         })
     }
 
-    /// Takes the app pattern `pattern` away, every time it is listed.
+    /// Removes the app pattern `pattern`, as often as it is listed.
     ///
     /// # Errors
     ///
-    /// When a property can't be set.
+    /// Returns an error if a property can't be set.
     pub fn disable(&self, pattern: &str) -> Result<Switched, Error> {
         self.disable_where(usize::MAX, |other| other == pattern.as_bytes())
     }
 
-    /// Takes the app pattern `pattern` away once, where it is listed last: what [`enable`](Self::enable) did, from another
-    /// process.
+    /// Removes the app pattern `pattern` once: its last place in the list. This undoes one [`enable`](Self::enable), for example
+    /// of another process.
     ///
     /// # Errors
     ///
-    /// When a property can't be set.
+    /// Returns an error if a property can't be set.
     pub fn disable_once(&self, pattern: &str) -> Result<Switched, Error> {
         self.disable_where(1, |other| other == pattern.as_bytes())
     }
 
-    /// Takes patterns away, from the end of the list, at most so many.
+    /// Removes at most `most` patterns for which `gone` returns true, from the end of the list.
     fn disable_where(&self, most: usize, gone: impl Fn(&[u8]) -> bool) -> Result<Switched, Error> {
         self.switch(|switched, store| {
             let listed = store.slots().into_iter().enumerate().rev();
@@ -232,14 +233,14 @@ impl Control {
         })
     }
 
-    /// Enables these tags in every process, in addition to those enabled now. ([`AtraceTag::App`] has no
-    /// effect here.)
+    /// Enables these tags in every process, in addition to those that are enabled now. [`AtraceTag::App`] has no effect here.
     ///
-    /// A mask can't tell that two want the same tag: who enabled it first takes it away again.
+    /// The mask does not count how many callers want a tag. If two enable the same tag, only the first one's [`Switched`] takes
+    /// it back, even if the second one is still in use.
     ///
     /// # Errors
     ///
-    /// When a property can't be set.
+    /// Returns an error if a property can't be set.
     pub fn enable_tags(&self, tags: AtraceTag) -> Result<Switched, Error> {
         self.change_tags(tags, AtraceTag::empty())
     }
@@ -248,7 +249,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// When a property can't be set.
+    /// Returns an error if a property can't be set.
     pub fn disable_tags(&self, tags: AtraceTag) -> Result<Switched, Error> {
         self.change_tags(AtraceTag::empty(), tags)
     }
@@ -263,7 +264,7 @@ impl Control {
         })
     }
 
-    /// Switches as one step; puts back what was done where the rest fails.
+    /// Switches as one step. If a part fails, the parts before it are undone.
     fn switch(
         &self,
         how: impl FnOnce(&mut Switched, &mut dyn Access) -> Result<(), Error>,
@@ -274,14 +275,14 @@ impl Control {
         match how(&mut switched, &mut store) {
             Ok(()) => Ok(switched),
             Err(reason) => {
-                // What could not be announced once will not be now; the patterns are as they were.
+                // This may fail again where `how` failed, when it sets the flags. By then the patterns are restored.
                 let _ = switched.put_back(&mut store);
                 Err(reason)
             }
         }
     }
 
-    /// Returns the app patterns in force, byte for byte: a pattern may be no UTF-8.
+    /// Returns the app patterns in force, byte for byte, because a pattern need not be UTF-8.
     pub fn raw_patterns(&self) -> Vec<Vec<u8>> {
         self.properties().patterns()
     }

@@ -1,11 +1,11 @@
-//! App patterns that match one name.
+//! Makes app patterns that match a process name.
 
 use atrace_sys::process;
 use atrace_sys::properties::VALUE_MAX;
 
 use super::error::Error;
 
-/// A pattern that matches the name of this process.
+/// Returns a pattern that matches the name of this process.
 pub(super) fn this_process() -> Result<Vec<u8>, Error> {
     process::reread_argv0();
     process::with_argv0(|name| match name.map(|name| name.to_bytes()) {
@@ -14,8 +14,10 @@ pub(super) fn this_process() -> Result<Vec<u8>, Error> {
     })
 }
 
-/// Returns a pattern of at most 91 bytes that matches the process name `name`: the name itself, its special characters in
-/// brackets, or `*` and the end of a name that is too long.
+/// Returns a pattern of at most 91 bytes that matches the process name `name`.
+///
+/// The pattern is the name with its special characters in brackets. If that is too long, it is `*` and the end of the name,
+/// from a `/` if possible.
 pub fn pattern_for(name: &[u8]) -> Vec<u8> {
     let whole = literal(name);
     if whole.len() <= VALUE_MAX {
@@ -27,7 +29,7 @@ pub fn pattern_for(name: &[u8]) -> Vec<u8> {
     [b"*", literal(&name[start..]).as_slice()].concat()
 }
 
-/// `text` as a pattern that matches it alone. A backslash escapes nothing here, brackets do.
+/// Returns a pattern that matches only `text`. Special characters are in brackets, because a backslash escapes nothing here.
 fn literal(text: &[u8]) -> Vec<u8> {
     text.iter().fold(Vec::new(), |mut pattern, &byte| {
         match byte {
@@ -60,7 +62,7 @@ mod tests {
             );
         }
         assert_eq!(pattern_for(b"/bin/true"), b"/bin/true");
-        // As long as a value may be, and one byte longer.
+        // The maximum length of a value, and one byte more.
         assert_eq!(pattern_for(&[b'x'; 91]), [b'x'; 91]);
         assert_eq!(pattern_for(&[b'x'; 92]), [&b"*"[..], &[b'x'; 90]].concat());
         assert!(pattern_for(long.as_bytes()).starts_with(b"*/deep/"));

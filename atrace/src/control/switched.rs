@@ -1,4 +1,4 @@
-//! What a switch writes, and how it is taken back.
+//! Sets the properties of a switch, and takes the switch back.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,11 +11,13 @@ use super::error::{Error, failed};
 use crate::AtraceTag;
 use crate::flags::{self, APP_NUMBER, APPS_MAX, AppKey, FLAGS};
 
-/// How often a switch is written where others can come between, and how far apart it is looked at twice.
+/// How often a property is set if other processes undo it.
 const ATTEMPTS: usize = 8;
+/// The time between the two checks whether a property still has its value.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Tells whether what was written is still so, and stays so.
+/// Returns whether `so` holds, and still holds a moment later. If no other process can set properties, there is nothing to
+/// check.
 fn stays(store: &dyn Access, so: impl Fn(&dyn Access) -> bool) -> bool {
     store.is_alone()
         || so(store) && {
@@ -32,15 +34,15 @@ fn slot_key(index: usize) -> AppKey {
     AppKey::new(i32::try_from(index).unwrap_or(APPS_MAX))
 }
 
-/// One property that was set.
+/// A property that a switch has set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// The property.
+    /// The name of the property.
     pub key: String,
-    /// Its value before; empty where it was not set.
+    /// The value before the switch, empty if the property was not set.
     pub before: String,
-    /// Its value now.
+    /// The value that was set.
     pub after: String,
 }
 
@@ -57,12 +59,12 @@ pub(super) enum Undo {
     Tags { on: AtraceTag, off: AtraceTag },
 }
 
-/// What a switch wrote; takes it back when dropped.
+/// The changes of a switch, which are taken back when this is dropped.
 ///
-/// Only what this switch did is undone: patterns and tags that others switched since stay. `Display` lists the
-/// properties, a line each.
+/// Only this switch is undone. Patterns and tags that others have switched since stay. `Display` lists the properties, one
+/// per line.
 ///
-/// In a forked child it takes nothing back, the switch being its parent's.
+/// In a forked child nothing is taken back, because the switch belongs to the parent.
 #[derive(Debug)]
 #[must_use = "the switch is taken back when this is dropped"]
 pub struct Switched {
@@ -70,7 +72,7 @@ pub struct Switched {
     by: Generation,
     changes: Vec<Change>,
     pub(super) undo: Vec<Undo>,
-    /// What the flags were set to, and their text before.
+    /// The text that the flags were set to, and their text before.
     flags: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -88,12 +90,12 @@ impl Switched {
         Self { properties, by: generation(), changes: Vec::new(), undo: Vec::new(), flags: None }
     }
 
-    /// The properties that were set, in order.
+    /// Returns the properties that were set, in order.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// Leaves everything as it was switched.
+    /// Makes the switch permanent: it is not taken back.
     pub fn keep(mut self) {
         self.undo.clear();
     }
@@ -102,10 +104,10 @@ impl Switched {
     ///
     /// # Errors
     ///
-    /// When a property can't be set; a drop would say so on stderr.
+    /// Returns an error if a property can't be set. (A drop reports such an error on stderr.)
     pub fn restore(mut self) -> Result<(), Error> {
         let restored = self.take_back();
-        self.undo.clear(); // It was tried.
+        self.undo.clear(); // The drop must not try again.
         restored
     }
 
@@ -146,7 +148,7 @@ impl Switched {
                 return Err(Error::new(format!("there are {APPS_MAX} app patterns already")));
             }
             let index = match taken {
-                // It is still there, but others made the list shorter.
+                // The pattern is still in its slot, but another process has made the list shorter.
                 Some(index) if store.text(slot_key(index).as_str()) == pattern => index,
                 _ => {
                     let free = slots.iter().position(Vec::is_empty).unwrap_or(slots.len());
@@ -169,14 +171,14 @@ impl Switched {
         self.set(store, slot_key(index).as_str(), b"")
     }
 
-    /// Ends the list after the last pattern.
+    /// Shortens the list so that it ends after the last pattern.
     pub(super) fn shorten(&mut self, store: &mut dyn Access) -> Result<(), Error> {
         let slots = store.slots();
         let number = slots.iter().rposition(|slot| !slot.is_empty()).map_or(0, |last| last + 1);
         if number == slots.len() {
             return Ok(());
         }
-        // None is the same as zero; put back which of the two it was.
+        // A number that is not set means zero. If it was not set before, it is cleared instead of set to zero.
         let first = self.changes.iter().find(|change| change.key == APP_NUMBER);
         if number == 0 && first.is_some_and(|first| first.before.is_empty()) {
             return self.set(store, APP_NUMBER, b"");
@@ -184,7 +186,9 @@ impl Switched {
         self.set(store, APP_NUMBER, number.to_string().as_bytes())
     }
 
-    /// Sets the flags, with tags on and off or to what they are: processes look at nothing before these change.
+    /// Sets the flags: with the tags of `change` switched on and off, or to the value that they have.
+    ///
+    /// Every switch ends with this, because processes read the properties again only when the flags are set.
     pub(super) fn announce(
         &mut self,
         store: &mut dyn Access,
@@ -194,7 +198,7 @@ impl Switched {
             let present = store.text(FLAGS);
             let tags = change.map(|(on, off)| (store.tags() | on) - off);
             let written = match (&self.flags, tags) {
-                // Back to the very text that stood there, if it means that.
+                // Restores the exact text from before this switch, if it means the tags that are wanted.
                 (Some((after, before)), _)
                     if *after == present
                         && tags.is_none_or(|tags| flags::parse_flags_or_0(before) == tags.bits()) =>
@@ -203,7 +207,7 @@ impl Switched {
                 }
                 (_, Some(tags)) => format!("{:#x}", tags.bits()).into_bytes(),
                 (_, None) if flags::parse_flags(&present).is_some() => present.clone(),
-                // No number, and so nothing would be enabled.
+                // The value is not a number, with which no tag would be enabled.
                 (_, None) => b"0".to_vec(),
             };
             self.set(store, FLAGS, &written)?;
@@ -245,10 +249,10 @@ mod tests {
     use super::super::access::{Owner, Read};
     use super::*;
 
-    /// A store of which another process sets properties too, right after ours: what can happen on Android.
+    /// A store in which another process sets properties right after we do, as can happen on Android.
     struct Disturbed<'a> {
         store: &'a Properties,
-        /// After which key of ours is set, which one is, and to what; each once.
+        /// After we set the first key, the other process sets the second key to this value. Each entry is used once.
         others: Vec<(&'a str, &'a str, &'a str)>,
     }
 
@@ -285,13 +289,13 @@ mod tests {
         type Other = (&'static str, &'static str, &'static str);
         let cases: [(&[Other], &[&str]); 5] = [
             (&[], &["own"]),
-            // They took the same slot.
+            // The other process took the same slot.
             (&[(SLOT, SLOT, "other")], &["other", "own"]),
-            // They did not see it, and ended the list before it.
+            // The other process did not see our pattern, and ended the list before it.
             (&[(APP_NUMBER, APP_NUMBER, "0")], &["own"]),
-            // Both, after each other.
+            // Both, one after the other.
             (&[(SLOT, SLOT, "other"), (APP_NUMBER, APP_NUMBER, "1")], &["other", "own"]),
-            // Someone takes it away each time.
+            // The other process removes the pattern each time.
             (&[(APP_NUMBER, APP_NUMBER, "0"); ATTEMPTS], &[]),
         ];
         for (number, (others, expected)) in cases.into_iter().enumerate() {
