@@ -1,24 +1,26 @@
-//! Calls callbacks when a value changes: each change once, in order, never two calls at once.
+//! Calls callbacks when a value changes: in order, and never two calls at once.
 //!
-//! One thread notifies at a time. Another that comes meanwhile only marks that there may be more, and the one that
-//! notifies looks once more: so the last change is always delivered, and nobody waits for a callback.
+//! One thread notifies at a time. A thread that arrives meanwhile sets a flag and returns; the notifying thread then looks
+//! once more. So the last change is always reported, changes before it may be skipped, and no thread waits for a callback.
+//! The lock is not held during callbacks.
 
 use std::sync::PoisonError;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// The callbacks `C` for changes to a `T`, and the handle `S` of the thread that looks for them.
+/// The callbacks `C` for changes of a `T`, and the handle `S` of the thread that watches for changes.
 pub(super) struct Notifier<T, C, S>(pub(super) Mutex<Registered<T, C, S>>);
 
 pub(super) struct Registered<T, C, S> {
     pub(super) callbacks: Vec<(u64, C)>,
     pub(super) next_id: u64,
-    /// What the callbacks were called with last.
+    /// The value that the callbacks were last called with.
     pub(super) last: T,
-    /// A thread is notifying; another that comes meanwhile sets `again`.
+    /// Whether a thread is notifying.
     pub(super) notifying: bool,
+    /// Whether the notifying thread must look once more.
     pub(super) again: bool,
-    /// The thread that looks, while there is one.
+    /// The watching thread, if there is one.
     pub(super) thread: Option<S>,
 }
 
@@ -31,8 +33,9 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         self.lock().last
     }
 
-    /// Adds a callback, and starts the thread that looks if there is none and `look` finds it worth it. To the
-    /// first, `now` is no change.
+    /// Adds a callback, and returns its id. For the first callback, `now` becomes the last value, so it is not reported.
+    ///
+    /// If there is no watching thread, calls `look` to start one. `look` may decide that none is needed.
     pub(super) fn add<E>(
         &self,
         callback: C,
@@ -52,7 +55,7 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         Ok(id)
     }
 
-    /// Takes a callback out, with the thread that looks if it was the last.
+    /// Removes a callback. If it was the last, the watching thread is returned as well, for the caller to stop.
     pub(super) fn remove(&self, id: u64) -> (Option<C>, Option<S>) {
         let mut state = self.lock();
         let found = state.callbacks.iter().position(|(other, _)| *other == id);
@@ -61,7 +64,7 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         (callback, thread)
     }
 
-    /// Calls the callbacks with what they were called with last and what is `now`, by `call`, if the two differ.
+    /// If the value of `now` differs from the last one, calls each callback with both, through `call`.
     pub(super) fn notify(&self, now: impl Fn() -> T, call: impl Fn(C, T, T)) {
         let mut state = self.lock();
         state.again = true;
@@ -81,7 +84,7 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
                 call(callback, before, now);
             }
             state = self.lock();
-            state.again = true; // What changed while they were called is found now.
+            state.again = true; // The value may have changed during the calls.
         }
         state.notifying = false;
     }
