@@ -1,14 +1,12 @@
-//! Typed arguments of events: [`Arg`], and how each way has them.
-//!
-//! By ATrace they are text behind the name; for Perfetto they are encoded.
+//! Typed arguments of events ([`Arg`]), as text for ATrace and encoded for Perfetto.
 
 use crate::message::NameWriter;
 use crate::producer::{ArgKey, Encoder};
 
-/// An argument of an event: its name and a value, or a flow.
+/// An argument of an event: a name and a value, or a flow.
 ///
-/// In Perfetto's memory it has this type; by ATrace it is text behind the event's name, `, name = value`, and a flow is
-/// nothing.
+/// In Perfetto's memory the value keeps its type. For ATrace it becomes text after the event's name, `, name = value`, and a
+/// flow is left out.
 ///
 /// # Examples
 ///
@@ -21,23 +19,23 @@ use crate::producer::{ArgKey, Encoder};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Arg<'a> {
-    /// Yes or no.
+    /// A boolean.
     Bool(&'a str, bool),
     /// A signed integer.
     Int(&'a str, i64),
     /// An unsigned integer.
     Uint(&'a str, u64),
-    /// A number with a fraction.
+    /// A floating-point number.
     Float(&'a str, f64),
     /// A text.
     Str(&'a str, &'a str),
-    /// The event is part of a flow: the viewer draws an arrow to it from the event before that has the same number.
+    /// Makes the event part of a flow: the viewer draws an arrow to it from the previous event with the same number.
     ///
-    /// The number is the whole trace's: choose one that no other process does.
+    /// The number is valid for the whole trace. Choose one that no other process uses.
     Flow(u64),
 }
 
-/// Appends arguments to a name, as text.
+/// Appends arguments to a name as text.
 pub(crate) fn push(writer: &mut NameWriter<'_>, args: &[Arg<'_>]) {
     for arg in args {
         let (Arg::Bool(name, _)
@@ -66,7 +64,7 @@ pub(crate) fn push(writer: &mut NameWriter<'_>, args: &[Arg<'_>]) {
     }
 }
 
-/// Encodes the arguments of an event.
+/// Encodes arguments for Perfetto.
 pub(crate) fn encode(encoder: &mut Encoder, args: &[Arg<'_>]) {
     for arg in args {
         match *arg {

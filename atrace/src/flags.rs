@@ -1,10 +1,12 @@
-//! What the properties say: which tags are enabled in this process, by libcutils' rules.
+//! Determines from the properties which tags are enabled in this process, by libcutils' rules:
 //!
-//! - `debug.atrace.tags.enableflags` is the mask, as `strtoull(…, 0)` reads it; anything that is no number,
-//!   or too large, enables nothing at all.
-//! - [`AtraceTag::App`] ignores the mask: it is enabled when one of `debug.atrace.app_0` … `app_{N-1}`
-//!   matches argv\[0\], N being `debug.atrace.app_number`.
-//! - [`AtraceTag::Always`] is enabled, unless the mask is no number.
+//! - `debug.atrace.tags.enableflags` is the mask of tags, as `strtoull(…, 0)` reads it. If it is not a number or too large,
+//!   no tag is enabled. If it is empty or not set, it is 0.
+//! - [`AtraceTag::App`] ignores the mask. It is enabled if one of the patterns `debug.atrace.app_0` … `app_{N-1}` matches
+//!   argv\[0\], where N is the value of `debug.atrace.app_number`.
+//! - [`AtraceTag::Always`] is enabled unless the mask is not a number.
+//!
+//! Source: `libcutils/trace-dev.inc` of AOSP.
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
@@ -14,17 +16,17 @@ use atrace_sys::properties::Value;
 
 use crate::AtraceTag;
 
-/// The property that holds the mask of enabled tags. Every switch sets it, so its serial tells that something changed.
+/// The property with the mask of enabled tags. Every switch sets it, so its serial tells when to read the properties again.
 pub const FLAGS: &str = "debug.atrace.tags.enableflags";
-/// The property that tells how many app patterns there are.
+/// The property with the number of app patterns.
 pub(crate) const APP_NUMBER: &str = "debug.atrace.app_number";
-/// What the properties of the app patterns start with.
+/// The prefix of the properties with the app patterns.
 pub(crate) const APP_PREFIX: &str = "debug.atrace.app_";
 
-/// How many patterns are looked at, at most. libcutils would ask for as many as a damaged number says.
+/// The maximum number of patterns that are read. libcutils has no limit and would read as many as a damaged number says.
 pub(crate) const APPS_MAX: i32 = 1024;
 
-/// The key of the pattern with this number.
+/// The key of an app pattern, on the stack.
 #[derive(Clone, Copy)]
 pub(crate) struct AppKey {
     text: [u8; APP_PREFIX.len() + 11],
@@ -34,7 +36,7 @@ pub(crate) struct AppKey {
 impl AppKey {
     pub(crate) fn new(number: i32) -> Self {
         let mut key = Self { text: [0; APP_PREFIX.len() + 11], len: 0 };
-        // Fits: an i32 has at most eleven characters.
+        // It fits: an i32 has at most eleven characters.
         let _ = write!(key, "{APP_PREFIX}{number}");
         key
     }
@@ -53,7 +55,7 @@ impl std::fmt::Write for AppKey {
     }
 }
 
-/// Returns the tags that are enabled, `get` reading a property.
+/// Returns the enabled tags. `get` reads a property.
 pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
     let Some(flags) = flags(&get) else { return AtraceTag::empty() };
     let mut tags = AtraceTag::from_bits_retain(flags);
@@ -61,7 +63,8 @@ pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
     (tags | AtraceTag::Always) & AtraceTag::ValidMask
 }
 
-/// A call: its value is on a stack that may be a signal handler's.
+/// Returns the mask, or `None` if it is not a number. Out of line, because the property's value is on the stack, which may be
+/// a signal handler's.
 #[inline(never)]
 fn flags(get: &impl Fn(&str) -> Option<Value>) -> Option<u64> {
     match get(FLAGS) {
@@ -70,7 +73,7 @@ fn flags(get: &impl Fn(&str) -> Option<Value>) -> Option<u64> {
     }
 }
 
-/// Returns how many app patterns the properties name.
+/// Returns the number of app patterns.
 pub(crate) fn app_number(get: impl Fn(&str) -> Option<Value>) -> i32 {
     get(APP_NUMBER).as_ref().and_then(parse_i32).unwrap_or(0)
 }
@@ -82,7 +85,7 @@ fn app_matches(get: &impl Fn(&str) -> Option<Value>) -> bool {
     }
     process::with_argv0(|name| {
         let Some(name) = name else { return false };
-        // A loop: unoptimised, each adaptor is on the stack, perhaps a signal handler's.
+        // Not an iterator: in an unoptimised build each adaptor takes room on the stack, which may be a signal handler's.
         for index in 0..number {
             if pattern_matches(get(AppKey::new(index).as_str()), name) {
                 return true;
@@ -99,8 +102,9 @@ fn pattern_matches(pattern: Option<Value>, name: &CStr) -> bool {
     }
 }
 
-/// Reads the value of [`FLAGS`], the mask of enabled tags, as libcutils does: `strtoull(…, 0)`, whose number must be all there
-/// is and less than `ULLONG_MAX`.
+/// Parses a value of [`FLAGS`], the mask of enabled tags, as libcutils does: by `strtoull(…, 0)`.
+///
+/// Returns `None` if the text is empty, if anything follows the number, or if the number is `ULLONG_MAX` or larger.
 pub fn parse_flags(text: &[u8]) -> Option<u64> {
     number_of(&Value::new(text).ok()?)
 }
@@ -110,12 +114,12 @@ fn number_of(text: &Value) -> Option<u64> {
     number.filter(|&number| number != u64::MAX && rest.is_empty() && !text.is_empty())
 }
 
-/// [`parse_flags`], an empty text and what is no number being 0.
+/// Parses a value of [`FLAGS`] as [`parse_flags`] does. An empty text, or one that is not a number, is 0.
 pub(crate) fn parse_flags_or_0(text: &[u8]) -> u64 {
     parse_flags(text).unwrap_or(0)
 }
 
-/// Reads a number as libcutils' `property_get_int32` does, whatever follows it.
+/// Parses a number as libcutils' `property_get_int32` does: anything may follow it.
 fn parse_i32(text: &Value) -> Option<i32> {
     let (number, rest) = process::signed_number(text.as_c_str());
     let is_number = rest.count_bytes() < text.as_bytes().len();

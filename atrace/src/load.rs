@@ -1,15 +1,23 @@
-//! What is done as the program or library is loaded, so that no event has to.
+//! The work that is done when the program or library is loaded, so that no event has to do it.
 //!
-//! An event may come in a signal handler that interrupted the allocator, or in a child forked while another thread held a
-//! lock. That can't be known for sure there, so nothing below an event allocates, takes a lock or loads a library. What
-//! needs that is done here, before `main`, and again by whoever asks outside of events (`atrace_init`, `sink`,
-//! `atrace_update_tags`, a watch …):
+//! # Why
 //!
-//! - the sink is chosen: the environment is read, and the marker and the properties, or libcutils, are opened;
-//! - with `ATRACE_BACKEND=perfetto`, what the first event needs to connect is made.
+//! An event may be written in a signal handler that interrupted the allocator, or in a child that was forked while another
+//! thread held a lock. An event can't know this for sure. So no function that an event calls allocates, takes a lock or loads
+//! a library.
 //!
-//! The system's loader calls what the section `.init_array` lists (System V ABI, "Initialization and Termination
-//! Functions"), in the order of the libraries: an event of a library that is loaded before this one is not written.
+//! # What is done
+//!
+//! - The sink is chosen: the environment is read, and the marker and the properties, or a library, are opened.
+//! - With `ATRACE_BACKEND=perfetto`, the memory is prepared that the first event needs to connect.
+//! - The memory file of the state page is prepared.
+//!
+//! If the sink could not be opened, calls outside of events try again (`atrace_init`, `sink`, `atrace_update_tags`, a watch …).
+//!
+//! # When
+//!
+//! Before `main`: the system's loader calls the functions that the section `.init_array` lists (System V ABI, "Initialization
+//! and Termination Functions"), library by library. Events of a library that is initialised before this one are not written.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,14 +34,14 @@ use crate::sink::choice;
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
 
-/// The program is not to be traced: nothing is done as it is loaded.
+/// Whether [`skip_load`] was called.
 static IS_SKIPPED: AtomicBool = AtomicBool::new(false);
 
-/// Has this library do nothing as the program is loaded: it opens no file and makes no property store.
+/// Makes this library do nothing when the program is loaded: it opens no file and creates no property store.
 ///
-/// For a program that switches or examines others and is not traced itself, as the command `atrace`. It has to be called
-/// before the library's own function at load, so from a section `.init_array.N` with N below 65535, which the loader takes
-/// before `.init_array`. What the program asks for later, [`sink()`](crate::sink()) for one, is opened then.
+/// It is for programs that switch or examine other programs and are not traced themselves, such as the command `atrace`.
+/// It must be called before the library's own function. So call it from a section `.init_array.N` with N below 65535, which
+/// the linker places before `.init_array`. Later calls, such as [`sink()`](crate::sink()), open what they need.
 ///
 /// ```
 /// #[used]

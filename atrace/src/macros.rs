@@ -1,8 +1,10 @@
-//! Macros that trace the rest of a function, and what they expand to.
+//! Macros that trace the rest of a function, and the functions that they call.
 
-/// Traces the rest of the function (or block) as a slice named by its path, such as `my_crate::Type::method`.
+/// Traces the rest of the function (or block) as a slice that is named by the function's path, such as
+/// `my_crate::Type::method`.
 ///
-/// Takes the tag. Costs nothing but the question while the tag is off; works under any name of this crate.
+/// The argument is the tag. While the tag is off, the macro costs only the check. It also works if the crate was renamed in
+/// `Cargo.toml`. Perfetto's service is sent the name once.
 ///
 /// # Examples
 ///
@@ -26,9 +28,9 @@ macro_rules! trace_method {
     };
 }
 
-/// Traces the rest of the function (or block) as a slice with this name, a constant, and arguments.
+/// Traces the rest of the function (or block) as a slice with a constant name and arguments.
 ///
-/// As [`begin_scoped_event_args`](crate::begin_scoped_event_args) with a [`Name`](crate::Name), which it keeps: Perfetto's
+/// It calls [`begin_scoped_event_args`](crate::begin_scoped_event_args) with a static [`Name`](crate::Name), so Perfetto's
 /// service is sent the name once.
 ///
 /// # Examples
@@ -62,12 +64,12 @@ pub mod private {
     pub use crate::producer::Number;
     pub use crate::typed::begin_scoped_event_at;
 
-    /// The path of the function in whose body the item `marker`, named `here`, is defined: without the item itself, nor the
-    /// closures (of `async`, too) around it.
+    /// Returns the path of the function in whose body the item `_marker`, named `here`, is defined. The item itself and the
+    /// closures and `async` blocks around it are left out.
     #[inline]
     pub fn path_of<T>(_marker: &T) -> &'static str {
         let path = std::any::type_name::<T>();
-        // Nothing is searched for: the compiler knows the text, and so what is left of it.
+        // The compiler knows the text, so it can compute the result.
         let mut path = path.strip_suffix("::here").unwrap_or(path);
         while let Some(outer) = path.strip_suffix("::{{closure}}") {
             path = outer;

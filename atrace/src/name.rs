@@ -1,11 +1,12 @@
-//! Names that are always the same, so that Perfetto's service is sent each of them once.
+//! Constant names, which Perfetto's service is sent once (they are *interned*).
 
 use crate::producer::{Number, Site, hash};
 
-/// A name that is always the same: Perfetto's service is sent it once, and a number with each event.
+/// A constant name. Perfetto's service is sent the name once per thread and some chunks of memory, and a number with each
+/// event.
 ///
-/// Make it a `static`, and hand a reference to it to the functions that end in `_args`, or to
-/// [`atrace_int64_name`](crate::atrace_int64_name); [`trace_name!`](crate::trace_name) does so by itself. By ATrace it is
+/// Define it as a `static`, and pass a reference to the functions that end in `_args` or to
+/// [`atrace_int64_name`](crate::atrace_int64_name). [`trace_name!`](crate::trace_name) does this by itself. For ATrace it is
 /// the same as its text.
 ///
 /// # Examples
@@ -22,18 +23,18 @@ use crate::producer::{Number, Site, hash};
 pub struct Name {
     pub(crate) text: &'static str,
     number: Number,
-    /// What the number of a track of this name is made of.
+    /// The hash of the name, from which the number of a counter's track is made.
     pub(crate) hash: u64,
 }
 
 impl Name {
-    /// A name with this text.
+    /// Creates a name with this text.
     pub const fn new(text: &'static str) -> Self {
         Self { text, number: Number::new(), hash: hash::of_name(text) }
     }
 }
 
-/// The name of an event: a text, or a [`Name`].
+/// The name of an event: a text or a [`Name`].
 #[derive(Clone, Copy, Debug)]
 pub struct EventName<'a> {
     pub(crate) text: &'a str,
@@ -41,13 +42,13 @@ pub struct EventName<'a> {
 }
 
 impl<'a> EventName<'a> {
-    /// One that is always the same where this is the number.
+    /// Returns a constant name, which `number` identifies.
     #[inline(always)]
     pub(crate) const fn at(number: &'a Number, text: &'a str) -> Self {
         Self { text, number: Some(number) }
     }
 
-    /// The callsite that it is of.
+    /// Returns the callsite of a constant name.
     #[inline(always)]
     pub(crate) fn site(self) -> Option<Site<'a>> {
         self.number.map(|number| Site::named(number, self.text))

@@ -1,6 +1,6 @@
-//! No producer, in place of `producer.rs`: for a system without such a service, or a build without the feature `perfetto`.
+//! Replaces `producer.rs` in a build without the feature `perfetto`, and on systems without tracing.
 //!
-//! Nothing is encoded, written or asked.
+//! It has the same items, which do nothing.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;

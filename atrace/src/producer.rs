@@ -1,6 +1,6 @@
-//! Perfetto's producer, the crate `atrace-perfetto`: what this crate uses of it.
+//! The parts of Perfetto's producer, the crate `atrace-perfetto`, that this crate uses.
 //!
-//! In a build without it, `no_perfetto.rs` stands in place of this module.
+//! In a build without that crate, `no_perfetto.rs` replaces this module.
 
 pub use atrace_perfetto::args::{Encoder, FLOW_ROOM, Key as ArgKey, Scalar, flow};
 pub use atrace_perfetto::callsite::{About, Number, Site};
@@ -20,10 +20,10 @@ pub(crate) use atrace_perfetto::{ASK, category, hash};
 
 use crate::AtraceTag;
 
-/// In this build a process can be a producer.
+/// Whether a process can be a producer in this build.
 pub(crate) const EXISTS: bool = true;
 
-/// The tags that sessions want. In a forked child the first to ask connects it.
+/// Returns the tags that sessions want. In a forked child the first call connects the child.
 #[inline(always)]
 pub(crate) fn tags() -> AtraceTag {
     AtraceTag::from_bits_retain(atrace_perfetto::producer::tags())

@@ -1,11 +1,11 @@
-//! How this process stands to Perfetto's service, in words.
+//! The state of the connection to Perfetto's service, for users.
 
 use std::fmt;
 
 use crate::AtraceTag;
 use crate::producer::{self, Standing, category};
 
-/// How this process stands to Perfetto's service: see [`status`].
+/// The state of the connection to Perfetto's service: see [`status`].
 #[derive(Clone, Debug)]
 pub struct Status {
     standing: Standing,
@@ -14,7 +14,7 @@ pub struct Status {
     lost: u64,
 }
 
-/// Tells how this process stands to Perfetto's service.
+/// Returns the state of this process's connection to Perfetto's service.
 ///
 /// # Examples
 ///
@@ -24,30 +24,30 @@ pub struct Status {
 pub fn status() -> Status {
     let (standing, sessions) = producer::standing();
     let is_apart = standing == Standing::APART;
-    // In a forked child, to ask connects it.
+    // In a forked child, `tags` connects to the service.
     let presumed = if is_apart { AtraceTag::empty() } else { producer::tags() };
     let tags = if sessions > 0 { presumed } else { AtraceTag::empty() };
     Status { standing, sessions, tags, lost: producer::lost() }
 }
 
 impl Status {
-    /// Whether the service is there.
+    /// Returns whether the process is connected to the service.
     pub fn is_connected(&self) -> bool {
         self.standing == Standing::CONNECTED
     }
 
-    /// How many sessions want events of this process.
+    /// Returns how many sessions want events of this process.
     pub fn sessions(&self) -> u32 {
         self.sessions
     }
 
-    /// The tags that they want.
+    /// Returns the tags that these sessions want.
     pub fn tags(&self) -> AtraceTag {
         self.tags
     }
 
-    /// How many events were lost: without room in the memory, within another event of their thread, or before the service had
-    /// said which sessions there are.
+    /// Returns how many events were lost: because the memory was full, because a signal handler interrupted an event of the
+    /// same thread, or because the service had not yet said which sessions exist.
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -1,15 +1,15 @@
-//! Which part of the system an event belongs to, and so what switches it on.
+//! Tags: the part of the system that an event belongs to, by which it is switched on.
 
 use atrace_sys::bindings as c;
 use bitflags::bitflags;
 
 bitflags! {
-    /// A set of tags: an event is written when one of its tags is enabled.
+    /// A set of tags. An event is written if one of its tags is enabled.
     ///
-    /// The numbers are libcutils' (`cutils/trace.h`), and a set of bits no constant names is kept as it is.
-    /// [`Always`](Self::Always) is enabled wherever tracing is, [`Never`](Self::Never) nowhere; the others
-    /// are switched by the property `debug.atrace.tags.enableflags`, except [`App`](Self::App), which follows
-    /// `debug.atrace.app_*`.
+    /// The bits are those of libcutils (`cutils/trace.h`). Bits without a constant are kept unchanged.
+    /// [`Always`](Self::Always) is enabled wherever tracing is on, [`Never`](Self::Never) nowhere.
+    /// [`App`](Self::App) follows the properties `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags` switches
+    /// the other tags.
     ///
     /// # Examples
     ///
@@ -58,10 +58,10 @@ bitflags! {
         /// Camera.
         #[doc(alias = "ATRACE_TAG_CAMERA")]
         const Camera = c::ATRACE_TAG_CAMERA;
-        /// Hardware modules; combined with the tag of what they drive.
+        /// Hardware modules. Combine it with the tag of the hardware's purpose.
         #[doc(alias = "ATRACE_TAG_HAL")]
         const Hal = c::ATRACE_TAG_HAL;
-        /// Programs: enabled in the processes whose name `debug.atrace.app_*` matches.
+        /// Programs. It is enabled in processes whose name matches a pattern of `debug.atrace.app_*`.
         #[doc(alias = "ATRACE_TAG_APP")]
         const App = c::ATRACE_TAG_APP;
         /// Resource loading.
@@ -112,8 +112,8 @@ bitflags! {
         /// The highest tag.
         #[doc(alias = "ATRACE_TAG_LAST")]
         const Last = c::ATRACE_TAG_LAST;
-        /// No tag of events: what [`atrace_get_enabled_tags`](crate::atrace_get_enabled_tags) returns while
-        /// tracing is parked.
+        /// Not a tag of events. [`atrace_get_enabled_tags`](crate::atrace_get_enabled_tags) returns it while tracing is
+        /// disabled in this process.
         #[doc(alias = "ATRACE_TAG_NOT_READY")]
         const NotReady = c::ATRACE_TAG_NOT_READY;
         /// All the bits that the properties can switch.
@@ -122,6 +122,6 @@ bitflags! {
     }
 }
 
-// A header with more tags than these must not go unnoticed, nor one whose tags leave the half word of the gate.
+// The build fails if the header gets a new tag, or tags that do not fit into the gate's word.
 const _: () = assert!(AtraceTag::Thermal.bits() == c::ATRACE_TAG_LAST, "cutils/trace.h has new tags");
 const _: () = assert!(c::ATRACE_TAG_VALID_MASK < 1 << 28, "the gate has 28 bits for tags");
