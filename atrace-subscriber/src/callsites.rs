@@ -20,18 +20,18 @@ const PARTS: usize = 4;
 /// Buckets that are tried in one part.
 const TRIES: usize = 8;
 
-/// A callsite's metadata, and the number that Perfetto's readers know it by.
+/// A callsite's metadata, and the number by which it is interned in Perfetto's memory.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
-    told: Number,
+    number: Number,
 }
 
 impl Bucket {
     const fn new() -> Self {
-        Self { metadata: OnceRef::new(), told: Number::new() }
+        Self { metadata: OnceRef::new(), number: Number::new() }
     }
 
-    /// That of the callsite with this metadata, if it is numbered.
+    /// Returns the bucket of the callsite with this metadata, or `None` if the table is full.
     #[inline(always)]
     fn of(metadata: &'static Metadata<'static>) -> Option<&'static Self> {
         let first = &FIRST_PART[place(metadata, FIRST)];
@@ -45,10 +45,10 @@ impl Bucket {
 }
 
 static FIRST_PART: [Bucket; FIRST] = [const { Bucket::new() }; FIRST];
-/// Made when a part before was too full.
+/// The parts on the heap. Each is allocated when a callsite found no bucket in the parts before it.
 static FURTHER_PARTS: [OnceRef<Box<[Bucket]>>; PARTS] = [const { OnceRef::new() }; PARTS];
 
-/// A callsite's number.
+/// A callsite, as the number of its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Callsite(u32);
 
@@ -61,13 +61,13 @@ impl Callsite {
         self.0
     }
 
-    /// The number of the callsite with this metadata; None when there are too many to be numbered.
+    /// Returns the callsite with this metadata, adding it if necessary. `None` if the table is full.
     #[inline]
     pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
         Self::known(metadata).or_else(|| Self::search(metadata))
     }
 
-    /// The number, where it is the first to be looked for.
+    /// Returns the callsite if it is in the first bucket that is tried: an inlined fast path of [`of`](Self::of).
     #[inline(always)]
     pub(crate) fn known(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = place(metadata, FIRST);
@@ -92,7 +92,7 @@ impl Callsite {
         None
     }
 
-    /// The metadata; None for a number that no callsite has.
+    /// Returns the metadata, or `None` if no callsite has this number.
     #[inline]
     pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
         self.bucket()?.metadata.get()
@@ -117,18 +117,18 @@ impl Callsite {
     }
 }
 
-/// What Perfetto's readers are told of a callsite.
-pub(crate) struct Known(pub(crate) &'static Metadata<'static>);
+/// The constant data of a callsite, for Perfetto.
+pub(crate) struct CallsiteInfo(pub(crate) &'static Metadata<'static>);
 
-/// The name alone: all of a metadata is much code.
-impl std::fmt::Debug for Known {
+/// Writes only the name: the `Debug` of all metadata would be much code.
+impl std::fmt::Debug for CallsiteInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.0.name())
     }
 }
 
-impl Known {
-    /// It, as an event has it: with a number, unless there are too many.
+impl CallsiteInfo {
+    /// Returns the callsite as an event refers to it: with a number, unless the table is full.
     #[inline]
     pub(crate) fn site(&self) -> Site<'_> {
         let level = match *self.0.level() {
@@ -138,11 +138,11 @@ impl Known {
             Level::DEBUG => 4,
             Level::TRACE => 5,
         };
-        Site::new(Bucket::of(self.0).map(|bucket| &bucket.told), self.0.name(), level, self)
+        Site::new(Bucket::of(self.0).map(|bucket| &bucket.number), self.0.name(), level, self)
     }
 }
 
-impl About for Known {
+impl About for CallsiteInfo {
     fn target(&self) -> &str {
         self.0.target()
     }
@@ -156,7 +156,7 @@ impl About for Known {
     }
 }
 
-/// A part of the table; made if it is to be filled.
+/// Returns the buckets of a part. `fill` allocates the part if it does not exist.
 fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     let Some(further) = part.checked_sub(1) else { return Some(&FIRST_PART) };
     let cell = FURTHER_PARTS.get(further)?;
@@ -164,15 +164,16 @@ fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     Some(if fill { cell.get_or_make(make) } else { cell.get()? })
 }
 
-/// The first bucket to be tried, of so many, a power of two. Spreads addresses, whose lowest bits are all the same.
+/// Returns the first of `buckets` (a power of two) that is tried. This is Fibonacci hashing (Knuth, "The Art of Computer
+/// Programming", volume 3, 6.4): it spreads addresses, whose lowest bits are all the same.
 #[inline(always)]
 fn place(metadata: &'static Metadata<'static>, buckets: usize) -> usize {
     let key = std::ptr::from_ref(metadata) as usize;
-    // The golden ratio's fraction in 64 bits; the highest bits of the product depend on all of the key.
+    // 2^64 divided by the golden ratio. The highest bits of the product depend on all bits of the key.
     ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - buckets.ilog2())) as usize
 }
 
-/// Metadata of a span without fields, of no callsite.
+/// Returns metadata of a span without fields and without a registered callsite.
 #[cfg(test)]
 pub(crate) fn metadata_of_a_test(name: &'static str, target: &'static str) -> &'static Metadata<'static> {
     use tracing_core::{Interest, Kind, Level, callsite::Identifier, field::FieldSet};

@@ -14,24 +14,24 @@ use atrace::{Enabled, NameWriter};
 use tracing_core::field::{Field, Visit};
 use tracing_core::{Event, Metadata};
 
-/// A field of an event whose integer goes to the counter that the rest of its name names.
+/// The prefix of fields that set a counter. The rest of the field's name is the name of the counter.
 pub(crate) const COUNTER: &str = "counter.";
-/// A field of a span that asks for an async slice on the named track.
+/// The field of a span that asks for an async slice. Its value is the name of the track.
 pub(crate) const TRACK: &str = "atrace.track";
-/// The bytes of text that are kept of a span: a message has no more.
+/// The maximum length of a span's stored text. A message has no room for more.
 pub(crate) const TEXT_MAX: usize = 1023;
 pub(crate) const SEPARATOR: &str = ", ";
 
 const IS: &str = " = ";
 pub(crate) const MESSAGE: &str = "message";
-/// Events within the formatting of an event, before their fields are left out.
+/// How many levels of events may be nested in the formatting of fields. Below that, fields are left out.
 const DEEPEST: u32 = 4;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls `format`, which does not panic, unless this thread is formatting too deep below another.
+/// Calls `format`, which must not panic, unless formatting is nested too deep on this thread.
 #[inline(always)]
 pub(crate) fn unless_too_deep(format: impl FnOnce()) {
     let depth = DEPTH.get();
@@ -42,14 +42,15 @@ pub(crate) fn unless_too_deep(format: impl FnOnce()) {
     }
 }
 
-/// Calls `format` unless this thread is formatting too deep below another. Where it panics, `<panicked>` follows.
+/// Calls `format`, unless formatting is nested too deep on this thread. If it panics, `<panicked>` is written and the panic
+/// ends here.
 #[inline(always)]
 fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<'a>)) {
     unless_too_deep(|| writer.__catching(format));
 }
 
-/// Writes an event: `message, key = value, …`, without `fields` the message alone, and `LEVEL event` where
-/// that is nothing.
+/// Writes the text of an event: `message, key = value, …`, or only the message without `fields`. If that is empty, writes
+/// `LEVEL event`.
 #[inline(always)]
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {
     let metadata = event.metadata();
@@ -61,14 +62,13 @@ pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWrit
     }
 }
 
-/// Tells whether the event is a record of the `log` crate, brought by `tracing-log`, whose fields say where
-/// it is from.
+/// Returns whether the event is a record of the `log` crate, passed on by `tracing-log`. Its fields `log.…` tell its origin.
 fn is_log(metadata: &Metadata<'_>) -> bool {
     metadata.target() == "log" && metadata.name() == "log event"
 }
 
-/// Calls `then` with the name and behind it, if they are wanted, the fields of a span, each behind a separator; and with
-/// the name of its track, which is empty if it has none.
+/// Calls `then` with the text of a span and with the name of its track. The text is the span's name and, if `fields` is true,
+/// its fields, each after a separator. The track's name is empty if the span has no field [`TRACK`].
 pub(crate) fn with_span<T>(
     name: &str,
     fields: bool,
@@ -87,22 +87,22 @@ pub(crate) fn with_span<T>(
     )
 }
 
-/// Adds as much of `text` as fits to a text that is kept.
-pub(crate) fn append(kept: &mut String, text: &str) {
-    let room = TEXT_MAX.saturating_sub(kept.len()).min(text.len());
+/// Appends as much of `text` to a stored text as fits.
+pub(crate) fn append(stored: &mut String, text: &str) {
+    let room = TEXT_MAX.saturating_sub(stored.len()).min(text.len());
     let end = (0..=room).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-    kept.push_str(&text[..end]);
+    stored.push_str(&text[..end]);
 }
 
-/// In place of [`FieldText::first`], for a span: its name was written before.
+/// The value of [`FieldText::first`] for a span: no field is the first text, because the name comes before.
 const NOWHERE: usize = usize::MAX;
 
-/// A visitor that writes what it visits.
+/// A visitor that writes fields as text.
 struct FieldText<'a, 'b> {
     writer: &'a mut NameWriter<'b>,
-    /// Where the first of an event's text is written, which needs no separator.
+    /// The length of the message at which an event's text begins. There no separator is needed.
     first: usize,
-    /// Not only messages are wanted.
+    /// Whether fields other than the message are written.
     fields: bool,
     of: Of<'a>,
 }
@@ -112,11 +112,11 @@ enum Of<'a> {
     Span { track: &'a mut String },
 }
 
-/// How a field is shown.
+/// How a field is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Not,
-    /// Its value alone.
+    /// Only its value.
     AsMessage,
     WithName,
 }
@@ -134,7 +134,7 @@ impl FieldText<'_, '_> {
         if is_wanted && self.fields { Shown::WithName } else { Shown::Not }
     }
 
-    /// Tells whether it writes the first of an event's text.
+    /// Returns whether the next text is the first of an event.
     #[inline(always)]
     fn is_first(&self) -> bool {
         self.writer.__len() == self.first
@@ -161,7 +161,7 @@ impl FieldText<'_, '_> {
             Shown::AsMessage if self.is_first() => {}
             Shown::AsMessage => self.writer.__push_what_fits(&[SEPARATOR]),
         }
-        // An error is the text being full, or a value that gave up: what came out stays.
+        // An error means that the message is full or that a value's formatting failed. The text written so far stays.
         let _ = self.writer.write_fmt(value);
     }
 }
@@ -207,7 +207,7 @@ impl Visit for FieldText<'_, '_> {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // The message comes first, if there is one.
+        // A fast path for the message, which comes first if there is one.
         if self.is_first() && field.name() == MESSAGE {
             let _ = write!(self.writer, "{value:?}");
             return;
@@ -220,13 +220,14 @@ impl Visit for FieldText<'_, '_> {
     }
 }
 
-/// Tells whether one of the fields may be a counter.
+/// Returns whether a field of the callsite may be a counter.
 #[inline]
 pub(crate) fn has_counter(metadata: &Metadata<'_>) -> bool {
     metadata.fields().iter().any(|field| field.name().starts_with(COUNTER))
 }
 
-/// Writes the event's counters, those with a fraction if they are; tells whether there is something else to be shown.
+/// Writes the event's counters, floating-point ones only if `fractions` is true. Returns whether the event also needs an
+/// instant: it has other fields, or no counter at all.
 #[inline(never)]
 pub(crate) fn write_counters(event: &Event<'_>, enabled: Enabled, fractions: bool) -> bool {
     let mut counters = Counters { enabled, fractions, others: false, found: false };
@@ -234,7 +235,7 @@ pub(crate) fn write_counters(event: &Event<'_>, enabled: Enabled, fractions: boo
     counters.others || !counters.found
 }
 
-/// Looks at numbers and formats nothing: no code of the program runs.
+/// A visitor that writes counters. It formats nothing, so no code of the program runs.
 struct Counters {
     enabled: Enabled,
     fractions: bool,

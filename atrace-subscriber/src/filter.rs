@@ -1,17 +1,16 @@
-//! The filter for a stack with other layers.
+//! The filter for subscriber stacks with other layers.
 
 use atrace::{AtraceTag, atrace_is_tag_enabled};
 use tracing_core::{Dispatch, Interest, LevelFilter, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter, Layer};
 
 use crate::Way;
-use crate::follow::{Answer, Follower, ORDINARY};
+use crate::interest_cache::{Answer, Follower, ORDINARY};
 
-/// Lets spans and events through while a tag is enabled: for one layer of a stack, or, as a layer itself, for
-/// all.
+/// Lets spans and events through while a tag is enabled: to one layer of a stack, or, as a layer itself, to the whole stack.
 ///
-/// As the filter of an [`AtraceLayer`](crate::AtraceLayer) it has that layer cost little while off, and
-/// leaves the other layers alone:
+/// As the filter of an [`AtraceLayer`](crate::AtraceLayer), it makes that layer cheap while the tag is off, and does not affect
+/// the other layers:
 ///
 /// ```
 /// use atrace_subscriber::{AtraceFilter, AtraceLayer};
@@ -20,28 +19,26 @@ use crate::follow::{Answer, Follower, ORDINARY};
 ///
 /// # let _ = || {
 /// tracing_subscriber::registry()
-///     .with(tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO)) // as ever, on or off
-///     .with(AtraceLayer::default().with_filter(AtraceFilter::default())) // while traced, everything
+///     .with(tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO)) // independent of the tag
+///     .with(AtraceLayer::default().with_filter(AtraceFilter::default())) // everything while the tag is on
 ///     .init();
 /// # };
 /// ```
 ///
-/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while off: for programs in
-/// which nobody but ATrace listens, which then pay nothing while off.
-/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) is the same for a subscriber that
-/// is alone.
+/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while the tag is off. This is for programs whose
+/// layers only matter while ATrace is on; while off, they then pay nothing.
+/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a subscriber without other layers.
 ///
-/// It combines with others as every filter does, `AtraceFilter::default().and(LevelFilter::DEBUG)` (with
-/// `FilterExt`).
+/// It can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)` (with `FilterExt`).
 ///
-/// While off, a callsite that no other layer wants is cached as disabled, and the maximum level is what the
-/// other layers want. While on, the filter of a layer answers at each span and event rather than once a
-/// callsite: `tracing-subscriber` drops spans of layers whose filter's answer is kept, when something asks in
-/// between ([tokio-rs/tracing#2519][issue]).
+/// # Caching
 ///
-/// What is kept follows the switch as [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter)
-/// says, by an ordinary thread, in stacks that contain a layer of this crate; around layers of others only,
-/// it answers each time.
+/// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is that of the other
+/// layers. While it is on, the filter of a layer answers at each span and event and is not cached, because `tracing-subscriber`
+/// loses spans of layers with a cached filter if another query comes in between ([tokio-rs/tracing#2519][issue]).
+///
+/// The caches follow the switch as described at [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), by an
+/// ordinary thread, if the stack contains a layer of this crate. In a stack without one, the filter answers each time.
 ///
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]
@@ -51,25 +48,26 @@ pub struct AtraceFilter {
 }
 
 impl Default for AtraceFilter {
-    /// For the tag [`AtraceTag::App`].
+    /// Makes a filter for the tag [`AtraceTag::App`].
     fn default() -> Self {
         Self::new(AtraceTag::App)
     }
 }
 
 impl AtraceFilter {
-    /// Makes a filter that lets through while `tag` is enabled. Give it the tag of the layer.
+    /// Makes a filter that lets spans and events through while `tag` is enabled. Pass the tag of the layer.
     pub fn new(tag: AtraceTag) -> Self {
         Self { tag, follower: Follower::new() }
     }
 
-    /// Lets through while the tag is enabled for this way. Give it the way of the layer, if that has one.
+    /// Lets spans and events through only while the tag is enabled for this backend. If the layer has a [`Way`], pass the same.
     #[must_use]
     pub fn with_way(self, way: Way) -> Self {
         Self { tag: way.only(self.tag), ..self }
     }
 
-    /// Has no thread watch the switch: every span and event asks, which costs some nanoseconds while off.
+    /// Uses no thread that watches the switch. Then every span and event checks the tag, which costs a few nanoseconds while
+    /// it is off.
     #[must_use]
     pub fn without_watch(self) -> Self {
         Self { follower: Follower::without_watch(), ..self }

@@ -1,4 +1,4 @@
-//! The layer for a stack over a registry, and the options that all layers of this crate share.
+//! The layer for a stack over a `Registry`, and the options that it shares with [`AtraceSubscriber`](crate::AtraceSubscriber).
 
 use atrace::__typed::{only_atrace, only_perfetto};
 use atrace::AtraceTag;
@@ -8,48 +8,50 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::{Extensions, ExtensionsMut, LookupSpan};
 
 use crate::callsites::Callsite;
-use crate::entered::Owner;
-use crate::follow::ORDINARY;
-use crate::kept;
+use crate::interest_cache::ORDINARY;
 use crate::recorder::Recorder;
 use crate::span::Span;
+use crate::span_stack::Owner;
+use crate::span_store;
 
-/// Defines the options that subscriber and layer have alike.
+/// Defines the options of both the subscriber and the layer.
 macro_rules! options {
     () => {
-        /// Writes one way only, also while the other one is on.
+        /// Writes events to one backend only, even if the other one is on.
         ///
-        /// Without this each event goes the way that [`atrace`] chooses: to Perfetto's memory where only a session
-        /// asks for it, else to ATrace. Two layers with a way each write every event to both.
+        /// Without this, [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, else ATrace. To write
+        /// every event to both, use two layers, one for each backend.
         #[must_use]
         pub fn with_way(mut self, way: $crate::Way) -> Self {
             self.recorder.set_way(way);
             self
         }
 
-        /// Leaves the fields out: an event is its message, or `LEVEL event` without one; a span is its name.
+        /// Leaves out fields: an event is only its message, or `LEVEL event` without one; a span is only its name.
         #[must_use]
         pub fn without_fields(mut self) -> Self {
             self.recorder.fields = false;
             self
         }
 
-        /// Keeps the fields of spans also while the tag is off, for spans that are entered once it is on.
+        /// Stores the fields of spans even while the tag is off, for spans that are entered after it is switched on.
         ///
-        /// Otherwise a span that was made while off appears with its name alone. It costs the formatting of all
-        /// fields of all spans while off. In filter mode no spans are made while off, and this does nothing.
+        /// Without this, a span that was created while the tag was off appears with only its name. The cost is that all fields
+        /// of all spans are formatted while the tag is off. In filter mode no spans are created while it is off, so this has no
+        /// effect.
         #[must_use]
         pub fn with_fields_while_off(mut self) -> Self {
             self.recorder.fields_while_off = true;
             self
         }
 
-        /// Shows each span as an async slice too, or instead: from when it is made to when it closes, on the
-        /// track that its target names.
+        /// Shows each span as an async slice, in addition to its slices on threads or instead of them.
         ///
-        /// A future's span is entered at each poll, which the slices on the threads show; the async slice
-        /// shows how long the whole took. A span with a field `atrace.track = "name"` has an async slice on
-        /// the track of that name, whatever is set here. A span that is made while the tag is off has none.
+        /// The async slice lasts from the creation of the span until it closes. Its track has the name of the span's target.
+        /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the whole.
+        ///
+        /// A span with a field `atrace.track = "name"` has an async slice on the track of that name, whatever is set here.
+        /// A span that is created while the tag is off has none.
         #[must_use]
         pub fn with_async_spans(mut self, spans: $crate::AsyncSpans) -> Self {
             self.recorder.async_spans = Some(spans);
@@ -57,10 +59,10 @@ macro_rules! options {
             self
         }
 
-        /// [`with_async_spans`](Self::with_async_spans) for the spans whose target is `target` or below it
+        /// Does the same as [`with_async_spans`](Self::with_async_spans), for spans whose target is `target` or below it
         /// (`target::…`).
         ///
-        /// Of several that match, the longest counts.
+        /// If several targets match a span, the longest one applies.
         #[must_use]
         pub fn with_async_target(
             mut self,
@@ -75,20 +77,20 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// A way for events out of the process.
+/// A backend: the destination of events.
 ///
 /// See [`AtraceLayer::with_way`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Way {
-    /// The kernel's buffer, or Android's libraries, as text.
+    /// ATrace: the kernel's buffer or Android's libraries. Events are text.
     Atrace,
-    /// Perfetto's memory, with types. It needs [`atrace::perfetto::connect`] or a recording.
+    /// Perfetto's memory. Fields keep their types. It needs [`atrace::perfetto::connect`] or a recording.
     Perfetto,
 }
 
 impl Way {
-    /// The tag for events that go this way only.
+    /// Returns the tag for events that go to this backend only.
     pub(crate) fn only(self, tag: AtraceTag) -> AtraceTag {
         match self {
             Self::Atrace => only_atrace(tag),
@@ -97,15 +99,15 @@ impl Way {
     }
 }
 
-/// How a span that is shown as an async slice is shown on the threads that enter it.
+/// Whether a span with an async slice also has slices on the threads that enter it.
 ///
 /// See [`AtraceLayer::with_async_spans`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncSpans {
-    /// Also by slices on the threads.
+    /// It has slices on the threads as well.
     Beside,
-    /// Not at all.
+    /// It has only the async slice.
     Instead,
 }
 
@@ -122,14 +124,14 @@ pub enum AsyncSpans {
 /// # };
 /// ```
 ///
-/// Where nobody else listens, [`AtraceSubscriber`](crate::AtraceSubscriber) alone is faster.
+/// Without other layers, use [`AtraceSubscriber`](crate::AtraceSubscriber), which is faster.
 #[derive(Debug)]
 pub struct AtraceLayer {
     recorder: Recorder,
 }
 
 impl Default for AtraceLayer {
-    /// With the tag [`AtraceTag::App`].
+    /// Makes a layer with the tag [`AtraceTag::App`].
     fn default() -> Self {
         Self::new(AtraceTag::App)
     }
@@ -144,14 +146,15 @@ impl AtraceLayer {
     options!();
 }
 
-/// Defines how a layer hands spans and events to its recorder. What depends on the type of the stack is as little as can be.
+/// Defines the functions of a layer, which pass spans and events to the recorder. They are generic over the type of the
+/// stack, so they contain as little code as possible.
 macro_rules! record_as_layer {
     () => {
         fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
             if let Some(span) = self.recorder.new_span(attributes) {
                 match context.span(id) {
                     Some(in_registry) => {
-                        $crate::layer::keep(&mut in_registry.extensions_mut(), self.recorder.owner, span);
+                        $crate::layer::store(&mut in_registry.extensions_mut(), self.recorder.owner, span);
                     }
                     None => {
                         span.release();
@@ -162,8 +165,8 @@ macro_rules! record_as_layer {
 
         fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
             let Some(in_registry) = context.span(id) else { return };
-            let kept = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
-            if let Some(span) = kept {
+            let stored = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
+            if let Some(span) = stored {
                 self.recorder.record(id.into_u64(), span, values);
             }
         }
@@ -173,10 +176,10 @@ macro_rules! record_as_layer {
                 return;
             }
             let Some(in_registry) = context.span(id) else { return };
-            let kept = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
-            let span = kept.or_else(|| {
-                let span = $crate::recorder::Recorder::keep_nothing(in_registry.metadata())?;
-                $crate::layer::keep(&mut in_registry.extensions_mut(), self.recorder.owner, span);
+            let stored = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
+            let span = stored.or_else(|| {
+                let span = $crate::recorder::Recorder::store_empty(in_registry.metadata())?;
+                $crate::layer::store(&mut in_registry.extensions_mut(), self.recorder.owner, span);
                 Some(span)
             });
             if let Some(span) = span {
@@ -196,9 +199,9 @@ macro_rules! record_as_layer {
                 && let Some(in_registry) = context.span(id)
             {
                 let metadata = in_registry.metadata();
-                // By Perfetto's way of any span, as what it follows from is.
-                if self.recorder.may_keep(metadata) || atrace::__typed::is_used() {
-                    span = $crate::layer::kept(&in_registry.extensions(), self.recorder.owner);
+                // For Perfetto any span may be stored, because of the spans that it follows from.
+                if self.recorder.may_store(metadata) || atrace::__typed::is_used() {
+                    span = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
                 }
                 span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
             }
@@ -214,26 +217,26 @@ pub(crate) use record_as_layer;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceLayer {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
-        kept::prepare();
+        span_store::prepare();
         ORDINARY.add_dispatch(dispatch);
     }
 
     record_as_layer!();
 }
 
-/// What the registry has of a span for us: what is kept of it, by the layers that keep it. It goes when the span does.
-struct KeptSpans {
+/// The stored spans of this crate's layers for one span of the registry. The registry drops it when the span closes.
+struct StoredSpans {
     first: (Owner, Span),
     others: Vec<(Owner, Span)>,
 }
 
-impl KeptSpans {
+impl StoredSpans {
     fn all(&self) -> impl Iterator<Item = (Owner, Span)> {
         std::iter::once(&self.first).chain(&self.others).copied()
     }
 }
 
-impl Drop for KeptSpans {
+impl Drop for StoredSpans {
     fn drop(&mut self) {
         for (_, span) in self.all() {
             span.release();
@@ -242,15 +245,15 @@ impl Drop for KeptSpans {
 }
 
 #[inline(never)]
-pub(crate) fn keep(extensions: &mut ExtensionsMut<'_>, owner: Owner, span: Span) {
-    match extensions.get_mut::<KeptSpans>() {
-        Some(kept) => kept.others.push((owner, span)),
-        None => extensions.insert(KeptSpans { first: (owner, span), others: Vec::new() }),
+pub(crate) fn store(extensions: &mut ExtensionsMut<'_>, owner: Owner, span: Span) {
+    match extensions.get_mut::<StoredSpans>() {
+        Some(stored) => stored.others.push((owner, span)),
+        None => extensions.insert(StoredSpans { first: (owner, span), others: Vec::new() }),
     }
 }
 
 #[inline(never)]
-pub(crate) fn kept(extensions: &Extensions<'_>, owner: Owner) -> Option<Span> {
-    let kept = extensions.get::<KeptSpans>()?;
-    kept.all().find(|(of, _)| *of == owner).map(|(_, span)| span)
+pub(crate) fn stored(extensions: &Extensions<'_>, owner: Owner) -> Option<Span> {
+    let stored = extensions.get::<StoredSpans>()?;
+    stored.all().find(|(of, _)| *of == owner).map(|(_, span)| span)
 }

@@ -120,11 +120,9 @@
 #![cfg_attr(not(feature = "live"), forbid(unsafe_code))]
 
 mod callsites;
-mod entered;
 mod fields;
 mod filter;
-mod follow;
-mod kept;
+mod interest_cache;
 mod layer;
 #[cfg(feature = "live")]
 pub mod live;
@@ -132,15 +130,17 @@ mod parts;
 mod recorder;
 mod slots;
 mod span;
+mod span_stack;
+mod span_store;
 mod subscriber;
 mod typed;
 
-/// What threads share; in the models, loom's.
+/// The types that threads share. In the models they are loom's.
 mod sync {
     pub(crate) use std::sync::atomic;
 }
 
 pub use filter::AtraceFilter;
-pub use follow::after_fork;
+pub use interest_cache::after_fork;
 pub use layer::{AsyncSpans, AtraceLayer, Way};
 pub use subscriber::AtraceSubscriber;

@@ -1,4 +1,12 @@
-//! Turns spans and events into slices, instants and counters, for every subscriber and layer of this crate.
+//! Turns spans and events into slices, instants and counters, for the subscriber and the layer of this crate.
+//!
+//! - An event is written at once, as an instant or as counters.
+//! - A new span is put into the span store if it has fields or an async slice, and the tag is enabled. Its fields are
+//!   formatted once, as text for ATrace or encoded for Perfetto. If the tag is off and a producer may choose either later,
+//!   both are stored (with [`fields_while_off`](Recorder::fields_while_off)).
+//! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, it ends the slice.
+//!
+//! Fields are formatted before any lock is taken: formatting is code of the program, which may trace.
 
 use std::borrow::Cow;
 
@@ -9,26 +17,27 @@ use atrace::{
 use tracing_core::span::{Attributes, Record};
 use tracing_core::{Event, Metadata};
 
-use crate::callsites::{Callsite, Known};
-use crate::entered::{self, Owner, flow_id};
-use crate::kept::{Kept, Texts};
+use crate::callsites::{Callsite, CallsiteInfo};
 use crate::span::Span;
+use crate::span_stack::{self, Owner, flow_id};
+use crate::span_store::{StoredSpan, Texts};
 use crate::{AsyncSpans, Way};
 use crate::{fields, typed};
 
-/// The options of a subscriber, and its number.
+/// The options of a subscriber, and its identity on the span stack.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) tag: AtraceTag,
-    /// The same, for the questions that are asked most often.
+    /// The same tag, prepared for the most frequent checks.
     prepared: PreparedTag,
     pub(crate) owner: Owner,
     pub(crate) fields: bool,
     pub(crate) fields_while_off: bool,
-    /// Of all spans, and of those with a target, each with what is below it.
+    /// The mode of all spans.
     pub(crate) async_spans: Option<AsyncSpans>,
+    /// The modes of spans with a target, or with one below it.
     pub(crate) async_targets: Vec<(Cow<'static, str>, AsyncSpans)>,
-    /// There is one of these.
+    /// Whether one of the two is set.
     pub(crate) may_be_async: bool,
 }
 
@@ -46,13 +55,13 @@ impl Recorder {
         }
     }
 
-    /// Writes this way only.
+    /// Limits events to this backend.
     pub(crate) fn set_way(&mut self, way: Way) {
         self.tag = way.only(self.tag);
         self.prepared = PreparedTag::new(self.tag);
     }
 
-    /// False is exact.
+    /// Checks whether the tag may be enabled. False is certain.
     #[inline(always)]
     pub(crate) fn may_be_enabled(&self) -> bool {
         self.prepared.glance().is_some()
@@ -63,27 +72,27 @@ impl Recorder {
         atrace_is_tag_enabled(self.tag)
     }
 
-    /// Keeps what is needed of a new span: None if that is nothing.
+    /// Stores a new span. `None` if nothing has to be stored.
     #[inline]
     pub(crate) fn new_span(&self, attributes: &Attributes<'_>) -> Option<Span> {
-        if self.may_keep_now(attributes.metadata()) { self.keep(attributes) } else { None }
+        if self.may_store_now(attributes.metadata()) { self.store(attributes) } else { None }
     }
 
-    /// Tells whether something may have to be kept of a span of this callsite that is made now.
+    /// Returns whether a span of this callsite that is created now may have to be stored.
     #[inline(always)]
-    pub(crate) fn may_keep_now(&self, metadata: &Metadata<'_>) -> bool {
-        self.may_keep(metadata) && (self.fields_while_off || self.may_be_enabled())
+    pub(crate) fn may_store_now(&self, metadata: &Metadata<'_>) -> bool {
+        self.may_store(metadata) && (self.fields_while_off || self.may_be_enabled())
     }
 
-    /// Tells whether something may have to be kept of spans of this callsite.
+    /// Returns whether spans of this callsite may have to be stored.
     #[inline(always)]
-    pub(crate) fn may_keep(&self, metadata: &Metadata<'_>) -> bool {
+    pub(crate) fn may_store(&self, metadata: &Metadata<'_>) -> bool {
         !metadata.fields().is_empty() || self.may_be_async
     }
 
-    /// Keeps what is needed of a new span of which something may have to be kept: None if that is nothing.
+    /// Stores a new span that may have to be stored. `None` if nothing has to be.
     #[inline(never)]
-    pub(crate) fn keep(&self, attributes: &Attributes<'_>) -> Option<Span> {
+    pub(crate) fn store(&self, attributes: &Attributes<'_>) -> Option<Span> {
         let metadata = attributes.metadata();
         let enabled = self.enabled();
         if !self.fields_while_off && enabled.is_none() {
@@ -96,15 +105,15 @@ impl Recorder {
         }
         let callsite = Callsite::of(metadata)?;
         let record = |visit: &mut dyn tracing_core::field::Visit| attributes.record(visit);
-        let known = Known(metadata);
+        let known = CallsiteInfo(metadata);
         let encode = |args: &mut Encoder| typed::encode_span(args, &known, self.fields, &record);
         let mode = |track: &str| mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
         let mut args = Encoder::new();
         let mut hidden = false;
-        let kept = if let Some(enabled) = enabled.filter(|enabled| enabled.__for_perfetto().is_some()) {
+        let stored = if let Some(enabled) = enabled.filter(|enabled| enabled.__for_perfetto().is_some()) {
             let track = encode(&mut args);
             let args = args.finish();
-            Kept::new(callsite, |cookie, texts| {
+            StoredSpan::new(callsite, |cookie, texts| {
                 set_args(texts, args);
                 if let Some(mode) = mode(&track) {
                     texts.track = track;
@@ -115,11 +124,11 @@ impl Recorder {
             })
         } else {
             fields::with_span(metadata.name(), self.fields, &record, |shown, track| {
-                let is_open = enabled.is_none() && is_used(); // Which way it will go.
+                let is_open = enabled.is_none() && is_used(); // The backend is not known yet.
                 if is_open {
                     encode(&mut args);
                 }
-                Kept::new(callsite, |cookie, texts| {
+                StoredSpan::new(callsite, |cookie, texts| {
                     texts.shown.push_str(shown);
                     if is_open {
                         set_args(texts, args.finish());
@@ -133,15 +142,15 @@ impl Recorder {
                 })
             })
         };
-        kept.map(|kept| Span::kept(kept, hidden))
+        stored.map(|stored| Span::stored(stored, hidden))
     }
 
-    /// Keeps a span of which nothing is to be known yet.
-    pub(crate) fn keep_nothing(metadata: &'static Metadata<'static>) -> Option<Span> {
-        Kept::new(Callsite::of(metadata)?, |_, _| ()).map(|kept| Span::kept(kept, false))
+    /// Stores a span without any content yet.
+    pub(crate) fn store_empty(metadata: &'static Metadata<'static>) -> Option<Span> {
+        StoredSpan::new(Callsite::of(metadata)?, |_, _| ()).map(|stored| Span::stored(stored, false))
     }
 
-    /// Whether events go where flows are shown.
+    /// Returns whether events go to Perfetto, which shows flows.
     pub(crate) fn wants_flows(&self) -> bool {
         self.enabled().is_some_and(|enabled| enabled.__for_perfetto().is_some())
     }
@@ -151,9 +160,9 @@ impl Recorder {
         self.prepared.glance().and_then(Glance::enabled)
     }
 
-    /// A span that is kept follows from the one that has the id: its slices are part of that one's flow.
+    /// Notes that a stored span follows from the span with the id `follows`: its slices are also part of that span's flow.
     pub(crate) fn follows_from(&self, span: Span, follows: u64) {
-        if let Some(mut texts) = span.in_slot().and_then(Kept::texts_mut) {
+        if let Some(mut texts) = span.in_slot().and_then(StoredSpan::texts_mut) {
             add_args(&mut texts, &flow(flow_number(flow_id(self.owner, follows))));
         }
     }
@@ -171,29 +180,29 @@ impl Recorder {
         most_special.or(self.async_spans)
     }
 
-    /// Adds fields that were recorded later: they show from the next time the span is entered, and at the end of a slice
-    /// in Perfetto's memory.
+    /// Adds fields that were recorded after the span's creation. They appear from the next time the span is entered; for
+    /// Perfetto also at the end of a slice that is open.
     pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
         if !self.fields || !(self.fields_while_off || self.is_enabled()) {
             return;
         }
-        let Some((kept, metadata)) = span.in_slot().zip(span.metadata()) else { return };
-        let Some((is_text, is_typed)) = kept.texts().map(|texts| (!texts.is_only_typed(), texts.is_typed))
+        let Some((stored, metadata)) = span.in_slot().zip(span.metadata()) else { return };
+        let Some((is_text, is_typed)) = stored.texts().map(|texts| (!texts.is_only_typed(), texts.is_typed))
         else {
             return;
         };
-        // Formatted before anything is locked: what runs meanwhile may well enter this span.
+        // The values are formatted before anything is locked: their code may enter this span.
         if is_typed && is_used() {
             let mut args = Encoder::new();
-            typed::encode_span(&mut args, &Known(metadata), true, &|visit| values.record(visit));
+            typed::encode_span(&mut args, &CallsiteInfo(metadata), true, &|visit| values.record(visit));
             let new = args.finish();
-            if let Some(mut texts) = kept.texts_mut()
+            if let Some(mut texts) = stored.texts_mut()
                 && !new.is_empty()
             {
                 let from = texts.args.len() as u32;
                 add_args(&mut texts, new);
                 drop(texts);
-                entered::record(self.owner, id, from);
+                span_stack::record(self.owner, id, from);
             }
         }
         if !is_text {
@@ -203,10 +212,10 @@ impl Recorder {
             if new.is_empty() {
                 return;
             }
-            if let Some(mut texts) = kept.texts_mut() {
+            if let Some(mut texts) = stored.texts_mut() {
                 fields::append(&mut texts.shown, new);
             }
-            if let Some(texts) = kept.texts().filter(|texts| texts.async_slice.is_written()) {
+            if let Some(texts) = stored.texts().filter(|texts| texts.async_slice.is_written()) {
                 let track = texts.track_or(metadata.target());
                 atrace_instant_for_track_with(self.tag, track, |writer| {
                     writer.__push_pieces([metadata.name(), new]);
@@ -215,21 +224,22 @@ impl Recorder {
         });
     }
 
-    /// Enters a span that is known by `id`.
+    /// Enters the span with this id.
     #[inline(always)]
     pub(crate) fn enter(&self, id: u64, span: Span) {
         match self.prepared.glance() {
-            Some(glance) => entered::enter_and_begin(self.owner, id, span, glance),
-            None => entered::enter(self.owner, id),
+            Some(glance) => span_stack::enter_and_begin(self.owner, id, span, glance),
+            None => span_stack::enter(self.owner, id),
         }
     }
 
     #[inline]
     pub(crate) fn exit(&self, id: u64) {
-        entered::exit(self.owner, id);
+        span_stack::exit(self.owner, id);
     }
 
-    /// Writes an event. A call, behind [`may_be_enabled`](Self::may_be_enabled): what is off does not come here.
+    /// Writes an event. Out of line: callers check [`may_be_enabled`](Self::may_be_enabled) first, so that nothing comes here
+    /// while the tag is off.
     #[inline(never)]
     pub(crate) fn event(&self, event: &Event<'_>) {
         let Some(enabled) = self.prepared.glance().and_then(Glance::__enabled_short) else { return };
@@ -243,14 +253,14 @@ impl Recorder {
     }
 }
 
-/// Keeps the encoded arguments of a span.
+/// Sets the encoded arguments of a new span.
 fn set_args(texts: &mut Texts, args: &[u8]) {
     texts.args.extend_from_slice(args);
     texts.is_typed = true;
     texts.at_begin = args.len() as u32;
 }
 
-/// Adds to them, as far as an event has room.
+/// Adds encoded arguments to a span, if an event has room for all of them.
 fn add_args(texts: &mut Texts, args: &[u8]) {
     if texts.args.len() + args.len() <= ARGS_MAX {
         texts.args.extend_from_slice(args);
@@ -258,7 +268,7 @@ fn add_args(texts: &mut Texts, args: &[u8]) {
     }
 }
 
-/// The bytes of arguments that are kept of a span.
+/// The maximum size of a span's stored arguments, in bytes: an event has no more room.
 const ARGS_MAX: usize = 2048;
 
 #[cfg(test)]
@@ -269,15 +279,15 @@ mod tests {
     use crate::AtraceSubscriber;
     use crate::span::Span;
 
-    /// What is kept of a span, where nothing is written: read and written by threads at once.
+    /// A stored span, while nothing is written. Several threads read and write it at once.
     #[test]
     fn a_span_is_recorded_and_entered_by_threads_at_once() {
         let dispatch = Dispatch::new(AtraceSubscriber::default().with_fields_while_off());
         let span = with_default(&dispatch, || info_span!("span", n = 1, later = tracing::field::Empty));
         let known = Span::from_number(span.id().unwrap().into_u64());
-        let kept = known.in_slot().unwrap();
-        assert_eq!(kept.texts().unwrap().shown, "span, n = 1");
-        // A thread that finds the text in use for long does without: so as many as there are are whole.
+        let stored = known.in_slot().unwrap();
+        assert_eq!(stored.texts().unwrap().shown, "span, n = 1");
+        // A thread that can't lock the text for long gives up. So some fields may be missing, but those that exist are whole.
         let recorded = |shown: &str| {
             let later = shown.strip_prefix("span, n = 1").unwrap();
             assert_eq!(later, ", later = \"text\"".repeat(later.matches("later").count()));
@@ -288,14 +298,14 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..if cfg!(miri) { 2 } else { 20 } {
                         span.clone().in_scope(|| span.record("later", "text"));
-                        kept.texts().map(|texts| recorded(&texts.shown));
+                        stored.texts().map(|texts| recorded(&texts.shown));
                     }
                 });
             }
         });
-        assert!(recorded(&kept.texts().unwrap().shown) > 0);
+        assert!(recorded(&stored.texts().unwrap().shown) > 0);
         assert_eq!(known.metadata().unwrap().name(), "span");
         drop(span);
-        assert!(known.metadata().is_none() && kept.texts().is_none());
+        assert!(known.metadata().is_none() && stored.texts().is_none());
     }
 }

@@ -6,22 +6,22 @@ use atrace::__typed::flow_number;
 use atrace::{Enabled, Glance, Slice};
 use tracing_core::Metadata;
 
-use crate::callsites::{Callsite, Known};
-use crate::kept::Kept;
+use crate::callsites::{Callsite, CallsiteInfo};
+use crate::span_store::StoredSpan;
 
-/// Either the callsite alone, which says the name, or a slot, which holds the fields too.
+/// A span: either only its callsite, which tells the name, or a slot of the span store, which also has the fields.
 ///
 /// ```text
 /// 0                                  no span
-/// callsite, plus 1                   nothing is kept of it
-/// 1 << 32 | callsite, plus 1         the same, but its id is its own: a registry's
-/// 1 | hidden, 1 | slot, 62 bits
+/// callsite, plus 1                   nothing is stored; all spans of the callsite have this value
+/// 1 << 32 | callsite, plus 1         nothing is stored, but the span has an id of its own, from a registry
+/// 1 | hidden, 1 | slot, 62 bits      stored in this slot
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span(u64);
 
-const KEPT: u64 = 1 << 63;
-/// Its async slice stands for it: it makes none on the threads that enter it.
+const STORED: u64 = 1 << 63;
+/// The span has an async slice instead of slices on the threads that enter it.
 const HIDDEN: u64 = 1 << 62;
 
 impl Span {
@@ -37,15 +37,15 @@ impl Span {
         Self(1 << 32 | Self::plain(callsite).0)
     }
 
-    /// Whether no other span has its id.
+    /// Returns whether no other span has this span's id.
     #[inline]
     pub(crate) const fn is_one(self) -> bool {
         self.0 >> 32 != 0
     }
 
     #[inline]
-    pub(crate) const fn kept(kept: Kept, hidden: bool) -> Self {
-        Self(KEPT | if hidden { HIDDEN } else { 0 } | kept.number())
+    pub(crate) const fn stored(stored: StoredSpan, hidden: bool) -> Self {
+        Self(STORED | if hidden { HIDDEN } else { 0 } | stored.number())
     }
 
     #[inline]
@@ -60,36 +60,37 @@ impl Span {
 
     #[inline]
     pub(crate) const fn is_hidden(self) -> bool {
-        self.0 & (KEPT | HIDDEN) == KEPT | HIDDEN
+        self.0 & (STORED | HIDDEN) == STORED | HIDDEN
     }
 
     #[inline]
-    pub(crate) const fn in_slot(self) -> Option<Kept> {
-        if self.0 & KEPT != 0 { Some(Kept::from_number(self.0 & !(KEPT | HIDDEN))) } else { None }
+    pub(crate) const fn in_slot(self) -> Option<StoredSpan> {
+        if self.0 & STORED != 0 { Some(StoredSpan::from_number(self.0 & !(STORED | HIDDEN))) } else { None }
     }
 
     #[inline]
     pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
         let callsite = match self.in_slot() {
-            Some(kept) => kept.callsite()?,
-            // Of what stands for no span no callsite has the number.
+            Some(stored) => stored.callsite()?,
+            // For no span this is a number that no callsite has.
             None => Callsite::from_number((self.0 as u32).wrapping_sub(1)),
         };
         callsite.metadata()
     }
 
-    /// Takes a holder of what is kept away, if anything is; tells whether that closes the span.
+    /// Removes a holder of the stored span. Returns true if that closes the span; false also if nothing is stored.
     #[inline]
     pub(crate) fn release(self) -> bool {
-        self.in_slot().is_some_and(Kept::release)
+        self.in_slot().is_some_and(StoredSpan::release)
     }
 
-    /// Tells whether both are of one callsite.
+    /// Returns whether both spans have the same callsite.
     pub(crate) fn has_name_of(self, other: Self) -> bool {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }
 
-    /// Begins its slice on this thread, for `slice` to know; `id` tells it from all others, where [`is_one`](Self::is_one).
+    /// Begins a slice of the span on this thread, and stores it in `slice`. `id` returns the number of the span's flow; it is
+    /// used only if the span [has an id of its own](Self::is_one).
     #[inline(always)]
     pub(crate) fn begin(self, glance: Glance, slice: &Cell<Slice>, id: impl FnOnce() -> u64) {
         let Some(enabled) = glance.enabled() else { return };
@@ -98,7 +99,7 @@ impl Span {
         }
         let texts = match self.in_slot() {
             Some(_) if self.is_hidden() => return,
-            Some(kept) => kept.texts(),
+            Some(stored) => stored.texts(),
             None => None,
         };
         let name = match texts.as_deref().map(|texts| &*texts.shown) {
@@ -111,26 +112,26 @@ impl Span {
         slice.set(enabled.begin_with(|writer| writer.push_str(name)));
     }
 
-    /// The same in Perfetto's memory: slices of one span are a flow.
+    /// Begins a slice in Perfetto's memory. All slices of one span form a flow.
     #[inline(never)]
     fn begin_typed(self, enabled: Enabled, slice: &Cell<Slice>, id: u64) {
         if self.is_hidden() {
             return;
         }
-        let Some(known) = self.metadata().map(Known) else { return };
-        let texts = self.in_slot().and_then(Kept::texts);
+        let Some(known) = self.metadata().map(CallsiteInfo) else { return };
+        let texts = self.in_slot().and_then(StoredSpan::texts);
         let args = texts.as_deref().map_or(&[][..], |texts| &texts.args);
         let flow = if self.is_one() { flow_number(id) } else { 0 };
         slice.set(enabled.__begin(&known.site(), flow, args));
     }
 
-    /// Ends a slice of it, with the arguments that were recorded from there on.
+    /// Ends a slice of the span. The end has the arguments of the span from position `from` on.
     #[cold]
     pub(crate) fn end_recorded(self, slice: Slice, from: u32) {
-        let texts = self.in_slot().and_then(Kept::texts);
+        let texts = self.in_slot().and_then(StoredSpan::texts);
         let args = texts.as_deref().and_then(|texts| texts.args.get(from as usize..));
         match (self.metadata(), args) {
-            (Some(metadata), Some(args)) => slice.__end_with(Known(metadata).site(), args),
+            (Some(metadata), Some(args)) => slice.__end_with(CallsiteInfo(metadata).site(), args),
             _ => slice.end(),
         }
     }

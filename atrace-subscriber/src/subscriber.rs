@@ -1,4 +1,4 @@
-//! The subscriber for use without other layers, which is also a layer under AOSP's name.
+//! The subscriber for use without other layers. It is also a layer, as AOSP's type of the same name is.
 
 use std::num::NonZeroU64;
 
@@ -9,17 +9,17 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::callsites::Callsite;
-use crate::entered;
-use crate::follow::{DETACHED, Follower, ORDINARY};
-use crate::kept;
+use crate::interest_cache::{DETACHED, Follower, ORDINARY};
 use crate::layer::{options, record_as_layer};
 use crate::recorder::Recorder;
 use crate::span::Span;
+use crate::span_stack;
+use crate::span_store;
 
-/// Writes spans and events to ATrace: alone as a subscriber, or as a layer, as AOSP's of the same name.
+/// Writes spans and events to ATrace: as a subscriber without other layers, or as a layer.
 ///
-/// Alone is the fastest way: no `Registry` behind it, nothing stored of a span without fields, nothing
-/// allocated.
+/// As a subscriber it is the fastest way to trace. It needs no `Registry`, stores nothing about spans without fields, and does
+/// not allocate once its buffers exist.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -29,8 +29,8 @@ use crate::span::Span;
 /// # };
 /// ```
 ///
-/// Where others listen too, it is a layer. There prefer [`AtraceLayer`](crate::AtraceLayer), whose
-/// `with_filter` is the one of all layers:
+/// Beside other layers it is a layer, as AOSP's type of the same name. Prefer [`AtraceLayer`](crate::AtraceLayer) there: its
+/// `with_filter` is that of every layer and affects only itself.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -41,7 +41,7 @@ use crate::span::Span;
 /// # };
 /// ```
 ///
-/// Two spans of one callsite without fields have the same [`Id`]: in a trace nothing tells them apart.
+/// Two spans of one callsite without fields have the same [`Id`], because nothing in a trace distinguishes them.
 #[derive(Debug)]
 pub struct AtraceSubscriber {
     recorder: Recorder,
@@ -49,7 +49,7 @@ pub struct AtraceSubscriber {
 }
 
 impl Default for AtraceSubscriber {
-    /// With the tag [`AtraceTag::App`].
+    /// Makes a subscriber with the tag [`AtraceTag::App`].
     fn default() -> Self {
         Self::new(AtraceTag::App)
     }
@@ -61,31 +61,33 @@ impl AtraceSubscriber {
         Self { recorder: Recorder::new(tag), filter: None }
     }
 
-    /// Has callsites cost nothing while the tag is off: what `tracing` keeps about them follows the switch.
+    /// Makes callsites cost nothing while the tag is off: the caches of `tracing` follow the switch.
     ///
-    /// While off they are as if there were no subscriber, within 10 ms of a switch they are as the switch
-    /// says. A span that is made while off does not exist for the subscriber: unlike without filter, it
-    /// doesn't appear when it is entered later.
+    /// While the tag is off, callsites behave as if there were no subscriber. A switch takes effect within 10 ms. A span that is
+    /// created while the tag is off does not exist for the subscriber; unlike without a filter, it does not appear when it is
+    /// entered later.
     ///
-    /// As a layer it filters for the whole stack, as AOSP's does: while off, *no layer sees anything*. Where
-    /// others are to go on listening, use an [`AtraceLayer`](crate::AtraceLayer) with an
-    /// [`AtraceFilter`](crate::AtraceFilter).
+    /// As a layer, it filters for the whole stack, as AOSP's type does: while the tag is off, *no layer sees anything*. If other
+    /// layers must continue to work, use an [`AtraceLayer`](crate::AtraceLayer) with an [`AtraceFilter`](crate::AtraceFilter).
     ///
-    /// The switch is noticed by a thread, one for the process, that sleeps in the kernel. Alone it is one
-    /// without file descriptors, which costs the program's system calls the least; but if the program has
-    /// other dispatchers, code of their subscribers may run on it (`register_callsite`, or their drop). In a
-    /// stack it is an ordinary one. See [`atrace::watch`](mod@atrace::watch) for what a thread costs,
-    /// [`without_watch`](Self::without_watch) to have none, and [`after_fork`](crate::after_fork).
+    /// A thread, which sleeps in the kernel, notices the switch. The process has one for all filters of the same kind:
+    ///
+    /// - Without other layers the thread has no file descriptors, so that system calls of the program stay fast. If the program
+    ///   has other dispatchers, code of their subscribers may run on this thread (`register_callsite`, or their drop).
+    /// - In a stack it is an ordinary thread.
+    ///
+    /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread, [`without_watch`](Self::without_watch) for a filter
+    /// without one, and [`after_fork`](crate::after_fork) for forked children.
     #[must_use]
     pub fn with_filter(mut self) -> Self {
         self.filter.get_or_insert_with(Follower::new);
         self
     }
 
-    /// As [`with_filter`](Self::with_filter), without a thread that watches.
+    /// Filters as [`with_filter`](Self::with_filter) does, without a thread.
     ///
-    /// Nothing tells then when tracing is switched on, so nothing can be kept: every event and every new span
-    /// asks whether the tag is enabled, and is dropped if it is not. That costs some nanoseconds while off.
+    /// Nothing reports a switch then, so nothing can be cached: every event and every new span checks whether the tag is
+    /// enabled. This costs a few nanoseconds while it is off.
     #[must_use]
     pub fn without_watch(mut self) -> Self {
         self.filter = Some(Follower::without_watch());
@@ -94,10 +96,10 @@ impl AtraceSubscriber {
 
     options!();
 
-    /// Apart, as it is much code beside what a span costs while off.
+    /// Stores a new span if necessary, and returns its id. Out of line, because it is large compared to the path while off.
     #[inline(never)]
-    fn keep_or_number(&self, attributes: &Attributes<'_>, may_keep: bool) -> Id {
-        let span = if may_keep { self.recorder.keep(attributes) } else { None };
+    fn store_or_number(&self, attributes: &Attributes<'_>, may_store: bool) -> Id {
+        let span = if may_store { self.recorder.store(attributes) } else { None };
         let span = span.or_else(|| Callsite::of(attributes.metadata()).map(Span::plain));
         id(span.unwrap_or(Span::NONE))
     }
@@ -116,14 +118,14 @@ impl AtraceSubscriber {
     }
 }
 
-/// What the program knows a span by. Made of what can't be 0: the other way is a call.
+/// Returns the id of a span for the program. `from_non_zero_u64` is inlined, unlike `from_u64`.
 #[inline(always)]
 fn id(span: Span) -> Id {
     const NO_SPANS: NonZeroU64 = NonZeroU64::new(u64::MAX >> 1).unwrap();
     Id::from_non_zero_u64(NonZeroU64::new(span.number()).unwrap_or(NO_SPANS))
 }
 
-/// The span that an id of ours stands for.
+/// Returns the span of an id that [`id`] made.
 #[inline(always)]
 fn span(id: &Id) -> Span {
     Span::from_number(id.into_u64())
@@ -131,7 +133,7 @@ fn span(id: &Id) -> Span {
 
 impl Subscriber for AtraceSubscriber {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
-        kept::prepare();
+        span_store::prepare();
         if let Some(filter) = &self.filter {
             DETACHED.add_dispatch(dispatch);
             filter.follow(&DETACHED);
@@ -154,25 +156,25 @@ impl Subscriber for AtraceSubscriber {
     #[inline]
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let metadata = attributes.metadata();
-        let may_keep = self.recorder.may_keep_now(metadata);
-        if !may_keep && let Some(callsite) = Callsite::known(metadata) {
+        let may_store = self.recorder.may_store_now(metadata);
+        if !may_store && let Some(callsite) = Callsite::known(metadata) {
             return id(Span::plain(callsite));
         }
-        self.keep_or_number(attributes, may_keep)
+        self.store_or_number(attributes, may_store)
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
         self.recorder.record(id.into_u64(), span(id), values);
     }
 
-    /// Of spans that nothing is kept of, all of a callsite have one id: these follow from nothing, and nothing from them.
+    /// Spans that are not stored share one id per callsite, so no flow can lead to or from them.
     fn record_follows_from(&self, id: &Id, follows: &Id) {
         if span(follows).is_one() && self.recorder.wants_flows() {
             self.recorder.follows_from(span(id), follows.into_u64());
         }
     }
 
-    /// Asked before each event: what is off is not even handed over.
+    /// Called before each event: while the tag is off, the event is not passed on.
     #[inline]
     fn event_enabled(&self, _: &Event<'_>) -> bool {
         self.recorder.may_be_enabled()
@@ -195,20 +197,20 @@ impl Subscriber for AtraceSubscriber {
 
     #[inline]
     fn clone_span(&self, id: &Id) -> Id {
-        if let Some(kept) = span(id).in_slot() {
-            kept.hold();
+        if let Some(stored) = span(id).in_slot() {
+            stored.hold();
         }
         id.clone()
     }
 
-    /// Tells whether the span is closed by that; of a span that nothing is kept of nobody knows.
+    /// Returns whether this closes the span. For a span that is not stored this is not known, and the result is false.
     #[inline]
     fn try_close(&self, id: Id) -> bool {
         span(&id).release()
     }
 
     fn current_span(&self) -> Current {
-        entered::current(self.recorder.owner)
+        span_stack::current(self.recorder.owner)
             .and_then(|id| Some(Current::new(Id::from_u64(id), Span::from_number(id).metadata()?)))
             .unwrap_or_else(Current::none)
     }
@@ -216,7 +218,7 @@ impl Subscriber for AtraceSubscriber {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceSubscriber {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
-        kept::prepare();
+        span_store::prepare();
         ORDINARY.add_dispatch(dispatch);
         if let Some(filter) = &self.filter {
             filter.follow(&ORDINARY);

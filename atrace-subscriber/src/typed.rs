@@ -11,16 +11,16 @@ use atrace::{__Text, Enabled, NameWriter};
 use tracing_core::Event;
 use tracing_core::field::{Field, Visit};
 
-use crate::callsites::Known;
+use crate::callsites::CallsiteInfo;
 use crate::fields::{self, COUNTER, MESSAGE, TRACK};
 
-/// Writes an event: its counters, and an instant named by its message, or as its callsite.
+/// Writes an event: its counters, and an instant with the name of the message or, without one, of the callsite.
 pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
     if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
         return;
     }
-    let known = Known(metadata);
+    let known = CallsiteInfo(metadata);
     let site = known.site();
     let mut args = Encoder::new();
     let mut text = __Text::default();
@@ -31,11 +31,11 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     enabled.__instant(&site, (!name.is_empty()).then_some(name), args.finish());
 }
 
-/// Encodes the fields of a span, if they are wanted; returns the name of its track, which is empty if it has none.
+/// Encodes the fields of a span, if `has_fields` is true. Returns the name of its track, which is empty if it has none.
 #[inline(never)]
 pub(crate) fn encode_span(
     args: &mut Encoder,
-    known: &Known,
+    known: &CallsiteInfo,
     has_fields: bool,
     record: &dyn Fn(&mut dyn Visit),
 ) -> String {
@@ -45,19 +45,19 @@ pub(crate) fn encode_span(
     track
 }
 
-/// A visitor that encodes what it visits.
+/// A visitor that encodes fields as arguments.
 struct Arguments<'a, 'b> {
     args: &'a mut Encoder,
     site: &'a Site<'a>,
-    /// Not only messages are wanted.
+    /// Whether fields other than the message are encoded.
     has_fields: bool,
-    /// A value has panicked: nothing follows.
+    /// Whether formatting a value has panicked. Then no further field is encoded.
     has_ended: bool,
     of: Of<'a, 'b>,
 }
 
 enum Of<'a, 'b> {
-    /// Where its message goes.
+    /// An event, with the writer for its message.
     Event(&'a mut NameWriter<'b>),
     Span {
         track: &'a mut String,
@@ -69,7 +69,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         Self { args, site, has_fields, has_ended: false, of }
     }
 
-    /// Whether the field is an argument.
+    /// Returns whether the field becomes an argument.
     #[inline(always)]
     fn shows(&self, name: &str, is_number: bool) -> bool {
         let is_other = match self.of {
@@ -79,7 +79,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         is_other && self.has_fields && !self.has_ended
     }
 
-    /// All numbers by one function, as it is much code.
+    /// Encodes a number. One function for all types, because it is much code.
     #[inline(never)]
     fn number(&mut self, field: &Field, is_number: bool, value: Scalar) {
         let name = field.name();
@@ -96,7 +96,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         }
     }
 
-    /// A value that is text, of a kind that is rare.
+    /// Formats a value of a rare type.
     #[inline(never)]
     fn formatted(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
         if !self.message(field.name(), value) {
@@ -104,7 +104,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         }
     }
 
-    /// Writes the value if it is an event's message; false if it is another.
+    /// Writes the value if the field is an event's message. Returns false if it is another field.
     #[inline(always)]
     fn message(&mut self, name: &str, value: fmt::Arguments<'_>) -> bool {
         let Of::Event(message) = &mut self.of else { return false };
@@ -114,7 +114,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         if !self.has_ended {
             let mut is_whole = false;
             message.__catching(|message| {
-                // An error is the text being full, or a value that gave up: what came out stays.
+                // An error means that the text is full or that a value's formatting failed. The text written so far stays.
                 let _ = fmt::Write::write_fmt(message, value);
                 is_whole = true;
             });
@@ -165,7 +165,7 @@ impl Visit for Arguments<'_, '_> {
         }
     }
 
-    /// Most events have nothing but a message.
+    /// The message comes here, too; most events have only that.
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if !self.message(field.name(), format_args!("{value:?}")) {
             self.argument(field, false, format_args!("{value:?}"));

@@ -1,17 +1,17 @@
-//! Model of watches and of the subscriber's questions: atrace/src/watch/notifier.rs,
-//! atrace-subscriber/src/follow/questions.rs.
+//! Model of watches and of the subscriber's queries: atrace/src/watch/notifier.rs,
+//! atrace-subscriber/src/interest_cache/queries.rs.
 
 mod common;
 use common::{leak, model, sync};
 
 #[path = "../../../atrace/src/watch/notifier.rs"]
 mod notifier;
-#[path = "../../../atrace-subscriber/src/follow/questions.rs"]
-mod questions;
+#[path = "../../../atrace-subscriber/src/interest_cache/queries.rs"]
+mod queries;
 
 use loom::thread;
 use notifier::{Notifier, Registered};
-use questions::Questions;
+use queries::Queries;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{Arc, Mutex};
 
@@ -29,8 +29,8 @@ fn notifier<C: Clone>() -> Notifier<u64, C, ()> {
     }))
 }
 
-fn questions() -> Questions {
-    Questions { tags: AtomicU64::new(OFF), asked: AtomicU64::new(0), settled: AtomicU64::new(0) }
+fn queries() -> Queries {
+    Queries { tags: AtomicU64::new(OFF), asked: AtomicU64::new(0), settled: AtomicU64::new(0) }
 }
 
 struct Watching {
@@ -104,7 +104,7 @@ struct Rebuilder {
     notifier: Notifier<u64, (), ()>,
     /// The number of the current watch.
     watch: Mutex<Option<u64>>,
-    questions: Questions,
+    queries: Queries,
 }
 
 impl Rebuilder {
@@ -113,14 +113,14 @@ impl Rebuilder {
             tags: AtomicU64::new(OFF),
             notifier: notifier(),
             watch: Mutex::new(None),
-            questions: questions(),
+            queries: queries(),
         })
     }
 
     fn begin(&self) {
         let mut watch = self.watch.lock().unwrap();
         let id = self.notifier.add((), self.tags.load(Ordering::Acquire), look).unwrap();
-        self.questions.switch(self.notifier.last());
+        self.queries.switch(self.notifier.last());
         *watch = Some(id);
     }
 
@@ -147,7 +147,7 @@ fn the_tags_are_those_told_last(switched: fn(&Rebuilder, u64)) {
         rebuilder.begin();
         thread_of_the_first.join().unwrap();
         rebuilder.look(switched);
-        assert_eq!(rebuilder.questions.ask(false), OFF, "overwritten");
+        assert_eq!(rebuilder.queries.ask(false), OFF, "overwritten");
         rebuilder.end();
     });
 }
@@ -157,7 +157,7 @@ fn a_dropped_watch_overwrites_nothing() {
     the_tags_are_those_told_last(|rebuilder, _| {
         let watch = rebuilder.watch.lock().unwrap();
         if watch.is_some() {
-            rebuilder.questions.switch(rebuilder.notifier.last());
+            rebuilder.queries.switch(rebuilder.notifier.last());
         }
     });
 }
@@ -167,24 +167,20 @@ fn a_dropped_watch_overwrites_nothing() {
 fn a_dropped_watch_overwrote_what_is_newer() {
     the_tags_are_those_told_last(|rebuilder, tags| {
         let _watch = rebuilder.watch.lock().unwrap();
-        rebuilder.questions.switch(tags);
+        rebuilder.queries.switch(tags);
     });
 }
 
 /// A callsite asks while tracing is switched, and stores the answer at any later time.
-fn an_old_answer_is_known_of(
-    ask: fn(&Questions) -> u64,
-    switch: fn(&Questions),
-    is_open: fn(&Questions) -> bool,
-) {
+fn an_old_answer_is_known_of(ask: fn(&Queries) -> u64, switch: fn(&Queries), is_open: fn(&Queries) -> bool) {
     model(3, move || {
-        let questions = leak(questions());
+        let queries = leak(queries());
         let kept = leak(AtomicU64::new(OFF));
-        let asker = thread::spawn(move || kept.store(ask(questions), Ordering::SeqCst));
-        switch(questions);
+        let asker = thread::spawn(move || kept.store(ask(queries), Ordering::SeqCst));
+        switch(queries);
         // The rebuild of the interest cache.
-        kept.store(questions.ask(false), Ordering::SeqCst);
-        let is_repeated = is_open(questions);
+        kept.store(queries.ask(false), Ordering::SeqCst);
+        let is_repeated = is_open(queries);
         asker.join().unwrap();
         assert!(is_repeated || kept.load(Ordering::SeqCst) == ON, "silenced");
     });
@@ -193,9 +189,9 @@ fn an_old_answer_is_known_of(
 #[test]
 fn of_a_question_and_a_switch_one_sees_the_other() {
     an_old_answer_is_known_of(
-        |questions| questions.ask(true),
-        |questions| questions.switch(ON),
-        |questions| questions.open().is_some(),
+        |queries| queries.ask(true),
+        |queries| queries.switch(ON),
+        |queries| queries.open().is_some(),
     );
 }
 
@@ -203,12 +199,12 @@ fn of_a_question_and_a_switch_one_sees_the_other() {
 #[should_panic(expected = "silenced")]
 fn with_release_and_acquire_neither_saw_the_other() {
     an_old_answer_is_known_of(
-        |questions| {
-            questions.asked.store(1, Ordering::Release);
-            questions.tags.load(Ordering::Acquire)
+        |queries| {
+            queries.asked.store(1, Ordering::Release);
+            queries.tags.load(Ordering::Acquire)
         },
-        |questions| questions.tags.store(ON, Ordering::Release),
-        |questions| questions.asked.load(Ordering::Acquire) != 0,
+        |queries| queries.tags.store(ON, Ordering::Release),
+        |queries| queries.asked.load(Ordering::Acquire) != 0,
     );
 }
 
@@ -216,17 +212,17 @@ fn with_release_and_acquire_neither_saw_the_other() {
 #[test]
 fn a_question_after_those_settled_is_open() {
     model(3, || {
-        let questions = leak(questions());
-        questions.ask(true);
-        let asked = questions.open().unwrap();
-        let asker = thread::spawn(move || questions.ask(true));
-        questions.settle(asked);
-        let before = questions.open();
+        let queries = leak(queries());
+        queries.ask(true);
+        let asked = queries.open().unwrap();
+        let asker = thread::spawn(move || queries.ask(true));
+        queries.settle(asked);
+        let before = queries.open();
         asker.join().unwrap();
         assert!(before.is_none_or(|asked| asked == 2));
-        assert_eq!(questions.open(), Some(2));
-        questions.settle(2);
-        questions.settle(1);
-        assert_eq!(questions.open(), None);
+        assert_eq!(queries.open(), Some(2));
+        queries.settle(2);
+        queries.settle(1);
+        assert_eq!(queries.open(), None);
     });
 }

@@ -6,17 +6,17 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-pub(super) struct Questions {
-    /// The tags that answers are made from.
+pub(super) struct Queries {
+    /// The tags by which queries are answered.
     pub(super) tags: AtomicU64,
-    /// How many questions there were.
+    /// The number of counted queries so far.
     pub(super) asked: AtomicU64,
-    /// How many of them are taken for answered, answers stored.
+    /// The number of queries whose answers are assumed to be stored.
     pub(super) settled: AtomicU64,
 }
 
-impl Questions {
-    /// Counts a question, if it is one, and returns the tags for its answer.
+impl Queries {
+    /// Returns the tags for the answer to a query. Queries of a rebuild are not counted.
     pub(super) fn ask(&self, is_counted: bool) -> u64 {
         if is_counted {
             self.asked.fetch_add(1, Ordering::SeqCst);
@@ -25,20 +25,20 @@ impl Questions {
         self.tags.load(Ordering::SeqCst)
     }
 
-    /// The tags were switched to these.
+    /// Stores the tags after a switch.
     pub(super) fn switch(&self, tags: u64) {
         self.tags.store(tags, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// The number of questions, if some were asked of which it is not known that their answers are stored. All
-    /// that were answered with the tags before the last switch are among them.
+    /// Returns the number of queries so far, if some of their answers may not be stored yet. These include all queries that were
+    /// answered with the tags from before the last switch.
     pub(super) fn open(&self) -> Option<u64> {
         let asked = self.asked.load(Ordering::SeqCst);
         (asked != self.settled.load(Ordering::SeqCst)).then_some(asked)
     }
 
-    /// The answers of the first `asked` questions are taken for stored.
+    /// Assumes that the answers to the first `asked` queries are stored.
     pub(super) fn settle(&self, asked: u64) {
         self.settled.fetch_max(asked, Ordering::SeqCst);
     }

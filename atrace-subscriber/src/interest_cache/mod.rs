@@ -7,7 +7,7 @@
 //! - with one of our dispatchers as the default, because with a single dispatcher `tracing` asks only the current default;
 //! - with answers from the tags that the watch reported last, so that they are the same throughout a rebuild;
 //! - repeatedly, at pauses that double, as long as a query from before the switch may still store an old answer. Such
-//!   queries are [counted](questions), because nothing reports when their answers are stored;
+//!   queries are [counted](queries), because nothing reports when their answers are stored;
 //! - together with the maximum level of `log`, if it agreed with `tracing`'s before;
 //! - on a watching thread, or a thread started for it: inside a dispatcher of the program, no default can be set.
 //!
@@ -18,7 +18,7 @@
 //! There are two rebuilders, one for each kind of watch. A thread without descriptors must not run foreign code, which may
 //! want to write to a file; a rebuild asks every layer, and may drop the last reference to a stack.
 
-mod questions;
+mod queries;
 
 use std::cell::Cell;
 use std::io;
@@ -36,37 +36,40 @@ use atrace_sys::thread::spawn_quiet;
 use tracing_core::dispatcher::{self, WeakDispatch};
 use tracing_core::{Dispatch, Interest, LevelFilter, callsite};
 
-use self::questions::Questions;
+use self::queries::Queries;
 
 /// How long after a switch the first repetition of its rebuild is, and the longest pause between two.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(8192);
 
+/// No thread repeats the rebuild.
 const IDLE: u8 = 0;
+/// A thread repeats the rebuild.
 const SETTLING: u8 = 1;
-/// It was switched once more: begin anew.
+/// Tracing was switched once more: the repetitions begin again.
 const AGAIN: u8 = 2;
 
 thread_local! {
-    /// This thread is rebuilding on our behalf.
+    /// Whether this thread is in a rebuild of this crate.
     static REBUILDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Rebuilds what `tracing` caches at each switch, for the followers that share a watch.
+/// Rebuilds the caches of `tracing` at each switch, for the followers that share a watch.
 pub(crate) struct Rebuilder {
     here: PerProcess<OfProcess>,
-    questions: Questions,
-    /// Some dispatch was registered here once.
+    queries: Queries,
+    /// Whether a dispatch was ever registered here.
     has_dispatch: AtomicBool,
     start: fn() -> io::Result<Watch>,
 }
 
-/// What each process has for itself.
+/// The state that each process has for itself.
 struct OfProcess {
     threads: Mutex<Threads>,
-    /// The same twice, changed one after the other while `threads` is locked: so at a fork one is whole.
+    /// Two copies of the same value, changed one after the other while `threads` is locked. So at a fork at least one copy is
+    /// consistent and not locked.
     members: [Mutex<Members>; 2],
-    /// Whether a thread is repeating the rebuild: one of the values above.
+    /// [`IDLE`], [`SETTLING`] or [`AGAIN`].
     settling: AtomicU8,
 }
 
@@ -77,7 +80,7 @@ struct Threads {
     settler: Option<Thread>,
 }
 
-/// What a child has from its parent.
+/// The state that a forked child takes over from its parent.
 #[derive(Clone, Default)]
 struct Members {
     followers: usize,
@@ -106,18 +109,18 @@ impl OfProcess {
         }
     }
 
-    /// Changes both copies; under the lock of `threads`.
+    /// Changes both copies. The caller holds the lock of `threads`.
     #[inline(never)]
     fn change(&self, _locked: &mut Threads, change: &dyn Fn(&mut Members)) {
         self.members.iter().for_each(|members| change(&mut lock(members)));
     }
 
-    /// Under the lock of `threads`.
+    /// Locks the first copy. The caller holds the lock of `threads`.
     fn members(&self, _locked: &Threads) -> MutexGuard<'_, Members> {
         lock(&self.members[0])
     }
 
-    /// One of the dispatches that are not dropped yet.
+    /// Returns a dispatch that has not been dropped yet.
     #[inline(never)]
     fn dispatch(&self) -> Option<Dispatch> {
         let threads = lock(&self.threads);
@@ -125,23 +128,23 @@ impl OfProcess {
     }
 }
 
-/// For stacks, where layers of others are asked.
+/// For stacks with other layers: its thread has descriptors, because a rebuild runs foreign code.
 pub(crate) static ORDINARY: Rebuilder = Rebuilder::new(|| __watch_ways(|| ORDINARY.switched(), true));
-/// For subscribers that are alone.
+/// For subscribers without other layers: its thread has no descriptors.
 pub(crate) static DETACHED: Rebuilder = Rebuilder::new(|| __watch_ways(|| DETACHED.switched(), false));
 
 impl Rebuilder {
     const fn new(start: fn() -> io::Result<Watch>) -> Self {
-        let questions =
-            Questions { tags: AtomicU64::new(0), asked: AtomicU64::new(0), settled: AtomicU64::new(0) };
-        Self { here: PerProcess::new(), questions, has_dispatch: AtomicBool::new(false), start }
+        let queries =
+            Queries { tags: AtomicU64::new(0), asked: AtomicU64::new(0), settled: AtomicU64::new(0) };
+        Self { here: PerProcess::new(), queries, has_dispatch: AtomicBool::new(false), start }
     }
 
     fn here(&self) -> &'static OfProcess {
         self.here.get_or_make(|| OfProcess::heir_of(self.here.inherited()))
     }
 
-    /// Adds a dispatch to those in whose name a rebuild may run.
+    /// Adds a dispatch that a rebuild may use as the default.
     pub(crate) fn add_dispatch(&self, dispatch: &Dispatch) {
         let here = self.here();
         let mut threads = lock(&here.threads);
@@ -153,17 +156,17 @@ impl Rebuilder {
         });
         self.has_dispatch.store(true, Ordering::Release);
         drop(threads);
-        drop(alive); // Perhaps the last references: not under the lock.
+        drop(alive); // These may be the last references, whose drop is foreign code: not under the lock.
     }
 
-    /// Adds one who wants to be told, and has the watch run.
+    /// Adds a follower, and starts the watch if there is none.
     fn add_follower(&self) -> io::Result<()> {
         let here = self.here();
         let mut threads = lock(&here.threads);
         if threads.watch.is_none() {
             let watch = (self.start)()?;
-            // A callback that comes meanwhile waits for the lock, and knows better.
-            self.questions.switch(watch.__ways().to_word());
+            // A callback that comes meanwhile waits for the lock, and then stores newer tags.
+            self.queries.switch(watch.__ways().to_word());
             threads.watch = Some(watch);
         }
         here.change(&mut threads, &|members| members.followers += 1);
@@ -177,18 +180,18 @@ impl Rebuilder {
         let is_last = here.members(&threads).followers == 0;
         let watch = if is_last { threads.watch.take() } else { None };
         drop(threads);
-        drop(watch); // Waits for its thread a little.
+        drop(watch); // This waits for its thread for a moment: not under the lock.
     }
 
-    /// What the watch calls.
+    /// The callback of the watch.
     fn switched(&'static self) {
         {
             let here = self.here();
             let threads = lock(&here.threads);
-            // Not what the callback was called with: it may be that of a watch that was dropped while it ran,
-            // and the tags of another one, begun since, are newer.
+            // The tags come from the present watch and not from the callback's arguments. The callback may belong to a watch
+            // that was dropped while it ran; then another watch has begun since, whose tags are newer.
             let Some(watch) = &threads.watch else { return };
-            self.questions.switch(watch.__ways().to_word());
+            self.queries.switch(watch.__ways().to_word());
         }
         if on_watching_thread() {
             return self.rebuild_and_settle();
@@ -200,7 +203,7 @@ impl Rebuilder {
 
     fn rebuild_and_settle(&'static self) {
         self.rebuild();
-        if self.questions.open().is_none() {
+        if self.queries.open().is_none() {
             return;
         }
         let here = self.here();
@@ -210,7 +213,7 @@ impl Rebuilder {
             }
             return;
         }
-        // Even a thread without descriptors may start this one, which needs none either.
+        // A thread without descriptors may start this one, which needs none either.
         if spawn_quiet("atrace-rebuild", || self.settle(here)).is_err() {
             here.settling.store(IDLE, Ordering::SeqCst);
         }
@@ -220,7 +223,7 @@ impl Rebuilder {
         lock(&here.threads).settler = Some(std::thread::current());
         loop {
             here.settling.store(SETTLING, Ordering::SeqCst);
-            let Some(asked) = self.questions.open() else {
+            let Some(asked) = self.queries.open() else {
                 return here.settling.store(IDLE, Ordering::SeqCst);
             };
             let mut pause = FIRST_PAUSE;
@@ -230,19 +233,18 @@ impl Rebuilder {
                 pause *= 2;
             }
             if here.settling.compare_exchange(SETTLING, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                return self.questions.settle(asked);
+                return self.queries.settle(asked);
             }
         }
     }
 
-    /// Has every callsite asked again, in the name of one of our dispatches.
+    /// Makes `tracing` query every callsite again, with one of our dispatches as the default.
     fn rebuild(&self) {
         static TURN: Turn = Turn::new();
         TURN.run(|| {
-            // What panics here is somebody else's, and reported by the panic hook; the next rebuild must find
-            // all in order.
+            // Only foreign code can panic here. The panic hook has reported the panic; the next rebuild must not be affected.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                // Perhaps on behalf of the other rebuilder, too.
+                // The turn may include the work of the other rebuilder, so its dispatches will do as well.
                 let dispatch = [self, &ORDINARY, &DETACHED].iter().find_map(|it| it.here().dispatch());
                 let Some(dispatch) = dispatch else { return };
                 let before = LevelFilter::current();
@@ -262,7 +264,7 @@ impl Rebuilder {
             return Ok(());
         }
         let watch = (self.start)()?;
-        self.questions.switch(watch.__ways().to_word());
+        self.queries.switch(watch.__ways().to_word());
         let before = threads.watch.replace(watch);
         drop(threads);
         drop(before);
@@ -271,9 +273,9 @@ impl Rebuilder {
     }
 }
 
-/// Lets the maximum level of `log` follow that of `tracing`, if it was the same before.
+/// Sets the maximum level of `log` to that of `tracing`, if the two agreed before.
 ///
-/// `SubscriberInitExt::init` makes it so. A program that chose another level for its own logger keeps it.
+/// They agree after `SubscriberInitExt::init`. If a program has set another level for its logger, that level stays.
 #[cfg(feature = "log")]
 fn follow_with_log(before: LevelFilter, after: LevelFilter) {
     let as_log = |level| match level {
@@ -292,16 +294,16 @@ fn follow_with_log(before: LevelFilter, after: LevelFilter) {
 #[cfg(not(feature = "log"))]
 fn follow_with_log(_before: LevelFilter, _after: LevelFilter) {}
 
-/// What a callsite may be told.
+/// The answer to a query of a callsite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     On,
     Off,
-    /// Nothing that may be kept: nobody would tell when it changes.
+    /// An answer that must not be cached, because nothing would report a change.
     Ask,
 }
 
-/// One who answers for callsites by whether a tag is enabled, for its way if it is a tag of one.
+/// Answers queries of callsites by whether a tag is enabled. The tag may be limited to one backend.
 #[derive(Debug)]
 pub(crate) struct Follower {
     watches: bool,
@@ -310,7 +312,7 @@ pub(crate) struct Follower {
 
 impl std::fmt::Debug for Rebuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rebuilder").field("tags", &self.questions.tags).finish_non_exhaustive()
+        f.debug_struct("Rebuilder").field("tags", &self.queries.tags).finish_non_exhaustive()
     }
 }
 
@@ -323,8 +325,8 @@ impl Follower {
         Self { watches: false, rebuilder: OnceLock::new() }
     }
 
-    /// Follows the switch from now on, once the rebuilder knows a dispatch. Where no thread can be started, every
-    /// event is asked.
+    /// Follows the switch from now on, if the rebuilder knows a dispatch. If no thread can be started, nothing is cached, and
+    /// every event is queried.
     pub(crate) fn follow(&self, rebuilder: &'static Rebuilder) {
         if self.watches
             && rebuilder.has_dispatch.load(Ordering::Acquire)
@@ -341,11 +343,11 @@ impl Follower {
 
     pub(crate) fn answer(&self, tag: AtraceTag) -> Answer {
         let Some(rebuilder) = self.rebuilder.get() else { return Answer::Ask };
-        let ways = rebuilder.questions.ask(!REBUILDING.get());
+        let ways = rebuilder.queries.ask(!REBUILDING.get());
         if Ways::word_enables(ways, tag) { Answer::On } else { Answer::Off }
     }
 
-    /// For a callsite of which no one else may be asked in between.
+    /// Returns the answer for a subscriber or a whole stack, where no other filter can be queried in between.
     pub(crate) fn interest(&self, tag: AtraceTag) -> Interest {
         match self.answer(tag) {
             Answer::On => Interest::always(),
@@ -368,20 +370,19 @@ impl Drop for Follower {
     }
 }
 
-/// Has the filter mode follow the switch in a forked child.
+/// Makes filter mode follow the switch again in a forked child.
 ///
-/// A child has none of its parent's threads, and so its callsites keep the state that they had at the fork:
-/// on or off. Call this in the child, once, to start the watch anew and catch up with what was switched
-/// meanwhile. Hosts that fork their programs from a prepared process, as Zygote does, call it after the fork,
-/// outside of any span or event, or make their subscriber only then. Without filter mode, and in filter mode
-/// without a watch, a child needs nothing.
+/// A child has none of its parent's threads, so its callsites stay on or off as they were at the fork. Call this once in the
+/// child, outside of any span or event. It starts the watch again and applies switches that happened meanwhile. A program that
+/// forks from a prepared process, as Android's zygote does, calls it after the fork, or creates its subscriber only then.
+/// Without filter mode, or without a watch, a child does not need it.
 ///
-/// Fork while no other thread is making a `tracing` dispatcher, or the child's first one waits forever; that
-/// is so without this crate, too.
+/// Do not fork while another thread creates a `tracing` dispatcher; otherwise the first dispatcher that the child creates waits
+/// for ever. This is also true without this crate.
 ///
 /// # Errors
 ///
-/// When the thread can't be started.
+/// Returns an error if the thread can't be started.
 ///
 /// # Examples
 ///
@@ -407,7 +408,7 @@ mod tests {
         static PANICS: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Panics when a callsite is registered on a thread where it is to.
+    /// A subscriber that panics when a callsite is registered, on threads where [`PANICS`] is set.
     struct Panics;
 
     impl Subscriber for Panics {
@@ -431,7 +432,7 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Whoever asks on this thread after that is counted again, as no rebuild of ours.
+    /// After the panic, queries on this thread are counted again, because they do not belong to a rebuild.
     #[test]
     fn a_rebuild_that_panics_is_over() {
         let dispatch = Dispatch::new(Panics);
@@ -440,13 +441,13 @@ mod tests {
         PANICS.set(true);
         ORDINARY.rebuild();
         assert!(!REBUILDING.get());
-        // And the next one finds all in order.
+        // The next rebuild works.
         PANICS.set(false);
         ORDINARY.rebuild();
         assert!(!REBUILDING.get());
     }
 
-    /// The level of `log` belongs to the process: one test for all of it.
+    /// One test, because the level of `log` belongs to the process.
     #[cfg(feature = "log")]
     #[test]
     fn each_level_of_log_follows_its_own() {

@@ -13,39 +13,41 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use atrace::TrackSlice;
 use atrace_sys::OnceRef;
 
-use crate::callsites::{Callsite, Known};
+use crate::callsites::{Callsite, CallsiteInfo};
 use crate::parts;
 use crate::slots::{Free, Life, Link, NONE_FREE, high, low, pair};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// The number of slots in the first chunk.
 const FIRST_CHUNK: usize = 16;
+/// The maximum number of chunks.
 const CHUNKS: usize = 24;
-/// Bytes that the text, or the arguments, of most spans fit in.
+/// The initial capacity of a slot's buffers, in bytes. The texts and the arguments of most spans fit in it.
 const TEXT_AT_FIRST: usize = 120;
-/// Slots that have such a buffer from the start.
+/// The number of slots that get their buffers before the first span.
 const PREPARED: u32 = 4;
 
 struct Slot {
     life: Life,
     link: Link,
     callsite: AtomicU32,
-    /// An async slice may be open. Without, nobody who closes the span needs the lock.
+    /// Whether an async slice may be open. If not, closing the span does not need the lock.
     has_track: AtomicBool,
     texts: RwLock<Texts>,
 }
 
-/// How a span is shown: as it was made for one way, or the other, or both.
+/// The stored content of a span, for one backend or both.
 #[derive(Debug)]
 pub(crate) struct Texts {
-    /// By ATrace: its name, and behind it each field behind a separator. Empty: it was not made for that.
+    /// For ATrace: the name, and each field after a separator. Empty if the span was not stored for ATrace.
     pub(crate) shown: String,
-    /// In Perfetto's memory: its arguments and flows, encoded.
+    /// For Perfetto: the encoded arguments and flows.
     pub(crate) args: Vec<u8>,
-    /// It was made for that.
+    /// Whether the span was stored for Perfetto.
     pub(crate) is_typed: bool,
-    /// How long they were when the async slice began.
+    /// The length of `args` when the async slice began.
     pub(crate) at_begin: u32,
-    /// The track of its async slice, if that is not its target.
+    /// The track of the async slice, empty if that is the span's target.
     pub(crate) track: String,
     pub(crate) async_slice: TrackSlice,
 }
@@ -71,7 +73,7 @@ impl Slot {
 }
 
 static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
-/// How many slots were ever given out.
+/// The number of slots that were ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
 
@@ -81,7 +83,7 @@ fn slot(index: u32) -> Option<&'static Slot> {
     CHUNK.get(chunk)?.get()?.get(at)
 }
 
-/// Slot `index`, in a chunk that is made if need be.
+/// Returns a slot, and allocates its chunk if necessary.
 fn make_slot(index: u32) -> Option<&'static Slot> {
     let (chunk, at) = parts::locate(index as usize, FIRST_CHUNK);
     let make = || (0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect();
@@ -97,8 +99,8 @@ fn take_unused() -> Option<u32> {
     make_slot(index).map(|_| index)
 }
 
-/// Tries to lock for as long as a thread that holds it for a moment can reasonably take. A panic while it was
-/// held spoils nothing: these are buffers, good in any state.
+/// Tries to lock for as long as another thread can reasonably hold the lock. A poisoned lock is used: the buffers are valid in
+/// any state.
 #[inline]
 fn patiently<G>(lock: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
     for _ in 0..200 {
@@ -111,7 +113,7 @@ fn patiently<G>(lock: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
     None
 }
 
-/// Makes the first slots ahead of the first span.
+/// Allocates the first slots and their buffers before the first span.
 pub(crate) fn prepare() {
     for index in 0..PREPARED {
         if let Some(slot) = make_slot(index)
@@ -123,33 +125,33 @@ pub(crate) fn prepare() {
     }
 }
 
-/// A span that something is kept of. A copy may outlive the span; then it finds nothing.
+/// A span in the store: the index of its slot, and the generation. A copy may outlive the span; then it finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept(u64);
+pub(crate) struct StoredSpan(u64);
 
-impl Kept {
-    /// Keeps a span of this callsite, with one holder, as `fill` shows it, which gets its cookie and empty buffers. None
-    /// when there is no room for more.
+impl StoredSpan {
+    /// Stores a span of this callsite, with one holder. `fill` gets the span's cookie and empty buffers. `None` if there is no
+    /// room for another span.
     #[inline]
     pub(crate) fn new(callsite: Callsite, fill: impl FnOnce(i32, &mut Texts)) -> Option<Self> {
         let index = FREE.take(|index| Some(&slot(index)?.link)).or_else(take_unused)?;
         let slot = slot(index)?;
         slot.callsite.store(callsite.number(), Ordering::Relaxed);
-        let kept = Self(pair(slot.life.begin(), index));
+        let stored = Self(pair(slot.life.begin(), index));
         let Some(mut texts) = patiently(|| slot.texts.try_write()) else {
-            kept.release();
+            stored.release();
             return None;
         };
         texts.shown.clear();
         texts.shown.reserve(TEXT_AT_FIRST);
         texts.args.clear();
         texts.is_typed = false;
-        fill(kept.cookie(), &mut texts);
+        fill(stored.cookie(), &mut texts);
         slot.has_track.store(texts.async_slice.is_written(), Ordering::Relaxed);
-        Some(kept)
+        Some(stored)
     }
 
-    /// 62 bits that tell it from every other span of its time.
+    /// Returns 62 bits that differ for all spans that are alive at the same time.
     #[inline]
     pub(crate) const fn number(self) -> u64 {
         self.0
@@ -160,9 +162,9 @@ impl Kept {
         Self(number)
     }
 
-    /// Different for all spans that are alive at the same time in this process.
+    /// Returns a cookie that differs for all spans that are alive in this process at the same time.
     pub(crate) const fn cookie(self) -> i32 {
-        // Apart from the small numbers that programs choose for cookies of their own.
+        // The high bit avoids the small numbers that programs choose for their own cookies.
         (low(self.0) & 0x3fff_ffff | 0x4000_0000).cast_signed()
     }
 
@@ -195,8 +197,8 @@ impl Kept {
         }
     }
 
-    /// Takes a holder away; with the last one the span closes: its async slice ends, its slot is free. Tells
-    /// whether it did.
+    /// Removes a holder. With the last one the span closes: its async slice ends, and its slot becomes free. Returns whether the
+    /// span closed.
     #[inline(never)]
     pub(crate) fn release(self) -> bool {
         let Some(slot) = slot(low(self.0)) else { return false };
@@ -220,7 +222,7 @@ impl Kept {
             let track = texts.track_or(metadata.target());
             if slice.__is_perfettos() {
                 let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-                slice.__end_with(track, Known(metadata).site(), recorded, self.cookie());
+                slice.__end_with(track, CallsiteInfo(metadata).site(), recorded, self.cookie());
             } else {
                 slice.end(track, self.cookie());
             }
@@ -229,12 +231,12 @@ impl Kept {
 }
 
 impl Texts {
-    /// Whether it was made for Perfetto's memory alone.
+    /// Returns whether the span was stored only for Perfetto.
     pub(crate) fn is_only_typed(&self) -> bool {
         self.is_typed && self.shown.is_empty()
     }
 
-    /// The track of its async slice; `target` is the span's.
+    /// Returns the track of the async slice, which is the span's `target` by default.
     pub(crate) fn track_or<'a>(&'a self, target: &'a str) -> &'a str {
         if self.track.is_empty() { target } else { &self.track }
     }
@@ -244,14 +246,14 @@ impl Texts {
 mod tests {
     use super::*;
 
-    fn kept(callsite: Callsite, shown: &str) -> Kept {
-        Kept::new(callsite, |_, texts| texts.shown.push_str(shown)).unwrap()
+    fn stored(callsite: Callsite, shown: &str) -> StoredSpan {
+        StoredSpan::new(callsite, |_, texts| texts.shown.push_str(shown)).unwrap()
     }
 
     #[test]
     fn stale_spans_find_nothing_and_slots_are_used_again() {
         let callsite = Callsite::from_number(7);
-        let first = kept(callsite, "text");
+        let first = stored(callsite, "text");
         first.hold();
         assert!(!first.release());
         assert_eq!(first.callsite(), Some(callsite));
@@ -259,7 +261,7 @@ mod tests {
         assert!(first.texts().is_none() && first.callsite().is_none() && first.texts_mut().is_none());
         first.hold();
         assert!(!first.release());
-        let second = Kept::new(callsite, |_, texts| assert_eq!(texts.shown, "")).unwrap();
+        let second = StoredSpan::new(callsite, |_, texts| assert_eq!(texts.shown, "")).unwrap();
         assert_ne!(first, second);
         assert_eq!(second.texts().unwrap().shown, "");
         assert!(second.release());
@@ -267,9 +269,9 @@ mod tests {
 
     #[test]
     fn cookies_are_none_that_a_program_chooses() {
-        let span = kept(Callsite::from_number(1), "");
+        let span = stored(Callsite::from_number(1), "");
         for number in [span.0, pair(7, 0), pair(0, 1), pair(0x3fff_ffff, 0x3fff_ffff)] {
-            let cookie = Kept::from_number(number).cookie();
+            let cookie = StoredSpan::from_number(number).cookie();
             assert!(cookie >= 1 << 30, "{cookie}");
             assert_eq!(cookie & 0x3fff_ffff, low(number).cast_signed());
         }
@@ -278,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_panic_while_its_buffers_are_held_spoils_no_slot() {
-        let span = kept(Callsite::from_number(1), "");
+        let span = stored(Callsite::from_number(1), "");
         let held = std::thread::spawn(move || {
             span.texts_mut().unwrap().shown.push_str("half");
             let _texts = span.texts_mut().unwrap();
@@ -294,7 +296,7 @@ mod tests {
 
     #[test]
     fn threads_that_need_a_chunk_at_once_have_the_same() {
-        // Beyond all that the other tests use.
+        // An index that the other tests do not reach.
         let index = u32::try_from(FIRST_CHUNK << if cfg!(miri) { 6 } else { 12 }).unwrap();
         let made: Vec<_> = std::thread::scope(|scope| {
             let make = || std::ptr::from_ref(make_slot(index).unwrap()).addr();
@@ -313,7 +315,8 @@ mod tests {
                 std::thread::spawn(|| {
                     let (times, spans) = if cfg!(miri) { (2, 6) } else { (200, 20) };
                     for _ in 0..times {
-                        let spans: Vec<_> = (0..spans).map(|_| kept(Callsite::from_number(1), "")).collect();
+                        let spans: Vec<_> =
+                            (0..spans).map(|_| stored(Callsite::from_number(1), "")).collect();
                         for (n, span) in spans.iter().enumerate() {
                             let mut texts = span.texts_mut().unwrap();
                             assert_eq!(texts.shown, "");

@@ -30,45 +30,47 @@ use atrace::{AtraceTag, Glance, Slice, glance};
 use crate::parts;
 use crate::span::Span;
 
+/// The entries that are not on the heap.
 const DEPTH: usize = 32;
-/// Parts on the heap.
+/// The maximum number of parts on the heap.
 const PARTS: usize = 20;
-/// How often a slice begins again for others.
+/// How often a slice begins again because an older span was left.
 const AGAIN: u32 = 8;
 
 thread_local! {
-    static ENTERED: Entered = const { Entered::new() };
+    static STACK: SpanStack = const { SpanStack::new() };
     static DEEPER: Deeper = const { Deeper([const { OnceCell::new() }; PARTS]) };
 }
 
-/// Which subscriber of the process; each numbers its spans as it likes.
+/// Identifies a subscriber in the process. Ids of spans are unique only within their subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(u32);
 
 impl Owner {
-    /// One that is another subscriber's only after millions of them.
+    /// Returns a new owner. Numbers repeat only after 16 million subscribers.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed) & (BEGUN_AGAIN - 1))
     }
 }
 
-/// Above the owner's bits: how often the slice began again. Such an entry differs from the owner alone, so that
-/// leaving it is no matter for the fast way.
+/// The lowest of the bits that count how often the slice began again, above the owner's bits. An entry with such a count
+/// differs from its owner's number, so [`exit`]'s fast path does not handle it.
 const BEGUN_AGAIN: u32 = 1 << 24;
-/// Fields were recorded since the slice began: its end has them.
+/// Marks an entry for which fields were recorded since the slice began. The end of the slice has them as arguments.
 const RECORDED: u32 = 1 << 30;
-/// The slice right below waits for this one's end.
+/// Marks an entry whose end the pending end below it waits for.
 const ON_WAITING: u32 = 1 << 31;
 
-/// The id of a span that was left: no span's.
+/// The id in the entry of a span that was left. No span has it.
 const LEFT: u64 = 0;
 
 struct Entry {
+    /// The number of the owner, the count of [`BEGUN_AGAIN`], [`RECORDED`] and [`ON_WAITING`].
     owner: Cell<u32>,
-    /// Where those that were [`RECORDED`] begin, among its arguments.
+    /// The position in the span's arguments from which they were [`RECORDED`] after the begin.
     recorded_from: Cell<u32>,
-    /// The id that the subscriber's users know the span by.
+    /// The id that the subscriber gave to the span.
     id: Cell<u64>,
     span: Cell<Span>,
     tag: Cell<AtraceTag>,
@@ -87,7 +89,8 @@ impl Entry {
         }
     }
 
-    /// Without a slice, as one that was left has none: then span and tag mean nothing.
+    /// Sets the entry of a span without a slice. An entry that is not in use has no slice, and `span` and `tag` mean nothing
+    /// without one.
     #[inline(always)]
     fn set(&self, owner: Owner, id: u64) {
         self.owner.set(owner.0);
@@ -103,7 +106,7 @@ impl Entry {
         self.begin_slice(glance);
     }
 
-    /// Begins the slice of its span. A call, as it is much code and there are two callers.
+    /// Begins the slice of the span. Out of line, because it is much code with two callers.
     #[inline(never)]
     fn begin_slice(&self, glance: Glance) {
         let id = || flow_id(Owner(self.owner.get() & (BEGUN_AGAIN - 1)), self.id.get());
@@ -144,7 +147,7 @@ impl Entry {
         (self.owner.get() & !(ON_WAITING | RECORDED)) / BEGUN_AGAIN
     }
 
-    /// Ends its slice.
+    /// Ends the slice.
     fn end(&self) {
         let slice = self.take_slice();
         let owner = self.owner.get();
@@ -156,7 +159,7 @@ impl Entry {
         }
     }
 
-    /// Fields are recorded of its span, whose arguments go up to `from`: if it has a slice, that one's end has them.
+    /// Notes that fields of the span were recorded, whose arguments begin at `from`. If the slice is open, its end has them.
     fn record(&self, from: u32) {
         if self.is_open() && self.owner.get() & RECORDED == 0 {
             self.recorded_from.set(from);
@@ -164,7 +167,7 @@ impl Entry {
         }
     }
 
-    /// Ends its slice, for it to begin again if it was open.
+    /// Ends the slice if it is open. [`begin_again`](Self::begin_again) then begins it again.
     fn interrupt(&self) {
         self.tag.set(if self.is_open() { self.tag.get() } else { AtraceTag::empty() });
         self.end();
@@ -180,11 +183,11 @@ impl Entry {
     }
 }
 
-struct Entered {
+struct SpanStack {
     len: Cell<usize>,
-    /// How many entries there are.
+    /// The number of entries that are allocated.
     room: Cell<usize>,
-    /// A part on the heap is being made.
+    /// Whether a part on the heap is being allocated.
     makes: Cell<bool>,
     entries: [Entry; DEPTH],
 }
@@ -199,78 +202,81 @@ impl Drop for Deeper {
     }
 }
 
-/// What tells a subscriber's span from all other spans of this process, while it lives.
+/// Returns a number that identifies a subscriber's span among all spans of this process that are alive.
 #[inline(always)]
 pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
     id ^ u64::from(owner.0).rotate_right(24)
 }
 
-/// Notes that fields of a span are recorded, whose arguments go up to `from`: the ends of this thread's slices have them.
+/// Notes that fields of a span were recorded, whose arguments begin at `from`. The ends of this thread's open slices of the
+/// span have them.
 pub(crate) fn record(owner: Owner, id: u64, from: u32) {
-    ENTERED.with(|entered| {
-        let len = entered.len.get();
-        entered.look(|entries| {
+    STACK.with(|stack| {
+        let len = stack.len.get();
+        stack.look(|entries| {
             let of_span = |entry: &&Entry| entry.is(owner, id);
             (0..len).filter_map(|at| entries.get(at)).filter(of_span).for_each(|entry| entry.record(from));
         });
     });
 }
 
-/// Notes that this thread entered a span, of which there is no slice.
+/// Notes that this thread entered a span, without a slice.
 #[inline(always)]
 pub(crate) fn enter(owner: Owner, id: u64) {
-    ENTERED.with(|entered| {
-        let len = entered.len.get();
-        match entered.entries.get(len) {
+    STACK.with(|stack| {
+        let len = stack.len.get();
+        match stack.entries.get(len) {
             Some(entry) => {
-                entered.len.set(len + 1);
+                stack.len.set(len + 1);
                 compiler_fence(Ordering::SeqCst);
                 entry.set(owner, id);
             }
-            None => entered.enter_deeper_unseen(owner, id),
+            None => stack.enter_deeper_unseen(owner, id),
         }
     });
 }
 
-/// Notes that this thread entered a span, and begins its slice. A call, which finds the thread's memory itself: so that while
-/// off there is less to be kept when that is found.
+/// Notes that this thread entered a span, and begins its slice.
+///
+/// Out of line, and it looks up the thread-local itself. So the caller's path while tracing is off has fewer values to save
+/// around its own lookup.
 #[inline(never)]
 pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance) {
-    ENTERED.with(|entered| entered.enter_and_begin(owner, id, span, glance));
+    STACK.with(|stack| stack.enter_and_begin(owner, id, span, glance));
 }
 
-/// Notes that this thread left a span, and ends its slice. A span that it is not in is ignored.
+/// Notes that this thread left a span, and ends its slice. Does nothing if the thread is not in the span.
 #[inline(always)]
 pub(crate) fn exit(owner: Owner, id: u64) {
-    ENTERED.with(|entered| {
-        let last = entered.len.get().wrapping_sub(1);
-        match entered.entries.get(last) {
+    STACK.with(|stack| {
+        let last = stack.len.get().wrapping_sub(1);
+        match stack.entries.get(last) {
             Some(entry) if entry.id.get() == id && entry.owner.get() == owner.0 => {
                 if !entry.is_open() {
-                    return entered.len.set(last);
+                    return stack.len.set(last);
                 }
                 let slice = entry.take_slice();
                 compiler_fence(Ordering::SeqCst);
-                entered.len.set(last);
+                stack.len.set(last);
                 slice.end();
             }
-            _ => entered.exit_other(owner, id),
+            _ => stack.exit_other(owner, id),
         }
     });
 }
 
-/// The span that this thread entered last of those of one subscriber: its id.
+/// Returns the id of the span of `owner` that this thread entered last and has not left.
 pub(crate) fn current(owner: Owner) -> Option<u64> {
     let id_of = |entry: &Entry| Some(entry.id.get()).filter(|id| *id != LEFT && entry.is(owner, *id));
-    ENTERED.with(|entered| {
-        let len = entered.len.get();
-        entered.look(|entries| (0..len).rev().filter_map(|at| entries.get(at)).find_map(id_of))
+    STACK.with(|stack| {
+        let len = stack.len.get();
+        stack.look(|entries| (0..len).rev().filter_map(|at| entries.get(at)).find_map(id_of))
     })
 }
 
-// Elsewhere it would have each first use on a thread register a destructor.
+// Only on Android: on other systems the first use on each thread would have to register a destructor.
 #[cfg(target_os = "android")]
-impl Drop for Entered {
+impl Drop for SpanStack {
     fn drop(&mut self) {
         let len = self.len.get();
         self.look(|entries| {
@@ -280,7 +286,7 @@ impl Drop for Entered {
     }
 }
 
-impl Entered {
+impl SpanStack {
     const fn new() -> Self {
         Self {
             len: Cell::new(0),
@@ -290,7 +296,8 @@ impl Entered {
         }
     }
 
-    /// Calls `look` with all entries; without those on the heap where a thread's end has taken them away.
+    /// Calls `look` with all entries. Entries on the heap are left out if the ending thread has freed them already, or if a part
+    /// is being allocated.
     fn look<T>(&self, look: impl Fn(Entries<'_>) -> T) -> T {
         let here = Entries { here: &self.entries, deeper: None };
         if self.room.get() == DEPTH || self.makes.get() {
@@ -313,25 +320,26 @@ impl Entered {
         }
     }
 
-    /// Without a slice. A call that takes nothing from the stack.
+    /// Notes a span without a slice. Its few arguments are passed in registers, which keeps the caller small.
     #[cold]
     #[inline(never)]
     fn enter_deeper_unseen(&self, owner: Owner, id: u64) {
         self.enter_deeper(owner, id, Span::NONE, None);
     }
 
-    /// Begins a slice, if at all, only if there is room for its entry: otherwise nobody would end it.
+    /// Notes a span beyond the first [`DEPTH`]. Its slice begins only if there is room for the entry; otherwise no exit would
+    /// find the slice and end it.
     #[cold]
     #[inline(never)]
     fn enter_deeper(&self, owner: Owner, id: u64, span: Span, glance: Option<Glance>) {
         if self.makes.get() {
-            return; // A handler's. Its exit is ignored as well.
+            return; // A signal handler during the allocation. Its exit is ignored as well.
         }
         let len = self.len.get();
         self.len.set(len + 1);
         compiler_fence(Ordering::SeqCst);
         if len >= self.room.get() {
-            // So that no handler is the first who uses what registers a destructor, either.
+            // Set before the first use of `DEEPER`, which registers a destructor: no handler may be in the middle of that.
             self.makes.set(true);
             compiler_fence(Ordering::SeqCst);
             let (part, _) = place(len);
@@ -361,7 +369,7 @@ impl Entered {
     }
 }
 
-/// The entries of a thread, by their numbers.
+/// The entries of a thread, by their indices.
 #[derive(Clone, Copy)]
 struct Entries<'a> {
     here: &'a [Entry],
@@ -369,7 +377,7 @@ struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// A call, as there are many.
+    /// Returns an entry. Out of line, because it has many callers.
     #[inline(never)]
     fn get(self, at: usize) -> Option<&'a Entry> {
         self.here.get(at).or_else(|| {
@@ -392,17 +400,17 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Leaves a span, of `len` entries; returns how many there are then.
+    /// Leaves a span that is not a simple top entry. Returns the new number of entries, which was `len`.
     #[inline(never)]
     fn leave(self, mut len: usize, owner: Owner, id: u64) -> usize {
         let found = (0..len).rev().find(|at| self.is(*at, |entry| entry.is(owner, id)));
         let Some((at, it)) = found.and_then(|at| Some((at, self.get(at)?))) else {
-            // Perhaps one that there was no room for.
+            // If the top entry does not exist, this may be the exit of a span that there was no room for.
             let is_there = len == 0 || self.get(len - 1).is_some();
             return if is_there { len } else { len - 1 };
         };
-        // Layers of one stack hear of an exit one after the other, the first one first: their slices look the
-        // same. What is not open looks like nothing.
+        // The layers of one subscriber stack are called one after the other when a span is left, the first one first. Their
+        // slices have the same name, so it does not matter which one ends. Entries without an open slice are invisible.
         let looks_the_same = |entry: &Entry| {
             !entry.is_open() || entry.id.get() == id && entry.span.get().has_name_of(it.span.get())
         };
@@ -411,13 +419,13 @@ impl<'a> Entries<'a> {
         }
         it.id.set(LEFT);
         if !it.waits() {
-            // Nothing is open of it, here or any more.
+            // Its slice is not open, or was ended above.
             (at + 1..len).for_each(|younger| self.move_down(younger, younger - 1));
             len -= 1;
         }
         let from = self.worth_interrupting(at, len);
         let len = from.map_or(len, |from| self.interrupt(from, len));
-        // What is right above a slice that goes on waiting comes here when it is left.
+        // The entry right above a pending end is marked, so that its exit comes here and not through the fast path.
         let is_above_waiting = self.waits(at) || at.checked_sub(1).is_some_and(|below| self.waits(below));
         if from.is_none_or(|from| from > at)
             && is_above_waiting
@@ -428,8 +436,10 @@ impl<'a> Entries<'a> {
         len
     }
 
-    /// The lowest entry that waits, of those from the youngest down to `at` and right below it, for which it is not
-    /// too much that younger ones begin again.
+    /// Returns the lowest pending end that is worth ending now, although the younger slices must end and begin again.
+    ///
+    /// It considers the pending ends from the youngest entry down to `at` and directly below it. If a younger slice has already
+    /// begun again [`AGAIN`] times, it is worth while only if as many ends are pending as slices would begin again.
     fn worth_interrupting(self, at: usize, len: usize) -> Option<usize> {
         let (mut waiting, mut younger, mut are_tired) = (0, 0, false);
         let mut lowest = None;
@@ -449,8 +459,8 @@ impl<'a> Entries<'a> {
         lowest
     }
 
-    /// Ends all slices down to `from`, and has those begin again whose spans were not left; returns how many entries
-    /// there are then.
+    /// Ends all slices from the youngest down to `from`, removes the spans that were left, and begins the other slices again.
+    /// Returns the new number of entries.
     fn interrupt(self, from: usize, len: usize) -> usize {
         (from..len).rev().filter_map(|each| self.get(each)).for_each(Entry::interrupt);
         let stay = (from..len).filter(|each| self.is(*each, |entry| entry.id.get() != LEFT));
@@ -462,7 +472,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// The part on the heap that entry `at` of a thread lies in, and its index there.
+/// Returns the heap part of entry `at`, and the entry's index in it.
 fn place(at: usize) -> (usize, usize) {
     parts::locate(at - DEPTH, DEPTH)
 }
@@ -471,7 +481,7 @@ fn place(at: usize) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    /// Of what no slice is open: that is for `tests/spans.rs` and `tests/signals.rs`, with the kernel's.
+    /// Enters a span without a slice. Slices are tested in `tests/spans.rs` and `tests/signals.rs`, with the kernel.
     fn enter(owner: Owner, id: u64) {
         super::enter(owner, id);
     }
@@ -488,7 +498,7 @@ mod tests {
         };
         let (steps, deep) = if cfg!(miri) { (120, 60) } else { (5_000, 300) };
         for step in 0..steps {
-            // Up and down, to other depths each time.
+            // The depth rises and falls, to other values each time.
             let is_rising = step / deep % 2 == 0;
             if inside.is_empty() || below(10) < if is_rising { 8 } else { 2 } {
                 let (owner, id) = (owners[below(2)], below(5) as u64 + 1);
@@ -500,7 +510,7 @@ mod tests {
                 let last = inside.iter().rposition(|it| *it == (owner, id)).unwrap();
                 inside.remove(last);
             }
-            exit(owners[0], 9); // It is in no such span.
+            exit(owners[0], 9); // The thread is not in this span.
             for owner in owners {
                 let last = inside.iter().rfind(|(of, _)| *of == owner).map(|(_, id)| *id);
                 assert_eq!(current(owner), last);
@@ -509,33 +519,33 @@ mod tests {
         while let Some((owner, id)) = inside.pop() {
             exit(owner, id);
         }
-        assert_eq!(ENTERED.with(|entered| entered.len.get()), 0);
+        assert_eq!(STACK.with(|stack| stack.len.get()), 0);
     }
 
-    /// As for a signal handler that comes while a part is made.
+    /// As in a signal handler that runs while a part is being allocated.
     #[test]
     fn while_a_part_is_made_nothing_is_noted() {
         let owner = Owner::new();
         (1..=DEPTH as u64).for_each(|id| enter(owner, id));
-        ENTERED.with(|entered| {
-            entered.len.set(DEPTH + 1);
-            entered.makes.set(true);
+        STACK.with(|stack| {
+            stack.len.set(DEPTH + 1);
+            stack.makes.set(true);
             enter(owner, DEPTH as u64);
             exit(owner, DEPTH as u64);
             assert_eq!(current(owner), Some(DEPTH as u64));
-            assert_eq!(entered.len.get(), DEPTH + 1);
-            entered.makes.set(false);
-            // One that there was no room for is counted, and left.
+            assert_eq!(stack.len.get(), DEPTH + 1);
+            stack.makes.set(false);
+            // A span without room is counted, and can be left.
             exit(owner, 100);
-            assert_eq!(entered.len.get(), DEPTH);
+            assert_eq!(stack.len.get(), DEPTH);
         });
-        // Nor is a part looked at that may be the one in the making.
+        // A part that may be in the middle of its allocation is not read.
         enter(owner, 200);
-        ENTERED.with(|entered| {
+        STACK.with(|stack| {
             assert_eq!(current(owner), Some(200));
-            entered.makes.set(true);
+            stack.makes.set(true);
             assert_eq!(current(owner), Some(DEPTH as u64));
-            entered.makes.set(false);
+            stack.makes.set(false);
         });
         exit(owner, 200);
         (1..=DEPTH as u64).rev().for_each(|id| exit(owner, id));
