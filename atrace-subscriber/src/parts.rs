@@ -1,12 +1,12 @@
 //! Index arithmetic for tables that grow by parts, each twice as large as the one before. So no entry ever moves.
 
-/// The part that index `at` lies in and its index there, of a table whose first part has `first`.
+/// Returns the part of entry `at`, and the entry's index in that part. The first part has `first` entries.
 pub(crate) const fn locate(at: usize, first: usize) -> (usize, usize) {
     let part = (at / first + 1).ilog2() as usize;
     (part, at - first * ((1 << part) - 1))
 }
 
-/// How many lie in the first `parts` parts.
+/// Returns the number of entries in the first `parts` parts.
 pub(crate) const fn room(parts: usize, first: usize) -> usize {
     first * ((1 << parts) - 1)
 }

@@ -25,7 +25,7 @@ pub(crate) const fn low(pair: u64) -> u32 {
     pair as u32
 }
 
-/// What a slot is linked by while it is free.
+/// The index of the next free slot, in a slot that is free.
 pub(crate) struct Link(AtomicU32);
 
 impl Link {
@@ -34,10 +34,10 @@ impl Link {
     }
 }
 
-/// The free slots: the count of changes, and the slot that was freed last.
+/// The stack of free slots: the count of its changes, and the index of the slot that was freed last.
 pub(crate) struct Free(AtomicU64);
 
-/// What a [`Free`] begins as.
+/// The initial value of a [`Free`]: an empty stack.
 pub(crate) const NONE_FREE: u64 = NO_SLOT as u64;
 
 impl Free {
@@ -45,7 +45,7 @@ impl Free {
         Self(head)
     }
 
-    /// Takes the slot that was freed last. It is seen as whoever freed it left it.
+    /// Takes the slot that was freed last. The caller sees all that was written to the slot before it was freed.
     pub(crate) fn take<'a>(&self, link: impl Fn(u32) -> Option<&'a Link>) -> Option<u32> {
         let mut head = self.0.load(Ordering::Acquire);
         loop {
@@ -72,7 +72,7 @@ impl Free {
     }
 }
 
-/// The generation of the span in a slot, which changes when it closes, and how many hold it.
+/// The generation of the span in a slot, and the number of its holders. The generation changes when the span closes.
 pub(crate) struct Life(AtomicU64);
 
 impl Life {
@@ -80,14 +80,14 @@ impl Life {
         Self(AtomicU64::new(0))
     }
 
-    /// Begins a span with one holder, by whoever took the slot; returns its generation.
+    /// Begins a span with one holder, and returns its generation. The caller must have taken the slot.
     pub(crate) fn begin(&self) -> u32 {
         let generation = high(self.0.load(Ordering::Relaxed));
         self.0.store(pair(generation, 1), Ordering::Release);
         generation
     }
 
-    /// Tells whether the span of that generation is alive, and if so sees what was stored before it began.
+    /// Returns whether the span of this generation is alive. If so, the caller sees all that was stored before the span began.
     #[inline]
     pub(crate) fn is_of(&self, generation: u32) -> bool {
         Self::is_alive(self.0.load(Ordering::Acquire), generation)
@@ -105,8 +105,8 @@ impl Life {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// Takes a holder away; tells whether it was the last one: then the span is over, and the slot the caller's,
-    /// who sees it as all holders left it.
+    /// Removes a holder. Returns true if it was the last one. Then the span is closed, the slot belongs to the caller, and the
+    /// caller sees all that the holders have written.
     pub(crate) fn release(&self, generation: u32) -> bool {
         let less = |life| {
             Self::is_alive(life, generation).then(|| match low(life) {
