@@ -14,26 +14,25 @@ use super::symbols::{self, Frame};
 use super::table::Record;
 use super::thread::Thread;
 
-/// Returns what is alive now, of all [`LiveLayer`](super::LiveLayer)s of this process.
+/// Returns the spans that are alive now, of all [`LiveLayer`](super::LiveLayer)s of this process.
 ///
-/// A span that two layers know is in it twice. A layer counts from when it becomes part of a dispatcher, or
-/// has a [handle](super::LiveLayer::handle).
+/// A span that two layers know appears twice. A layer is included once it is part of a dispatcher or has a
+/// [handle](super::LiveLayer::handle).
 pub fn dump() -> Dump {
     let layers: Vec<_> = spans::all().iter().filter_map(Weak::upgrade).collect();
     Dump::of(&layers)
 }
 
-/// The spans that were alive when it was made: a copy, which holds nobody up.
+/// A copy of the spans that were alive when the dump was made. It blocks no other thread.
 ///
-/// Printed it is a tree, the oldest first, with backtraces where they were kept; `{:#}` leaves those out. To
-/// print backtraces, and to ask for their [frames](Backtrace::frames), looks symbols up; making the dump does
-/// not.
+/// `Display` writes a tree, the oldest spans first, with the backtraces that were stored; `{:#}` leaves them out. Printing
+/// backtraces looks up symbols, as [`Backtrace::frames`] does. Making the dump does not.
 #[derive(Debug)]
 pub struct Dump {
     at: Instant,
     records: Vec<Record>,
     addresses: Vec<usize>,
-    /// Of one layer after the other: where its records end, and what it shows of backtraces.
+    /// The end of each layer's records, and its rules for backtraces.
     layers: Vec<(usize, Arc<Rules>)>,
 }
 
@@ -53,12 +52,12 @@ impl Dump {
         self.records.len()
     }
 
-    /// Tells whether no span was alive.
+    /// Returns whether no span was alive.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Returns the spans, in no order.
+    /// Returns the spans, in no particular order.
     pub fn spans(&self) -> impl ExactSizeIterator<Item = Span<'_>> + Clone {
         (0..self.records.len()).map(|index| self.span(index))
     }
@@ -68,7 +67,7 @@ impl Dump {
         Span { dump: self, record: &self.records[index], rules: &self.layers[layer].1 }
     }
 
-    /// The indices of one layer's spans as a tree: the roots, and the children of each, oldest first.
+    /// Returns the indices of one layer's spans as a tree: the roots, and the children of each span, the oldest first.
     fn tree(&self, range: std::ops::Range<usize>) -> (Vec<usize>, FxHashMap<u64, Vec<usize>>) {
         let mut order: Vec<usize> = range.collect();
         order.sort_by_key(|index| self.records[*index].description.at);
@@ -96,56 +95,56 @@ pub struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// Returns the number of its `tracing_core::span::Id`. Once it is closed, another may get that.
+    /// Returns the number of the span's `tracing_core::span::Id`. After the span has closed, another one may get this number.
     pub fn id(&self) -> u64 {
         self.record.description.id
     }
 
-    /// Returns the id of the span that it was made within, or made a child of; None for a root.
+    /// Returns the id of the parent: the span in which this one was created, or the explicit parent. `None` for a root.
     pub fn parent(&self) -> Option<u64> {
         self.record.description.parent
     }
 
-    /// Returns what its callsite says of it: name, target, level, file and line.
+    /// Returns the metadata of the callsite: name, target, level, file and line.
     pub fn metadata(&self) -> &'static Metadata<'static> {
         self.record.description.metadata
     }
 
-    /// Returns its name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         self.metadata().name()
     }
 
-    /// Returns its target, the module's path if none was named.
+    /// Returns the target, which is the module's path by default.
     pub fn target(&self) -> &'static str {
         self.metadata().target()
     }
 
-    /// Returns its fields, with those recorded up to now, as they are in traces: `key = value, …`, strings in
-    /// quotes. At most 1023 bytes.
+    /// Returns the fields, including those recorded later, in the form of traces: `key = value, …`, with strings in quotes. At
+    /// most 1023 bytes.
     pub fn fields(&self) -> &'a str {
         self.record.description.fields.as_deref().unwrap_or_default()
     }
 
-    /// Returns for how long it had been alive.
+    /// Returns how long the span had been alive.
     pub fn age(&self) -> Duration {
         self.dump.at.saturating_duration_since(self.record.description.at)
     }
 
-    /// Returns the threads that were inside: none of a task that waits, one as a rule, several if they entered
-    /// the same span.
+    /// Returns the threads that were inside the span. Usually there is one. There are several if they entered the same span, and
+    /// none if the span's task is waiting.
     pub fn threads(&self) -> impl ExactSizeIterator<Item = &'a Thread> + Clone {
         self.record.threads.iter().map(|thread| &**thread)
     }
 
-    /// Returns where it was made, if that was kept.
+    /// Returns the backtrace of the span's creation, if it was stored.
     pub fn backtrace(&self) -> Option<Backtrace<'a>> {
         let addresses = &self.dump.addresses[self.record.addresses.clone()];
         (!addresses.is_empty()).then_some(Backtrace { addresses, record: self.record, rules: self.rules })
     }
 }
 
-/// The stack that made a span.
+/// The call stack that created a span.
 #[derive(Clone, Copy, Debug)]
 pub struct Backtrace<'a> {
     addresses: &'a [usize],
@@ -154,15 +153,15 @@ pub struct Backtrace<'a> {
 }
 
 impl<'a> Backtrace<'a> {
-    /// Returns the return addresses, the innermost first, with those of this crate and of `tracing`.
+    /// Returns the return addresses, the innermost first, including those in this crate and in `tracing`.
     pub fn addresses(&self) -> &'a [usize] {
         self.addresses
     }
 
-    /// Returns the functions, the innermost first, without those that the layer leaves out.
+    /// Returns the functions, the innermost first, without those that the layer hides.
     ///
-    /// Looks up those that nobody asked for yet, unless that was done when the span was made. That takes long for the
-    /// first of a binary, whose debug information is read.
+    /// This looks up symbols that were not looked up before, neither here nor when the span was created. The first lookup in a
+    /// binary takes long, because it reads the debug information.
     pub fn frames(&self) -> Arc<[Arc<Frame>]> {
         match &self.record.description.frames {
             Some(frames) => Arc::clone(frames),
@@ -179,7 +178,7 @@ impl fmt::Display for Backtrace<'_> {
 }
 
 impl fmt::Display for Span<'_> {
-    /// Writes `name{fields}  target  age, in thread, …`, on one line whatever is in them.
+    /// Writes `name{fields}  target  age, in thread, …` on one line. Control characters become `?`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = Line(f);
         line.write_str(self.name())?;
@@ -194,7 +193,7 @@ impl fmt::Display for Span<'_> {
     }
 }
 
-/// Writes to one line: what would leave it becomes `?`.
+/// Writes to one line: control characters become `?`.
 struct Line<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl fmt::Write for Line<'_, '_> {
@@ -209,7 +208,7 @@ impl fmt::Write for Line<'_, '_> {
     }
 }
 
-/// Beyond this many ancestors a span is not indented any further.
+/// The maximum depth of the indentation.
 const INDENTED: usize = 48;
 
 impl fmt::Display for Dump {
@@ -237,13 +236,15 @@ impl Dump {
             self.write_trees(f, &roots, &children, |index| {
                 std::mem::replace(&mut written[index - first], true)
             })?;
-            // Ids are used again, and a dump is not of one moment: it might show two spans within each other.
+            // Ids are reused, and a dump is not of a single moment. So two spans may appear to be inside each other, and then
+            // neither is below a root.
             let Some(at) = written.iter().position(|written| !written) else { return Ok(()) };
             roots = vec![first + at];
         }
     }
 
-    /// Writes these and what is below, but what was `written` already.
+    /// Writes these spans and those below them. `written` marks a span, and returns whether it was marked before; such spans
+    /// are skipped.
     fn write_trees(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -251,7 +252,7 @@ impl Dump {
         children: &FxHashMap<u64, Vec<usize>>,
         mut written: impl FnMut(usize) -> bool,
     ) -> fmt::Result {
-        // To be written, the next one last: what stands before, how deep, and whether siblings follow.
+        // The spans to write, the next one last: the index, the text before it, the depth, and whether siblings follow.
         let mut left: Vec<(usize, Rc<str>, usize, bool)> = Vec::new();
         let push = |left: &mut Vec<_>, spans: &[usize], before: &Rc<str>, depth| {
             for (at, index) in spans.iter().enumerate().rev() {
@@ -293,7 +294,7 @@ mod tests {
         Description { parent, fields: Some(format!("id = {id}").into()), ..description_of_a_test(id) }
     }
 
-    /// Of layers, each of which has spans with these ids and parents, the oldest first; 0 is no parent.
+    /// Makes a dump of layers, each with spans of these ids and parents, the oldest first. The parent 0 means none.
     fn dump(layers: &[&[(u64, u64)]]) -> Dump {
         let mut dump =
             Dump { at: Instant::now(), records: Vec::new(), addresses: vec![0x10, 0x20], layers: Vec::new() };
@@ -308,7 +309,7 @@ mod tests {
         dump
     }
 
-    /// Without targets and ages.
+    /// Returns the lines of the dump, without targets and ages.
     fn drawn(dump: &Dump) -> Vec<String> {
         let text = dump.to_string();
         text.lines().map(|line| line.split("  t  ").next().unwrap_or_default().to_owned()).collect()
@@ -318,10 +319,10 @@ mod tests {
     fn every_span_is_drawn_once() {
         assert_eq!(drawn(&dump(&[])), ["no span is alive"]);
         assert_eq!(drawn(&dump(&[&[(1, 0)]])), ["1 span is alive", "└─ span{id = 1}"]);
-        // Its parent is not there, or is itself.
+        // A parent that is not in the dump, and a span that is its own parent.
         let dump_of_two = dump(&[&[(1, 9), (2, 2)]]);
         assert_eq!(drawn(&dump_of_two), ["2 spans are alive", "├─ span{id = 1}", "└─ span{id = 2}"]);
-        // Each within the other, and one within them; a dump is not of one moment.
+        // Two spans inside each other, and one inside them: a dump is not of a single moment.
         let circle = dump(&[&[(1, 2), (2, 1), (3, 2), (4, 0)]]);
         assert_eq!(
             drawn(&circle),
@@ -350,7 +351,7 @@ mod tests {
                 "   └─ span{id = 8}"
             ]
         );
-        // Each has the rules of its own layer.
+        // Each span has the rules of its layer.
         let rules: Vec<u32> = both.layers.iter().map(|(_, rules)| rules.number).collect();
         let of_spans: Vec<u32> = both.spans().map(|span| span.rules.number).collect();
         assert_eq!(of_spans, [rules[0], rules[0], rules[1], rules[1], rules[3], rules[3]]);
@@ -385,7 +386,7 @@ mod tests {
         assert_eq!(drawn(&dump), expected);
         let alternate = format!("{dump:#}");
         assert!(alternate.lines().count() == 4 && !alternate.contains("0x"), "{alternate}");
-        // What was looked up when the span was made is not looked up again.
+        // Frames that were looked up at the span's creation are not looked up again.
         let rules = Rules::new(false, Vec::new());
         dump.records[2].description.frames = Some(symbols::look_up_afresh(&[0x30], &rules));
         assert_eq!(drawn(&dump)[5..], ["└─ span{id = 3}", "      0x30"]);

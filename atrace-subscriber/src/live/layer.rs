@@ -17,7 +17,7 @@ use super::stack::{DEEPEST, Walk};
 use super::table::Description;
 use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 
-/// Knows the spans that are alive, as a layer over a `Registry`.
+/// A layer over a `Registry` that records which spans are alive.
 ///
 /// ```
 /// use atrace_subscriber::live::LiveLayer;
@@ -37,23 +37,23 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 ///
 /// # Rules
 ///
-/// *Threads.* Everything may be called on any thread, at any time, also within what `tracing` calls: by a
-/// value's `Debug`, by another layer. A dump looks at one part of the spans after the other: each record is as
-/// it was at one moment, two of them perhaps not at the same, and a span that is made or closed meanwhile may
-/// or may not be in it. Nobody waits longer than the copying of such a part takes. Spans that a signal handler
-/// makes on a thread that was just in here are not shown.
+/// *Threads.* All functions may be called on any thread, at any time, also from code that `tracing` calls: a value's `Debug`,
+/// or another layer. A dump copies one part of the spans after the other. Each record is consistent, but two records may be of
+/// different moments, and a span that is created or closed meanwhile may or may not appear. No thread waits longer than the
+/// copying of one part takes. If a signal handler interrupts its thread inside this layer, spans that it creates are not
+/// shown.
 ///
-/// *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields; entering and
-/// leaving look it up there. Memory stays with the layer for as many spans as were alive at a time, each with room for
-/// the return addresses that [may be kept](Self::with_depth).
+/// *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields. Entering and leaving a span look
+/// up the entry. The layer keeps its memory: for as many spans as were alive at a time, each with room for the return
+/// addresses that [may be stored](Self::with_depth).
 ///
-/// *Fork.* A child begins with none: the spans of its parent are not its own. It waits for no thread of its parent's;
-/// what those had stays in its memory, unused. In one that was forked while another thread looked symbols up,
-/// functions have no names: a lock is held by a thread that is not there.
+/// *Fork.* A child begins without spans, because its parent's spans do not belong to it. It waits for no thread of its parent.
+/// The parent's data stays in its memory, unused. If the parent forked while another thread looked up symbols, functions have
+/// no names in the child: a thread that does not exist there holds the lock.
 ///
-/// *Registry.* The layer needs a span's life to be kept: a `Registry` below it. Beside an
-/// [`AtraceLayer`](crate::AtraceLayer) with a filter of its own, spans are alive for this layer on or off; below
-/// a filter for the whole stack, only what the filter lets through.
+/// *Registry.* The layer needs a `Registry` below it, which tells when a span closes. With a filter on another layer, such as
+/// an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off. With a filter for the whole
+/// stack, it sees only spans that the filter lets through.
 #[derive(Debug)]
 pub struct LiveLayer {
     backtraces: bool,
@@ -61,7 +61,7 @@ pub struct LiveLayer {
     sanitised: bool,
     hidden: Vec<Cow<'static, str>>,
     depth: usize,
-    /// None until it matters.
+    /// `None` means [`Walk::of_this_program`].
     walk: Option<Walk>,
     spans: OnceLock<Arc<LiveSpans>>,
 }
@@ -73,7 +73,7 @@ impl Default for LiveLayer {
 }
 
 impl LiveLayer {
-    /// Makes a layer that keeps no backtraces.
+    /// Makes a layer that stores no backtraces.
     pub fn new() -> Self {
         Self {
             backtraces: false,
@@ -86,75 +86,82 @@ impl LiveLayer {
         }
     }
 
-    /// Keeps with each span the backtrace of its creation.
+    /// Stores the backtrace of each span's creation, if `yes`.
     ///
-    /// What is kept is the return addresses of the stack that made the span. What functions these are is looked up when
-    /// someone asks ([`Symbols::Lazy`]), once an address, or at each creation ([`Symbols::Eager`]), which costs far more. In
-    /// an `async` program the stack of a creation is that of the poll: who awaits whom at that moment.
+    /// The layer stores the return addresses of the stack that created the span. Their functions are looked up when the
+    /// frames are requested, once per address ([`Symbols::Lazy`]), or at each creation, which costs far more
+    /// ([`Symbols::Eager`]). In an `async` program the stack is that of the poll: it shows which future awaits which one.
     ///
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///
-    /// How addresses are found is [`Walk`]'s to say. **A program on x86-64 should be compiled with frame pointers**,
-    /// `RUSTFLAGS="-C force-frame-pointers=yes"`: else the unwinder finds them, which takes far longer. (Rust's standard
-    /// library has them already; 64-bit ARM always has.) Functions have names where the binary has symbols, files and lines
-    /// where it has debug information, `debug = "line-tables-only"` in the profile.
+    /// [`Walk`] determines how addresses are found. **A program for x86-64 should be compiled with frame pointers**,
+    /// `RUSTFLAGS="-C force-frame-pointers=yes"`. Without them the unwinder finds the addresses, which takes far longer. Rust's
+    /// standard library has frame pointers already, and programs for 64-bit ARM always have them.
+    ///
+    /// Functions have names if the binary has symbols. They have files and lines if it has debug information
+    /// (`debug = "line-tables-only"` in the profile).
     #[must_use]
     pub fn with_backtraces(mut self, yes: bool) -> Self {
         self.backtraces = yes;
         self.changed()
     }
 
-    /// Says when their functions are looked up. Without backtraces it means nothing.
+    /// Sets when the functions of backtraces are looked up. Without backtraces this has no effect.
     #[must_use]
     pub fn with_symbols(mut self, when: Symbols) -> Self {
         self.symbols = when;
         self.changed()
     }
 
-    /// Leaves the frames of the runtime and of tracing out of backtraces. Without backtraces it means nothing.
+    /// Leaves the frames of the runtime and of tracing out of backtraces, if `yes`. Without backtraces this has no effect.
     ///
-    /// These are the functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing` and its
-    /// parts, `tokio`, `tokio_util`, `futures` and its parts, `async_executor`, `async_task`, `atrace` and
-    /// this one, and those that start threads and programs (`_start`, `__libc_start_main`, `start_thread`,
-    /// `clone`, C's `main`); and functions without a name, unless none has. A method counts to the crate
-    /// of its type, `<my_app::Task as core::future::Future>::poll` to `my_app`; if its type is not named (`<F as
-    /// core::ops::FnOnce>::call_once`) to that of its trait.
+    /// These frames are left out:
+    ///
+    /// - functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing` and its parts, `tokio`, `tokio_util`,
+    ///   `futures` and its parts, `async_executor`, `async_task`, `atrace` and this crate;
+    /// - functions that start threads and programs: `_start`, `__libc_start_main`, `start_thread`, `clone`, C's `main`;
+    /// - functions without a name, unless no function has one.
+    ///
+    /// A method belongs to the crate of its type: `<my_app::Task as core::future::Future>::poll` to `my_app`. If the type has no
+    /// name (`<F as core::ops::FnOnce>::call_once`), the method belongs to the crate of its trait.
     #[must_use]
     pub fn with_sanitised(mut self, yes: bool) -> Self {
         self.sanitised = yes;
         self.changed()
     }
 
-    /// Has sanitising leave out more: functions whose path begins with one of these, such as `"axum::"`.
+    /// Makes sanitising also leave out functions whose path begins with one of these texts, such as `"axum::"`.
     #[must_use]
     pub fn with_hidden<T: Into<Cow<'static, str>>>(mut self, paths: impl IntoIterator<Item = T>) -> Self {
         self.hidden.extend(paths.into_iter().map(Into::into));
         self.changed()
     }
 
-    /// Keeps at most this many return addresses of a creation, the innermost; 64 if this is not called, and 256
-    /// at most.
+    /// Sets how many return addresses of a creation are stored at most, the innermost ones. The default is 64, the range 1 to
+    /// 256.
     ///
-    /// Their room stays with the layer, eight bytes each for every span.
+    /// The layer keeps the memory for them: eight bytes for each address and span (on a 64-bit system).
     #[must_use]
     pub fn with_depth(mut self, addresses: usize) -> Self {
         self.depth = addresses.clamp(1, DEEPEST);
         self.changed()
     }
 
-    /// Says how return addresses are found; [`Walk::of_this_program`] if this is not called.
+    /// Sets how return addresses are found. The default is [`Walk::of_this_program`].
     #[must_use]
     pub fn with_walk(mut self, walk: Walk) -> Self {
         self.walk = Some(walk);
         self.changed()
     }
 
-    /// Returns what dumps the spans of this layer, now and once it is part of a subscriber.
+    /// Returns a handle that dumps the spans of this layer, also after the layer has become part of a subscriber.
+    ///
+    /// Set all options first: a later change of an option makes another layer, which the handle does not show.
     pub fn handle(&self) -> Handle {
         Handle { spans: Arc::clone(self.spans()) }
     }
 
-    /// Handles that were taken before are of a layer that never was.
+    /// Discards the spans of the layer with the old options. Handles that were taken before stay empty.
     fn changed(mut self) -> Self {
         self.spans = OnceLock::new();
         self
@@ -173,25 +180,25 @@ impl LiveLayer {
     }
 }
 
-/// Dumps the spans of one layer. Its clones are of the same layer.
+/// Dumps the spans of one layer. Clones refer to the same layer.
 #[derive(Clone, Debug)]
 pub struct Handle {
     spans: Arc<LiveSpans>,
 }
 
 impl Handle {
-    /// Returns what is alive now.
+    /// Returns the spans that are alive now.
     pub fn dump(&self) -> Dump {
         Dump::of(std::slice::from_ref(&self.spans))
     }
 
-    /// Returns how this layer finds the return addresses of creations; None if it keeps no backtraces.
+    /// Returns how this layer finds the return addresses of creations, or `None` if it stores no backtraces.
     pub fn walk(&self) -> Option<Walk> {
         self.spans.backtraces.map(|(walk, _)| walk)
     }
 }
 
-/// The fields as text, `key = value, …`; None if there are none to be shown.
+/// Returns the fields as text, `key = value, …`, or `None` if there are none.
 fn text(record: &dyn Fn(&mut dyn Visit)) -> Option<Arc<str>> {
     fields::with_span("", true, record, |text, track| {
         if track.is_empty() {
@@ -203,7 +210,7 @@ fn text(record: &dyn Fn(&mut dyn Visit)) -> Option<Arc<str>> {
     })
 }
 
-/// Both, as far as they fit.
+/// Returns both texts with a separator, as far as they fit.
 fn join(before: &str, new: &str) -> Arc<str> {
     let mut all = before.to_owned();
     if before.len() + SEPARATOR.len() < TEXT_MAX {
@@ -215,7 +222,7 @@ fn join(before: &str, new: &str) -> Arc<str> {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
     fn on_register_dispatch(&self, _: &Dispatch) {
-        // Whatever has to be found out is found out before the first span.
+        // Initialises the layer before the first span.
         self.spans();
     }
 
@@ -248,7 +255,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LiveLayer {
                 Some(before) => join(before, &new),
                 None => Arc::clone(&new),
             };
-            // Unless another thread recorded something meanwhile.
+            // Fails if another thread has recorded fields meanwhile.
             if table.set_fields(id, before.as_ref(), all) {
                 return;
             }
@@ -278,7 +285,7 @@ mod tests {
     use super::super::spans::all;
     use super::*;
 
-    /// One test: it counts what all of this process are.
+    /// One test, because it counts the layers of the process.
     #[test]
     #[cfg_attr(miri, ignore = "a registry takes miri minutes to make")]
     fn a_layer_counts_from_its_dispatcher_or_handle_on() {
@@ -287,7 +294,7 @@ mod tests {
         assert_eq!(known(), 0);
         let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
         assert_eq!(known(), 1, "before its first span");
-        // What is set after a handle was taken is of another.
+        // An option that is set after a handle was taken makes another layer.
         let layer = LiveLayer::new();
         let before = layer.handle();
         let layer = layer.with_backtraces(true).with_walk(Walk::Unwinding).with_depth(0);
@@ -302,7 +309,7 @@ mod tests {
             assert_eq!(addresses.collect::<Vec<_>>(), [Some(1)], "one at least");
         });
         drop((before, after, other));
-        // Those that are gone are forgotten with the next.
+        // Layers that were dropped are removed from the list when the next one is added.
         for _ in 0..100 {
             drop(LiveLayer::new().handle());
         }

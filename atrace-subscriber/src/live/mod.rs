@@ -39,7 +39,7 @@ pub use stack::{Walk, return_addresses};
 pub use symbols::Frame;
 pub use thread::Thread;
 
-/// A span named `span` with the target `t`.
+/// Returns the description of a span named `span` with the target `t`.
 #[cfg(test)]
 fn description_of_a_test(id: u64) -> table::Description {
     static METADATA: std::sync::LazyLock<&tracing_core::Metadata<'_>> =

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Crates whose functions are left out, and the names of functions that belong to none.
+/// The crates whose functions are left out.
 const CRATES: [&str; 20] = [
     "std",
     "core",
@@ -26,7 +26,8 @@ const CRATES: [&str; 20] = [
     "async_executor",
     "async_task",
 ];
-/// `main` is what the C library calls; the program's own is `its_name::main`.
+/// Functions without a crate that are left out. `main` is the one that the C library calls; the program's is
+/// `its_name::main`.
 const NAMES: [&str; 13] = [
     "main",
     "_start",
@@ -43,13 +44,13 @@ const NAMES: [&str; 13] = [
     "__pthread_start(void*)",
 ];
 
-/// What is left out of a backtrace.
+/// The rules by which functions are left out of a backtrace.
 #[derive(Debug)]
 pub(super) struct Rules {
-    /// Tells rules apart.
+    /// Identifies these rules.
     pub(super) number: u32,
     sanitised: bool,
-    /// Beginnings of functions' paths.
+    /// Prefixes of paths of functions that are left out as well.
     hidden: Vec<Cow<'static, str>>,
 }
 
@@ -59,12 +60,12 @@ impl Rules {
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), sanitised, hidden }
     }
 
-    /// Tells whether anything is ever left out.
+    /// Returns whether these rules leave anything out.
     pub(super) fn hide_anything(&self) -> bool {
         self.sanitised
     }
 
-    /// Tells whether a function is left out, by its demangled name; and by its file, where the name is bare.
+    /// Returns whether a function is left out. `function` is its demangled name. `file` matters only if the name has no path.
     pub(super) fn hide(&self, function: &str, file: Option<&str>) -> bool {
         if !self.sanitised {
             return false;
@@ -83,13 +84,14 @@ impl Rules {
     }
 }
 
-/// The crate of a path. Debug information of lines alone has bare names, `poll<tokio::time::Sleep>`.
+/// Returns the crate of a function's path. `None` for a name without a path, such as `poll<tokio::time::Sleep>`, which is all
+/// that line tables have.
 fn crate_of(path: &str) -> Option<&str> {
     let end = path.find(['<', '(', ' ', '{']).unwrap_or(path.len());
     path[..end].split_once("::").map(|(name, _)| name)
 }
 
-/// The crate of a source file of the standard library or of a package from a registry.
+/// Returns the crate of a source file: of the standard library, or of a package from a registry or a Git repository.
 fn crate_of_file(file: &str) -> Option<&str> {
     let mut parts = file.split(['/', '\\']);
     if let Some((_, library)) = file.split_once("/library/").filter(|_| file.starts_with("/rustc/")) {
@@ -108,14 +110,14 @@ fn crate_of_file(file: &str) -> Option<&str> {
     }
 }
 
-/// Tells whether the package is the crate: its name may have other dashes.
+/// Returns whether `package` is the name of the crate `of`. It may have `-` in place of `_`.
 fn is(of: &str, package: &str) -> bool {
     let same = |(a, b): (u8, u8)| a == b || (a == b'_' && b == b'-');
     of.len() == package.len() && of.bytes().zip(package.bytes()).all(same)
 }
 
-/// Where a function is: of a method, its type's path; of a method of a type that is not named, such as a
-/// parameter or a tuple, the trait's.
+/// Returns the path by which a function is judged. For a method that is the path of its type; if the type has no path, such as
+/// a type parameter or a tuple, that of the trait.
 fn path(function: &str) -> &str {
     let Some(inner) = function.strip_prefix('<') else { return function };
     let (of, rest) = split_type(inner);
@@ -126,14 +128,14 @@ fn path(function: &str) -> &str {
     }
 }
 
-/// Splits `Type as Trait>::method` behind the type, and `Type>::method` too.
+/// Splits `Type as Trait>::method` or `Type>::method` after the type.
 fn split_type(text: &str) -> (&str, &str) {
     let mut depth = 0_u32;
     let mut before = ' ';
     for (at, c) in text.char_indices() {
         match c {
             '<' | '(' | '[' | '{' => depth += 1,
-            // Not that of an arrow.
+            // The `>` of `->` closes nothing.
             '>' if before == '-' => {}
             '>' | ')' | ']' | '}' if depth == 0 => return text.split_at(at),
             '>' | ')' | ']' | '}' => depth -= 1,
@@ -145,7 +147,7 @@ fn split_type(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-/// A type's path, without what stands before it: references, pointers, `dyn`.
+/// Returns a type's path, without the references, pointers and `dyn` before it.
 fn type_path(of: &str) -> &str {
     let mut of = of;
     loop {
@@ -238,7 +240,7 @@ mod tests {
         assert!(!hidden("run", &format!("{registry}/axum-extra-0.8.1/src/serve.rs")));
         assert!(!hidden("{async_fn#0}", "/home/me/tokio-1.0/src/main.rs"));
         assert!(!hidden("poll<tokio::time::Sleep>", "src/main.rs"));
-        // Where there is a path it counts.
+        // A path takes precedence over the file.
         assert!(!hidden("my_app::generic::<u8>", "/rustc/59807616e1/library/core/src/ops/function.rs"));
         assert_eq!(crate_of_file(""), None);
         assert_eq!(crate_of_file("/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f"), None);

@@ -13,22 +13,22 @@ use super::table::{Description, SpanTable};
 /// When the functions of a backtrace are looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Symbols {
-    /// When someone asks for them, each address once.
+    /// When frames are requested, once per address.
     #[default]
     Lazy,
-    /// When the span is made, each time afresh, with an allocation for each name.
+    /// When the span is created. Each lookup is made anew and allocates for each name.
     ///
-    /// For programs that unload libraries, where an address may later mean something else.
+    /// This is for programs that unload libraries, after which an address may belong to another function.
     Eager,
 }
 
-/// The spans of a layer that are alive, and how they are shown.
+/// The live spans of a layer, and the options for showing them.
 pub(super) struct LiveSpans {
     pub(super) table: SpanTable,
     pub(super) rules: Arc<Rules>,
-    /// How the return addresses of a creation are found, if they are.
+    /// How the return addresses of a creation are found, and when they are looked up. `None` if no backtraces are stored.
     pub(super) backtraces: Option<(Walk, Symbols)>,
-    /// The process that has it among [`ALL`]: its generation.
+    /// The generation of the process in whose list [`ALL`] this is.
     listed_by: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl std::fmt::Debug for LiveSpans {
     }
 }
 
-/// Those that spans were made of in this process.
+/// The live spans of all layers that were used in this process.
 static ALL: PerProcess<Mutex<Vec<Weak<LiveSpans>>>> = PerProcess::new();
 
 pub(super) fn all() -> MutexGuard<'static, Vec<Weak<LiveSpans>>> {
@@ -51,7 +51,7 @@ impl LiveSpans {
         Self { table, rules: Arc::new(rules), backtraces, listed_by: AtomicU64::new(0) }
     }
 
-    /// Has the list of this process contain it.
+    /// Adds this to the list of this process, if it is not there yet.
     #[inline]
     pub(super) fn list(self: &Arc<Self>) {
         if self.listed_by.load(Ordering::Relaxed) != generation().number() {
@@ -68,7 +68,7 @@ impl LiveSpans {
         }
     }
 
-    /// Adds a span, with the backtrace of the caller if they are kept.
+    /// Adds a span, with the caller's backtrace if backtraces are stored.
     #[inline]
     pub(super) fn insert(&self, mut span: Description) {
         match self.backtraces {
@@ -76,7 +76,7 @@ impl LiveSpans {
                 self.table.insert(span, |_| Some(0));
             }
             Some((Walk::FramePointers, Symbols::Lazy)) => {
-                // Straight to where they are kept.
+                // The walk writes the addresses directly into the table.
                 if let Some(span) = self.table.insert(span, stack::by_frame_pointers) {
                     self.insert_unwound(span);
                 }

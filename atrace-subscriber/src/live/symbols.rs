@@ -14,12 +14,12 @@ use rustc_hash::FxHashMap;
 
 use super::rules::Rules;
 
-/// Addresses that are remembered.
+/// The maximum number of cached addresses.
 const ADDRESSES: usize = 1 << 15;
-/// Backtraces that are remembered.
+/// The maximum number of cached backtraces.
 const BACKTRACES: usize = 1 << 12;
 
-/// A function that was called, and where.
+/// A function in a backtrace, and the position of the call in its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     address: usize,
@@ -30,18 +30,18 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Returns the return address: behind the call. Functions that were inlined have that of the one they were
+    /// Returns the return address, which follows the call. Inlined functions have the address of the function that they were
     /// inlined into.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// Returns the function's path, demangled; None where the binary has no symbol for it.
+    /// Returns the demangled path of the function, or `None` if the binary has no symbol for it.
     pub fn function(&self) -> Option<&str> {
         self.function.as_deref()
     }
 
-    /// Returns the source file, as the compiler was told; None where there is no debug information.
+    /// Returns the source file as it was named to the compiler, or `None` without debug information.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
@@ -58,7 +58,7 @@ impl Frame {
 }
 
 impl fmt::Display for Frame {
-    /// Writes `function (file:line:column)`, as much of it as is known, or else the address.
+    /// Writes `function (file:line:column)`, as far as it is known. Without a name, the address takes its place.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.function() {
             Some(function) => f.write_str(function)?,
@@ -73,18 +73,21 @@ impl fmt::Display for Frame {
     }
 }
 
-/// A backtrace with symbols, as it is shared.
+/// A backtrace with symbols.
 pub(super) type Frames = Arc<[Arc<Frame>]>;
 
-/// The process that looks symbols up, and how many of its threads do so now: they hold or want a lock of `backtrace`.
-/// A child that finds some of its parent's there has that lock held by a thread that it does not have.
+/// The process that looks up symbols, and the number of its threads that are doing so: they hold a lock of `backtrace` or wait
+/// for it.
+///
+/// If a child finds threads of its parent here, one of them may hold the lock. That thread does not exist in the child, so the
+/// lock is [`LOST`].
 static LOOKING: AtomicU64 = AtomicU64::new(0);
 
 const THREADS: u64 = 0xffff;
-/// In place of a number of threads: the lock is held for ever.
+/// In place of the number of threads: the lock will never be released in this process.
 const LOST: u64 = THREADS;
 
-/// This process, in the bits that are not the threads'.
+/// Returns the generation of this process, in the bits above those of the threads.
 fn process() -> u64 {
     generation().number() << THREADS.count_ones()
 }
@@ -92,7 +95,7 @@ fn process() -> u64 {
 struct Looking(u64);
 
 impl Looking {
-    /// None if the lock is not to be had in this process.
+    /// Counts the calling thread. `None` if the lock is lost in this process.
     fn new() -> Option<Self> {
         let process = process();
         let more = |looking: u64| match looking & THREADS {
@@ -116,20 +119,20 @@ impl Drop for Looking {
     }
 }
 
-/// Looks an address up: the functions inlined there, innermost first, and the one that they are in.
+/// Looks up an address: the functions that are inlined there, the innermost first, and the function that contains them.
 fn look_up(address: usize) -> Vec<Arc<Frame>> {
     let mut frames = Vec::new();
     let symbol = |symbol: &backtrace::Symbol| {
         frames.push(Arc::new(Frame {
             address,
-            // Without the hash of the old names.
+            // `#` omits the hash of the legacy mangling.
             function: symbol.name().map(|name| format!("{name:#}").into()),
             file: symbol.filename().map(|file| file.display().to_string().into()),
             line: symbol.lineno().filter(|line| *line != 0),
             column: symbol.colno().filter(|column| *column != 0),
         }));
     };
-    // Of miri's addresses, which are pointers to what it knows of a function, the numbers alone say nothing.
+    // Under miri, a number without its provenance identifies no function.
     if !cfg!(miri)
         && let Some(_looking) = Looking::new()
     {
@@ -141,12 +144,12 @@ fn look_up(address: usize) -> Vec<Arc<Frame>> {
     frames
 }
 
-/// Looks a backtrace up without remembering anything.
+/// Looks up a backtrace without the caches.
 pub(super) fn look_up_afresh(addresses: &[usize], rules: &Rules) -> Frames {
     without_hidden(addresses.iter().flat_map(|address| look_up(*address)).collect(), rules)
 }
 
-/// Leaves out what the rules hide; and what has no name, if there is anything that has.
+/// Leaves out the frames that the rules hide, and frames without a name if any frame has one.
 fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
     if rules.hide_anything() && frames.iter().any(|frame| frame.function().is_some()) {
         frames.retain(|frame| frame.function().is_some_and(|function| !rules.hide(function, frame.file())));
@@ -154,22 +157,22 @@ fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
     frames.into()
 }
 
-/// What was looked up before.
+/// The cache of lookups.
 #[derive(Default)]
 struct Cache {
     by_address: FxHashMap<usize, Box<[Arc<Frame>]>>,
-    /// With the rules that each was put together by last.
+    /// Each with the number of the rules that were applied to it.
     by_backtrace: FxHashMap<Box<[usize]>, (u32, Frames)>,
 }
 
-/// A forked child begins with nothing, as a thread of its parent may have held what was there.
+/// A forked child has an empty cache of its own, because a thread of its parent may hold the parent's lock.
 static CACHE: PerProcess<Mutex<Cache>> = PerProcess::new();
 
-/// It was not to be had when it was last asked for.
+/// Whether the last attempt to lock the cache failed.
 static STUCK: AtomicBool = AtomicBool::new(false);
 
-/// None where it is held for longer than it reasonably is: this may be a signal handler on the thread that holds it.
-/// Then nobody waits again until it was had.
+/// Locks the cache. `None` if it stays locked for unreasonably long: the caller may be a signal handler on the thread that
+/// holds the lock. After that no caller waits, until an attempt succeeds.
 fn cache() -> Option<MutexGuard<'static, Cache>> {
     let mut tries = if STUCK.load(Ordering::Relaxed) { 1 } else { 100 };
     loop {
@@ -191,7 +194,7 @@ fn cache() -> Option<MutexGuard<'static, Cache>> {
     }
 }
 
-/// The frames of a backtrace, of those that the rules show.
+/// Returns the frames of a backtrace, without those that the rules hide.
 pub(super) fn frames(addresses: &[usize], rules: &Rules) -> Frames {
     let known = cache().and_then(|cache| cache.by_backtrace.get(addresses).cloned());
     if let Some((_, frames)) = known.filter(|(number, _)| *number == rules.number) {
@@ -228,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    /// What nothing is at.
+    /// An address without a function.
     const NOWHERE: usize = 0x10;
 
     fn plain() -> Rules {
@@ -278,7 +281,7 @@ mod tests {
         }
     }
 
-    /// One test for what all share: how much is remembered, and that nobody waits for whoever has it.
+    /// One test, because the cache is shared: its size is bounded, and no thread waits for its lock.
     #[test]
     fn the_cache_is_bounded_and_not_waited_for() {
         let sizes = || {
@@ -290,7 +293,7 @@ mod tests {
         assert!(Arc::ptr_eq(&once, &frames(&[NOWHERE, NOWHERE + 1], &rules)));
         assert!(!Arc::ptr_eq(&once, &frames(&[NOWHERE, NOWHERE + 1], &plain())), "of other rules");
         assert!(!Arc::ptr_eq(&once, &frames(&[NOWHERE + 1, NOWHERE], &rules)));
-        // Far more than is ever kept, but for miri.
+        // Far more than the limits, except under miri.
         let (several, each) = if cfg!(miri) { (3, 2) } else { (BACKTRACES + 50, ADDRESSES / BACKTRACES + 1) };
         let mut most = (0, 0);
         for at in 0..several {

@@ -14,8 +14,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Returns the kernel's number of the thread, as traces and `/proc/self/task` have it; None where the
-    /// system has none (neither Linux nor Android).
+    /// Returns the kernel's thread id, as in traces and `/proc/self/task`. `None` on systems other than Linux and Android.
     pub fn number(&self) -> Option<u32> {
         self.number
     }
@@ -43,12 +42,12 @@ impl fmt::Display for Thread {
 }
 
 thread_local! {
-    /// And the process that it is of: a child's thread has another number.
+    /// The calling thread, and the generation of its process: in a forked child the thread has another id.
     static THIS: RefCell<Option<(Generation, Arc<Thread>)>> = const { RefCell::new(None) };
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread. While it ends, what it is called is asked each time.
+/// Returns the calling thread. After its thread-locals were destroyed, the name is read each time.
 pub(super) fn this() -> Arc<Thread> {
     let generation = generation();
     let known = THIS.try_with(|this| {
@@ -65,13 +64,13 @@ pub(super) fn this() -> Arc<Thread> {
     known.ok().flatten().unwrap_or_else(Thread::new)
 }
 
-/// The calling thread is at the table: whatever interrupts it (a signal handler, an allocator that traces) must
-/// not go there, where it would wait for itself.
+/// A guard for the time in which the calling thread uses the table. Code that interrupts it (a signal handler, or an allocator
+/// that traces) must not use the table: it would wait for its own thread.
 pub(super) struct Busy(());
 
 impl Busy {
     pub(super) fn new() -> Option<Self> {
-        // Made only then: to drop one says that the thread is not there any more.
+        // No guard may exist otherwise, not even for a moment: its drop would clear the flag.
         (!BUSY.replace(true)).then(|| Self(()))
     }
 }

@@ -4,39 +4,39 @@
 //! aligned, with both words within the stack, above the stack pointer and above each earlier frame. So a walk goes up,
 //! reads no address twice, and ends.
 
-/// What is known of a thread's stack.
+/// The known facts about a thread's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownStack {
-    /// Where what may be read begins.
+    /// The lowest address that may be read.
     pub(super) low: usize,
-    /// Where it ends.
+    /// The end of the readable range.
     pub(super) high: usize,
-    /// At which frame a walk must end; none has the address 0.
+    /// The outermost frame, at which a walk must end. It is not known if its position is 0.
     pub(super) root: StackFrame,
 }
 
 impl KnownStack {
-    /// Without anything that may be read.
+    /// A stack of which nothing may be read.
     pub(super) const NONE: Self = Self { low: 0, high: 0, root: StackFrame { at: 0, address: 0 } };
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StackFrame {
     pub(super) at: usize,
-    /// What it returns to.
+    /// The return address.
     pub(super) address: usize,
 }
 
-/// Where a walk begins.
+/// The registers from which a walk begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
-    /// The stack pointer: what is below is not in use.
+    /// The stack pointer. Memory below it is not in use.
     pub(super) stack: usize,
-    /// What may be the address of the function's frame.
+    /// The frame pointer register, which may hold the address of the function's frame, or anything else.
     pub(super) frame: usize,
 }
 
-/// The address of two words that may be read.
+/// The checked address of a frame: two words that may be read.
 #[derive(Debug)]
 pub(super) struct FrameAddress(usize);
 
@@ -47,25 +47,26 @@ impl FrameAddress {
     }
 }
 
-/// Two words.
+/// The size of a frame's two words.
 const FRAME: usize = 2 * size_of::<usize>();
-/// Frames of the C library, around a thread's outermost frame, that need not have frame pointers.
+/// The maximum number of the C library's frames outside of a thread's outermost frame. They need not have frame pointers.
 pub(super) const OUTER: usize = 4;
-/// How far a walk goes on, once it has all it can keep, to see that it ends where it should.
+/// How many frames a walk follows after its buffer is full, to check that it ends at the outermost frame.
 const FURTHER: usize = 512;
 
-/// A walk, at the next frame.
+/// The state of a walk.
 struct Walker<R> {
+    /// The address of the next frame, not checked yet.
     at: usize,
-    /// Above what was seen.
+    /// The end of the last frame: the next one must not be below.
     low: usize,
-    /// Where the highest frame may be.
+    /// The highest address at which a frame fits.
     last: usize,
     read: R,
 }
 
 impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
-    /// None if the stack pointer is not within the stack that the thread is known to have.
+    /// Begins a walk. `None` if the stack pointer is outside of the known stack.
     #[inline(always)]
     fn new(stack: &KnownStack, from: Registers, read: R) -> Option<Self> {
         let within = from.stack >= stack.low && from.stack < stack.high;
@@ -73,7 +74,7 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
         within.then_some(Self { at: from.frame, low: from.stack, last, read })
     }
 
-    /// The frame here, if it may be one; then goes to its caller's.
+    /// Returns the frame at the current address, if that may be read, and moves on to the caller's frame.
     #[inline(always)]
     fn next(&mut self) -> Option<StackFrame> {
         let at = self.at;
@@ -86,10 +87,10 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
     }
 }
 
-/// Writes the return addresses, and says how many, if the frames lead to the outermost; else nothing, and `into`
-/// holds anything.
+/// Writes the return addresses to `into` and returns their number, if the frames lead to the outermost one. Otherwise returns
+/// `None`; `into` may then contain anything.
 ///
-/// `read` returns the two words at an address: the caller's frame and the return address.
+/// `read` returns the two words at an address: the address of the caller's frame, and the return address.
 #[inline(always)]
 pub(super) fn follow(
     stack: &KnownStack,
@@ -105,7 +106,7 @@ pub(super) fn follow(
         let frame = walker.next()?;
         *place = frame.address;
         if frame.at == stack.root.at {
-            // Another one may be there by now.
+            // Another frame may be at this address by now.
             return (frame.address == stack.root.address).then_some(found + 1);
         }
     }
@@ -115,12 +116,12 @@ pub(super) fn follow(
             return (frame.address == stack.root.address).then_some(into.len());
         }
     }
-    // So many that they are hardly a coincidence.
+    // So many linked frames are hardly a coincidence.
     Some(into.len())
 }
 
-/// Follows frames as far as they agree with what the unwinder found; if that is all the way, the frame they end
-/// at is the thread's outermost.
+/// Follows frames as far as they agree with the unwinder's addresses. If they agree up to the C library's frames, returns the
+/// last one: the thread's outermost frame.
 pub(super) fn outermost(
     stack: &KnownStack,
     from: Registers,
@@ -136,7 +137,7 @@ pub(super) fn outermost(
         last = Some(frame);
         agreed += 1;
     }
-    // One alone may be what any register happened to hold.
+    // A single frame may be a coincidence: the register may hold any number.
     last.filter(|_| agreed > 1 && unwound.len() - agreed <= OUTER)
 }
 

@@ -29,47 +29,45 @@ use self::frames::{FrameAddress, KnownStack, Registers, StackFrame};
 /// How return addresses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Walk {
-    /// By following frame pointers, the fastest way. Where a stack turns out not to
-    /// have them, the unwinder is asked.
+    /// By following frame pointers, which is the fastest way. For a stack that turns out not to have them, the unwinder is used.
     ///
-    /// On x86-64 a program has them after `RUSTFLAGS="-C force-frame-pointers=yes"`; on 64-bit ARM always.
+    /// A program for x86-64 has them if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; for 64-bit ARM, always.
     FramePointers,
-    /// By the unwinder, from the tables that panics use, which takes far longer.
+    /// By the unwinder, from the tables that panics use. This takes far longer.
     Unwinding,
 }
 
 impl Walk {
-    /// The fastest way that works in this program: tried on the calling thread, the first time.
+    /// Returns the fastest way that works in this program. It is tried on the calling thread until it has succeeded once.
     pub fn of_this_program() -> Self {
         static FOUND: AtomicBool = AtomicBool::new(false);
         if FOUND.load(Ordering::Relaxed) {
             return Self::FramePointers;
         }
-        // Only success is kept: this may be a thread that has nothing but a strange stack.
+        // Only success is stored: a failure may be due to an unusual stack of this thread.
         let found = agrees(PROBED);
         FOUND.store(found, Ordering::Relaxed);
         if found { Self::FramePointers } else { Self::Unwinding }
     }
 }
 
-/// The most return addresses that are kept of a stack.
+/// The maximum number of return addresses that are stored for a stack.
 pub(super) const DEEPEST: usize = 256;
-/// Calls that a probe makes below its caller.
+/// The number of nested calls that a probe makes.
 const PROBED: usize = 8;
 
 thread_local! {
-    /// What a walk on this thread may read, and where it must end.
+    /// The part of this thread's stack that a walk may read, and the frame at which it must end.
     static STACK: Cell<KnownStack> = const { Cell::new(KnownStack::NONE) };
-    /// Where this thread's stack is, from and to; (0, 0) if that was not asked yet, (1, 1) if nobody knows.
+    /// The bounds of this thread's stack: (0, 0) if not asked for yet, (1, 1) if unknown.
     static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Writes the return addresses of the calling thread to `into`, the innermost first; returns how many.
+/// Writes the return addresses of the calling thread to `into`, the innermost first, and returns their number.
 ///
-/// The first is within the function that calls this. It is what the processor returns to: the call is the
-/// instruction before.
+/// The first one is within the function that calls this. A return address is that of the instruction after the call.
 ///
-/// Where frame pointers are asked for and this stack does not have them, the unwinder is asked.
+/// If `by` is [`Walk::FramePointers`] and this stack does not have frame pointers, the unwinder is used.
 ///
 /// # Examples
 ///
@@ -91,13 +89,14 @@ pub fn return_addresses(by: Walk, into: &mut [usize]) -> usize {
     unwind_and_learn(by, here, into)
 }
 
-/// [`return_addresses`], where frame pointers lead all the way; else nothing, and `into` holds anything.
+/// Does the same as [`return_addresses`], if frame pointers lead to the outermost frame. Otherwise returns `None`; `into` may
+/// then contain anything.
 #[inline(never)]
 pub(super) fn by_frame_pointers(into: &mut [usize]) -> Option<usize> {
     follow(registers(), into)
 }
 
-/// Those of the function that this is inlined into.
+/// Returns the registers of the function that this is inlined into.
 #[inline(always)]
 fn registers() -> Registers {
     let (stack, frame);
@@ -119,14 +118,14 @@ fn registers() -> Registers {
         not(miri)
     )))]
     {
-        // Somewhere in the function's frame; of frame pointers nothing is known.
+        // An address in the function's frame, in place of the stack pointer. There is no frame pointer.
         let local = 0_u8;
         (stack, frame) = (std::ptr::from_ref(std::hint::black_box(&local)).addr(), 0);
     }
     Registers { stack, frame }
 }
 
-/// Removes what 64-bit ARM may sign return addresses with.
+/// Removes the signature that 64-bit ARM may add to return addresses (pointer authentication).
 #[inline(always)]
 fn without_signature(address: usize) -> usize {
     #[cfg(all(target_arch = "aarch64", target_pointer_width = "64", not(miri)))]
@@ -143,19 +142,19 @@ fn without_signature(address: usize) -> usize {
     address
 }
 
-/// The caller's frame and the return address.
+/// Returns the two words of a frame: the address of the caller's frame, and the return address.
 ///
 /// # Safety
 ///
-/// The address is of a walk over what [`STACK`] says may be read, on the calling thread, from the stack pointer of a
+/// The address must come from a walk of the calling thread over the range that [`STACK`] allows, from the stack pointer of a
 /// function that has not returned.
 #[inline(always)]
 unsafe fn read(at: FrameAddress) -> (usize, usize) {
     let words = at.get() as *const usize;
-    // SAFETY: they are aligned, and above the stack pointer and below the end of this thread's stack, where there
-    // is memory (`see`) for as long as the function runs. What is there need not be a frame: then it is data of a
-    // function that has not returned, which another thread might write meanwhile. So the compiler is to suppose
-    // nothing (volatile), and each word, read at once, is taken for no more than any number.
+    // SAFETY: both words are aligned, above the stack pointer and below the end of this thread's stack. There is memory there
+    // (`see` has checked it) as long as the function runs. The words need not be a frame. Then they are data of a function
+    // that has not returned, and another thread may write them at the same time. So the reads are volatile, which keeps the
+    // compiler from assuming anything about them; each word is read at once, and any value of it is valid.
     let (caller, address) = unsafe { (words.read_volatile(), words.add(1).read_volatile()) };
     (caller, without_signature(address))
 }
@@ -163,18 +162,18 @@ unsafe fn read(at: FrameAddress) -> (usize, usize) {
 /// Follows frame pointers from here to the outermost frame.
 #[inline(always)]
 fn follow(here: Registers, into: &mut [usize]) -> Option<usize> {
-    // SAFETY: it is this thread's stack, and `here` is of a caller.
+    // SAFETY: the walk is over the calling thread's `STACK`, and `here` has the registers of a caller, which has not returned.
     frames::follow(&STACK.get(), here, into, |at| unsafe { read(at) })
 }
 
-/// Asks the unwinder, and sees whether it could have been spared that.
+/// Uses the unwinder, and learns from its result, so that the next walk may not need it.
 #[cold]
 #[inline(never)]
 fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {
     if by == Walk::Unwinding || here.frame == 0 {
         return unwind(here.stack, into);
     }
-    // Where nothing was called from so deep before, that was all.
+    // Perhaps the walk failed only because no walk on this thread had begun so deep before.
     if see(here.stack)
         && let Some(found) = follow(here, into)
     {
@@ -182,7 +181,7 @@ fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {
     }
     let mut all = [0; DEEPEST];
     let all = match unwind(here.stack, &mut all) {
-        // What is deeper can't be compared to its end.
+        // A stack that is deeper than the buffer can't be compared to its end.
         DEEPEST => &all[..],
         found => {
             learn(here, &all[..found]);
@@ -194,17 +193,17 @@ fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {
     found
 }
 
-/// Finds out which frame is the outermost, if frame pointers show what the unwinder found.
+/// Stores which frame is the outermost, if frame pointers give the same addresses as the unwinder.
 fn learn(here: Registers, unwound: &[usize]) {
     let stack = STACK.get();
-    // SAFETY: it is this thread's stack, and `here` is of a caller.
+    // SAFETY: the walk is over the calling thread's `STACK`, and `here` has the registers of a caller, which has not returned.
     if let Some(root) = frames::outermost(&stack, here, unwound, |at| unsafe { read(at) }) {
         STACK.set(KnownStack { root, ..stack });
     }
 }
 
-/// Lets walks begin at this stack pointer, if it is on this thread's stack and there is memory all the way up;
-/// tells whether none could before.
+/// Allows walks from this stack pointer up, if it is on this thread's stack and there is memory from there on. Returns true if
+/// walks from here were not allowed before.
 fn see(from: usize) -> bool {
     if BOUNDS.get() == (0, 0) {
         let (low, high) = thread::stack().unwrap_or((1, 1));
@@ -220,7 +219,7 @@ fn see(from: usize) -> bool {
     true
 }
 
-/// Calls itself so many times, then says whether frame pointers show that as the unwinder does.
+/// Calls itself `calls` times, then returns whether frame pointers give the same addresses as the unwinder.
 #[inline(never)]
 fn agrees(calls: usize) -> bool {
     let agrees = match calls.checked_sub(1) {
@@ -237,20 +236,21 @@ fn agrees(calls: usize) -> bool {
             agrees
         }
     };
-    // What comes after a call keeps it from being a jump.
+    // Work after the recursive call prevents a tail call.
     std::hint::black_box(agrees)
 }
 
-/// The return addresses of the frames from the first above the stack pointer `from` on.
+/// Uses the unwinder to write the return addresses of all frames above the stack pointer `from`. Returns their number.
 fn unwind(from: usize, into: &mut [usize]) -> usize {
     let mut found = 0;
     let mut is_above = false;
     let mut frame = |frame: &backtrace::Frame| {
         let stack = frame.sp() as usize;
         let address = frame.ip() as usize;
-        // Where the stack is not told, all are taken. What a signal handler interrupted may lie on a lower stack.
+        // If the unwinder does not tell the stack pointer, all frames are taken. Once a frame was above `from`, all later ones
+        // are: the stack of a function that a signal handler interrupted may be lower.
         is_above |= stack == 0 || stack > from;
-        // The outermost of a thread may return to nowhere.
+        // The outermost frame of a thread may have the return address 0.
         if is_above && address != 0 {
             match into.get_mut(found) {
                 Some(place) => *place = address,
@@ -261,8 +261,8 @@ fn unwind(from: usize, into: &mut [usize]) -> usize {
         true
     };
     #[cfg(unix)]
-    // SAFETY: what it would synchronise is a debugging library that only Windows has. Here it is
-    // `_Unwind_Backtrace`, which any number of threads may call at once.
+    // SAFETY: synchronisation is needed only for a debugging library of Windows. On Unix this is `_Unwind_Backtrace`, which any
+    // number of threads may call at once.
     unsafe {
         backtrace::trace_unsynchronized(&mut frame);
     }

@@ -26,7 +26,7 @@ use super::thread::{self, Busy, Thread};
 
 const SHARDS: usize = 32;
 
-/// What is known of a span when it is made.
+/// The data of a span at its creation.
 #[derive(Clone, Debug)]
 pub(super) struct Description {
     pub(super) id: u64,
@@ -34,11 +34,11 @@ pub(super) struct Description {
     pub(super) metadata: &'static Metadata<'static>,
     pub(super) at: Instant,
     pub(super) fields: Option<Arc<str>>,
-    /// Of the backtrace, if its symbols were looked up already.
+    /// The frames of the backtrace, if its symbols were looked up at the creation.
     pub(super) frames: Option<Frames>,
 }
 
-/// A shard on cache lines of its own (processors fetch pairs of them).
+/// A shard on its own cache lines. The alignment is two lines, because processors fetch pairs.
 #[repr(align(128))]
 #[derive(Default)]
 struct Locked(Mutex<Shard>);
@@ -55,8 +55,7 @@ fn shards() -> Shards {
     (0..SHARDS).map(|_| Locked::default()).collect()
 }
 
-/// Which shard an id is in: by those bits of the hash that depend on all of the id and are not what a shard's own map
-/// goes by.
+/// Returns the shard of an id. It uses bits of the hash that depend on the whole id, and that a shard's own map does not use.
 #[inline]
 fn shard_of(id: u64) -> usize {
     (FxBuildHasher.hash_one(id) >> 21) as usize % SHARDS
@@ -64,21 +63,21 @@ fn shard_of(id: u64) -> usize {
 
 pub(super) struct SpanTable {
     made_by: Generation,
-    /// Of the process that made the table.
+    /// The shards of the process that made the table.
     first: Shards,
     of_child: PerProcess<Shards>,
-    /// The most return addresses that are kept of a span.
+    /// The maximum number of return addresses that are stored for a span.
     pub(super) depth: usize,
-    /// How many spans, and how many return addresses, the last dump had: the next will not have many more.
+    /// The number of spans and of return addresses in the last dump: an estimate for the next one.
     expected: [AtomicUsize; 2],
 }
 
-/// What a dump takes from the table.
+/// A dump's copy of a span.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) description: Description,
     pub(super) threads: Vec<Arc<Thread>>,
-    /// Which of the addresses are its own.
+    /// The range of this span's return addresses among those of the dump.
     pub(super) addresses: std::ops::Range<usize>,
 }
 
@@ -93,7 +92,7 @@ impl SpanTable {
         }
     }
 
-    /// The shards of this process.
+    /// Returns the shards of this process.
     #[inline]
     fn shards(&self) -> &Shards {
         if generation() == self.made_by { &self.first } else { self.of_child.get_or_make(shards) }
@@ -104,8 +103,8 @@ impl SpanTable {
         self.shards()[shard_of(id)].lock()
     }
 
-    /// Adds a span. `walk` writes its return addresses to where they are kept, and says how many; or None if it
-    /// can't: then the span is not added, and returned.
+    /// Adds a span. `walk` writes its return addresses into the table and returns their number. If `walk` returns `None`, the
+    /// span is not added but returned.
     pub(super) fn insert(
         &self,
         span: Description,
@@ -124,7 +123,7 @@ impl SpanTable {
         self.shard(id).find(id)?.description.fields.clone()
     }
 
-    /// Replaces the fields of a span, if they are still `before`; tells whether they were.
+    /// Replaces the fields of a span if they are still `before`. Returns false if they are not; the caller should try again.
     pub(super) fn set_fields(&self, id: u64, before: Option<&Arc<str>>, fields: Arc<str>) -> bool {
         let Some(_busy) = Busy::new() else { return true };
         let mut shard = self.shard(id);
@@ -159,7 +158,7 @@ impl SpanTable {
         drop(shard);
     }
 
-    /// Copies what is alive to the end of both.
+    /// Appends copies of all spans to `records`, and their return addresses to `addresses`.
     pub(super) fn copy(&self, records: &mut Vec<Record>, addresses: &mut Vec<usize>) {
         let Some(_busy) = Busy::new() else { return };
         let [spans, frames] = [0, 1].map(|at| self.expected[at].load(Ordering::Relaxed));
@@ -182,7 +181,7 @@ impl SpanTable {
     }
 }
 
-/// A thread of the parent's may have been changing its shards at the fork: a child leaves them as they are.
+/// In a child, the parent's shards are not dropped: a thread of the parent may have been changing them at the fork.
 impl Drop for SpanTable {
     fn drop(&mut self) {
         if generation() != self.made_by {

@@ -13,11 +13,11 @@ use crate::live::thread::Thread;
 pub(super) struct Slot {
     pub(super) description: Description,
     pub(super) threads: ThreadsInside,
-    /// How many return addresses it has.
+    /// The number of its return addresses.
     addresses: usize,
 }
 
-/// The threads inside a span, each as often as it entered: hardly ever more than one.
+/// The threads inside a span, each as often as it has entered. There is rarely more than one.
 #[derive(Default)]
 pub(super) struct ThreadsInside {
     one: Option<Arc<Thread>>,
@@ -32,7 +32,7 @@ impl ThreadsInside {
         }
     }
 
-    /// Returns what is to be dropped once the lock is not held.
+    /// Removes one entry of the thread. The caller must drop the result after it has released the lock.
     pub(super) fn exit(&mut self, thread: &Arc<Thread>) -> Option<Arc<Thread>> {
         if let Some(at) = self.others.iter().rposition(|other| Arc::ptr_eq(other, thread)) {
             return Some(self.others.swap_remove(at));
@@ -41,7 +41,7 @@ impl ThreadsInside {
         if is_first { mem::replace(&mut self.one, self.others.pop()) } else { None }
     }
 
-    /// Each of them once.
+    /// Returns each thread once.
     pub(super) fn distinct(&self) -> Vec<Arc<Thread>> {
         let mut threads: Vec<Arc<Thread>> = Vec::new();
         for thread in self.one.iter().chain(&self.others) {
@@ -57,13 +57,18 @@ impl ThreadsInside {
 pub(super) struct Shard {
     indices: FxHashMap<u64, usize>,
     slots: Slab<Slot>,
-    /// Those of each slot, in room for `depth` of them.
+    /// The return addresses: `depth` places for each slot.
     addresses: Vec<usize>,
 }
 
 impl Shard {
-    /// Adds a span with the return addresses that `walk` writes, or returns it if `walk` can't say how many. Otherwise
-    /// returns the span that had its id, to be dropped once the lock is not held.
+    /// Adds a span with the return addresses that `walk` writes.
+    ///
+    /// Returns the older span that had the same id, if there was one. The caller must drop it after it has released the lock.
+    ///
+    /// # Errors
+    ///
+    /// Returns the description if `walk` returns `None`.
     pub(super) fn insert(
         &mut self,
         description: Description,
@@ -78,7 +83,7 @@ impl Shard {
         }
         let Some(addresses) = walk(&mut self.addresses[start..end]) else { return Err(description) };
         slot.insert(Slot { description, threads: ThreadsInside::default(), addresses });
-        // One that was closed without our hearing of it, as an id is not given twice.
+        // No two spans have one id at the same time. So the older span has closed, and this layer was not told.
         let before = self.indices.insert(id, index);
         Ok(before.map(|index| self.slots.remove(index)))
     }
@@ -87,17 +92,17 @@ impl Shard {
         self.slots.get_mut(*self.indices.get(&id)?)
     }
 
-    /// Returns the span, to be dropped once the lock is not held.
+    /// Removes a span. The caller must drop it after it has released the lock.
     pub(super) fn remove(&mut self, id: u64) -> Option<Slot> {
         self.indices.remove(&id).map(|index| self.slots.remove(index))
     }
 
-    /// All that are alive, with their return addresses.
+    /// Returns all spans with their return addresses.
     pub(super) fn iter(&self, depth: usize) -> impl Iterator<Item = (&Slot, &[usize])> {
         self.slots.iter().map(move |(index, slot)| (slot, &self.addresses[index * depth..][..slot.addresses]))
     }
 
-    /// For how many there is room.
+    /// Returns the number of spans that there is room for.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.slots.capacity()
