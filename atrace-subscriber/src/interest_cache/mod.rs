@@ -1,22 +1,41 @@
-//! Filter mode: updates what `tracing` caches about callsites when tracing is switched.
+//! Filter mode: rebuilds the interest cache of `tracing` when tracing is switched.
 //!
-//! While a subscriber answers `Interest::never` and `LevelFilter::OFF`, a callsite costs one load and a comparison. But
-//! `tracing` caches these answers, so they must be asked again after a switch. A [`watch`](atrace::watch) then calls a
-//! [`Rebuilder`], which rebuilds the caches:
+//! # The problem
 //!
-//! - with one of our dispatchers as the default, because with a single dispatcher `tracing` asks only the current default;
-//! - with answers from the tags that the watch reported last, so that they are the same throughout a rebuild;
-//! - repeatedly, at pauses that double, as long as a query from before the switch may still store an old answer. Such
-//!   queries are [counted](queries), because nothing reports when their answers are stored;
-//! - together with the maximum level of `log`, if it agreed with `tracing`'s before;
-//! - on a watching thread, or a thread started for it: inside a dispatcher of the program, no default can be set.
+//! `tracing` asks each subscriber once per callsite whether it is interested, and caches the answer (the *interest cache*). It
+//! also caches the maximum level. While a subscriber answers `Interest::never` and `LevelFilter::OFF`, a callsite costs one
+//! load and a comparison. But tracing is switched from outside, so after a switch the cached answers are wrong.
 //!
-//! Rebuilds take [turns](Turn), and no thread waits for one: a layer may switch tracing while it is asked. After a fork,
-//! the child has its parent's followers and dispatches. They are stored twice, so that one copy is consistent whatever a
-//! thread of the parent was doing. The child has its own locks.
+//! # How it works
 //!
-//! There are two rebuilders, one for each kind of watch. A thread without descriptors must not run foreign code, which may
-//! want to write to a file; a rebuild asks every layer, and may drop the last reference to a stack.
+//! A filter is a [`Follower`]. It answers by the tags that a [`watch`](atrace::watch) reported last. After a switch the watch
+//! calls a [`Rebuilder`], which makes `tracing` query all callsites again:
+//!
+//! - One of our dispatchers is the default during a rebuild, because with a single dispatcher `tracing` asks only the
+//!   current default.
+//! - All answers of a rebuild come from the same reported tags.
+//! - The maximum level of `log` is set as well, if it agreed with `tracing`'s before.
+//!
+//! # Late answers
+//!
+//! A query may be answered before the switch, and its answer be cached after the rebuild. Nothing reports when an answer is
+//! cached. So queries outside of our rebuilds are [counted](queries). If there were any since the last settled switch, the
+//! rebuild is repeated at pauses that double, from 1 ms to 8 s. After the last repetition these answers count as cached.
+//!
+//! # Threads
+//!
+//! A rebuild runs on a watching thread or on a thread started for it, because no default dispatcher can be set inside a
+//! dispatcher of the program. Rebuilds take [turns](Turn), and no thread waits for one: a layer may switch tracing while it is
+//! queried.
+//!
+//! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last reference to a
+//! stack. This is foreign code, which may use descriptors. So stacks with other layers use the watch whose thread has
+//! descriptors ([`ORDINARY`]), and subscribers without layers the other one ([`DETACHED`]).
+//!
+//! # Forks
+//!
+//! A child has no watch, until [`after_fork`] starts one. It has its parent's followers and dispatches. These are stored
+//! twice, so that one copy is consistent whatever a thread of the parent was doing. The child has its own locks.
 
 mod queries;
 
@@ -38,8 +57,9 @@ use tracing_core::{Dispatch, Interest, LevelFilter, callsite};
 
 use self::queries::Queries;
 
-/// How long after a switch the first repetition of its rebuild is, and the longest pause between two.
+/// The pause before the first repetition of a rebuild.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// The longest pause between two repetitions.
 const LAST_PAUSE: Duration = Duration::from_millis(8192);
 
 /// No thread repeats the rebuild.
