@@ -3,24 +3,31 @@
 //! An end closes the youngest slice of its thread, whichever subscriber began it. So all subscribers of the process share
 //! one stack per thread. It records which begins were written, and writes exactly their ends.
 //!
-//! *Spans left early.* When a span is left before younger ones, their slices end with it and begin again. If N spans are
-//! left in the order of their entry, this would cost N² messages. So a slice begins again at most [`AGAIN`] times. After
-//! that, the older slice's end waits until the younger slices end, or until as many ends wait as slices would begin again.
+//! # Spans left early
 //!
-//! *Signals.* A handler may run between any two instructions of this file, and leaves the spans that it enters. It writes
-//! only to entries at or above the current length. This gives three rules:
+//! A span may be left before younger spans. Then the younger slices end with its slice, and begin again. If N spans are left in
+//! the order of their entry, this costs N² messages. So a slice begins again at most [`AGAIN`] times. After that, the older
+//! slice's end is *pending*: it is written when the younger slices end, or when as many ends are pending as slices would
+//! begin again.
 //!
-//! - An enter raises the length before it writes the entry.
-//! - An exit takes the slice out of the entry before it lowers the length. Between the two, an entry without an owner
-//!   holds no slice.
-//! - An exit searches below its own entry only for slices whose end is pending, and while a handler may run the last entry
-//!   is never pending.
+//! # Signals
 //!
-//! While a heap part is being allocated, a handler can't use it: the handler's spans are then left out.
+//! A signal handler may run between any two instructions of this file. It leaves the spans that it enters, so it writes only
+//! to entries at or above the current length. This gives three rules:
 //!
-//! *Storage.* The stack is in a thread-local without a destructor, so it works even while the thread ends. Only entries
-//! beyond a depth that few programs reach are on the heap; their slices end, at the latest, when that memory is freed. On
-//! Android all thread-locals are freed when the thread ends, so this applies to every slice.
+//! - An enter raises the length before it writes the entry. So a handler does not use the same entry.
+//! - An exit takes the slice out of the entry before it lowers the length. So unused entries hold no slice, and neither does
+//!   an entry that an interrupted enter has not written yet.
+//! - A handler's exit looks below its own entry only for pending ends that are directly below. There are none while a handler
+//!   can run, because the top entry is never pending then.
+//!
+//! While a heap part is being allocated, a handler can't use it. The handler's spans are then left out.
+//!
+//! # Storage
+//!
+//! The stack is in a thread-local without a destructor, so it works even while the thread ends. Only entries beyond a depth
+//! that few programs reach are on the heap. Their slices end, at the latest, when that memory is freed. On Android all
+//! thread-locals are freed when the thread ends, so this applies to every slice there.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
