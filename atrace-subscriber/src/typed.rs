@@ -1,8 +1,8 @@
 //! Encodes fields as typed arguments, for Perfetto's memory.
 //!
 //! `fields.rs` formats the same fields as text. Its promises about values that trace, panic or recurse without end hold
-//! here, too. An event's arguments are all on the stack before shared memory is held, so an event within the formatting of
-//! another one stays whole.
+//! here, too. All arguments of an event are encoded on the stack before the writer of shared memory is used. So the formatting
+//! of a value may itself write events.
 
 use std::fmt;
 

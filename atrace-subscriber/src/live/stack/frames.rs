@@ -150,10 +150,10 @@ mod tests {
     const LOW: usize = 0x7000_0000;
     const WORD: usize = size_of::<usize>();
 
-    /// A stack that notices what is read of it.
+    /// A stack that checks each read.
     struct Memory {
         words: Vec<usize>,
-        /// What may be read next: nothing below.
+        /// The lowest address that may be read next.
         next: Cell<usize>,
     }
 
@@ -162,7 +162,7 @@ mod tests {
             Self { words, next: Cell::new(LOW) }
         }
 
-        /// Frames one above the other, each after as many words of data, which return to 1001, 1002 and so on.
+        /// Makes frames one above the other, each after `data` words, with the return addresses 1001, 1002 and so on.
         fn linked(frames: usize, data: usize) -> Self {
             let mut words = Vec::new();
             for frame in 1..=frames {
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The frame of that number in [`Memory::linked`], from 1, without data.
+    /// Returns a frame of [`Memory::linked`] without data, by its number from 1.
     fn frame(number: usize) -> StackFrame {
         StackFrame { at: LOW + (number - 1) * FRAME, address: 1000 + number }
     }
@@ -216,14 +216,14 @@ mod tests {
         assert_eq!(into, [1001, 1002, 1003, 1004, 1005, 0, 0]);
         assert_eq!(memory.follow(memory.stack(frame(3)), FIRST, &mut into), Some(3));
         assert_eq!(memory.follow(memory.stack(frame(1)), FIRST, &mut into), Some(1));
-        // No room for all: still seen to end where it should.
+        // The buffer is too small for all frames. The walk still checks where they end.
         for room in 0..=5 {
             into.fill(0);
             assert_eq!(memory.follow(memory.stack(frame(5)), FIRST, &mut into[..room]), Some(room));
             assert_eq!(into[..room], [1001, 1002, 1003, 1004, 1005][..room]);
             assert!(into[room..].iter().all(|address| *address == 0));
         }
-        // At another frame, at what is no frame, at one that returns elsewhere by now.
+        // An outermost frame that does not exist, that is not a frame, and that has another return address by now.
         let elsewhere = [
             frame(6),
             StackFrame { at: LOW + WORD, address: 1001 },
@@ -250,18 +250,18 @@ mod tests {
             assert_eq!(memory.follow(whole, FIRST, &mut into), None, "{at:x}");
             assert_eq!(memory.follow(whole, FIRST, &mut into[..1]), None, "{at:x}");
         }
-        // Not aligned.
+        // Addresses that are not aligned.
         for odd in 1..WORD {
             assert_eq!(memory.follow(whole, Registers { frame: LOW + odd, ..FIRST }, &mut into), None);
         }
-        // From a stack pointer that is not on this stack, whatever the frames.
+        // A stack pointer that is not on this stack.
         for pointer in [0, 1, LOW - WORD, LOW - 1, top, top + 1, usize::MAX] {
             let from = Registers { stack: pointer, ..FIRST };
             assert_eq!(memory.follow(whole, from, &mut into), None, "{pointer:x}");
             memory.next.set(0);
             assert_eq!(outermost(&whole, from, &[1001, 1002], |place| memory.read(place)), None);
         }
-        // A stack whose end is known to be lower, or that begins higher.
+        // A stack that ends lower or begins higher.
         assert_eq!(memory.follow(KnownStack { high: top - WORD, ..whole }, FIRST, &mut into), None);
         assert_eq!(memory.follow(KnownStack { low: LOW + 1, ..whole }, FIRST, &mut into), None);
         for (low, high) in [(LOW, LOW), (LOW, LOW + 1), (LOW, LOW + FRAME - 1), (0, WORD), (1, 1), (0, 0)] {
@@ -269,7 +269,7 @@ mod tests {
         }
         let nowhere = KnownStack { low: 0, high: WORD, ..whole };
         assert_eq!(memory.follow(nowhere, Registers { stack: 0, ..FIRST }, &mut into), None);
-        // Below the stack pointer a signal handler may write at any time.
+        // Nothing is read below the stack pointer, where a signal handler may write at any time.
         let above = Registers { stack: LOW + 1, frame: LOW };
         assert_eq!(memory.follow(whole, above, &mut into), None);
         let second = Registers { stack: LOW + 1, frame: LOW + FRAME };
@@ -287,7 +287,7 @@ mod tests {
             let from = Registers { stack: LOW, frame: LOW + data * WORD };
             let all = memory.stack(root);
             assert_eq!(memory.follow(all, from, &mut [0; 16]), Some(5));
-            // Its own, one before, within the one before or within itself.
+            // A link to the frame itself, to an earlier one, or into one of them.
             let third = 2 * (2 + data) + data;
             for back in 0..third + 2 {
                 memory.words[third] = LOW + back * WORD;
@@ -295,7 +295,7 @@ mod tests {
                     assert_eq!(memory.follow(all, from, &mut [0; 16][..room]), None, "{back}");
                 }
             }
-            // Further than the next is no loop.
+            // A link that skips frames is not a loop.
             memory.words[third] = root.at;
             assert_eq!(memory.follow(all, from, &mut [0; 16]), Some(4));
         }
@@ -319,29 +319,29 @@ mod tests {
         let learnt = |unwound: &[usize]| memory.outermost(FIRST, unwound);
         let seen: Vec<usize> = (1001..1030).collect();
         assert_eq!(learnt(&seen[..12]), Some(frame(12)));
-        // The C library's around them need no frame pointers, a whole program's do.
+        // The C library's outer frames need no frame pointers; all others do.
         assert_eq!(learnt(&seen[..12 + OUTER]), Some(frame(12)));
         assert_eq!(learnt(&seen[..12 + OUTER + 1]), None);
         assert_eq!(OUTER, 4);
         for wrong in 0..12 {
             let mut other = seen[..12].to_vec();
             other[wrong] = 1;
-            // What comes before is all there is, but for the C library's.
+            // The frames agree up to this one. That is enough only if the rest may be the C library's.
             assert_eq!(learnt(&other), (12 - wrong <= OUTER).then(|| frame(wrong)), "{wrong}");
         }
         assert_eq!(learnt(&seen[1..12]), None);
         assert_eq!(learnt(&[]), None);
         assert_eq!(learnt(&seen[..1]), None);
         assert_eq!(learnt(&seen[..2]), Some(frame(2)));
-        // What lies beyond what it sees is no frame.
+        // Frames beyond the unwinder's result do not count.
         assert_eq!(learnt(&seen[..9]), Some(frame(9)));
-        // And where frames lead away none is.
+        // Nothing is learnt from frames outside of the stack.
         assert_eq!(memory.outermost(Registers { frame: LOW - FRAME, ..FIRST }, &seen), None);
         assert_eq!(memory.outermost(Registers { stack: LOW - 1, ..FIRST }, &seen), None);
     }
 
-    /// Stacks full of what looks nearly right: nothing but what may be read is read (`Memory::read`), and what is
-    /// found is what the links say.
+    /// Stacks full of nearly valid frames: only allowed addresses are read (`Memory::read` checks it), and the result is what the
+    /// links say.
     #[test]
     fn hostile_stacks_are_survived() {
         let mut state = 7_u64;
@@ -384,7 +384,7 @@ mod tests {
                 }
                 low = at + FRAME;
                 at = caller;
-                // Which is nowhere on this stack.
+                // The link leads out of this stack.
                 if at > memory.high() {
                     break None;
                 }

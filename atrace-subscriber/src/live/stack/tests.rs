@@ -2,7 +2,7 @@ use std::hint::black_box;
 
 use super::*;
 
-/// The calling thread's stack, as it was told and from where on it was seen.
+/// Makes the calling thread's stack known, and returns its bounds.
 fn known_stack() -> (usize, usize) {
     see(registers().stack);
     BOUNDS.get()
@@ -12,9 +12,9 @@ fn set_root(root: StackFrame) {
     STACK.set(KnownStack { root, ..STACK.get() });
 }
 
-/// Links the frames, which return to 0x1000, 0x1001 and so on; says where the first is, and what the last is.
+/// Links the frames, with the return addresses 0x1000, 0x1001 and so on. Returns the address of the first one, and the last one.
 fn link<const N: usize>(frames: &mut [[usize; 2]; N]) -> (usize, StackFrame) {
-    // They are read by their addresses.
+    // A walk reads them through their addresses.
     let first = (&raw const frames[0]).expose_provenance();
     for (at, frame) in frames.iter_mut().enumerate() {
         *frame = [first + 16 * (at + 1), 0x1000 + at];
@@ -23,7 +23,7 @@ fn link<const N: usize>(frames: &mut [[usize; 2]; N]) -> (usize, StackFrame) {
     (first, StackFrame { at: first + 16 * (N - 1), address: 0x1000 + N - 1 })
 }
 
-/// What the test around it is about takes frame pointers.
+/// Returns whether this program has frame pointers, which some tests need.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn has_frame_pointers() -> bool {
     let has = Walk::of_this_program() == Walk::FramePointers;
@@ -54,12 +54,12 @@ fn what_is_elsewhere_is_not() {
     let mut into = [0; 16];
     let here = registers();
     set_root(StackFrame { at: high - 16, address: 0 });
-    // Any of them, read, would be a fault or another thread's.
+    // A read at any of these addresses would be a fault, or hit another thread's memory.
     for frame in [0, 1, 8, low - 8, low, here.stack - 8, high - 8, high, usize::MAX, usize::MAX - 7, 1 << 63]
     {
         assert_eq!(follow(Registers { frame, ..here }, &mut into), None, "{frame:x}");
     }
-    // Good frames, in memory that is no stack and on the stack of another thread.
+    // Valid frames, in memory that is not a stack and on another thread's stack.
     let mut frames = Box::new([[0; 2]; 4]);
     let (first, root) = link(&mut frames);
     set_root(root);
@@ -80,7 +80,7 @@ fn what_is_elsewhere_is_not() {
         };
         scope.spawn(other).join().unwrap();
     });
-    // On this stack, but the stack pointer is said to be below it, or above.
+    // Frames on this stack, with a stack pointer below or above it.
     set_root(root);
     for stack in [low - 64, low - 1, 0, high, high + 64] {
         assert!(!see(stack));
@@ -103,12 +103,12 @@ fn a_stack_is_seen_as_far_down_as_it_was_used() {
     assert!(!see(pages) && see(low) && !see(low) && !see(low - 1));
 }
 
-/// A mapping of 4 pages of 64 KiB (the largest that a page is) without the second.
+/// A mapping of 4 pages of 64 KiB, the largest page size, without the second page.
 #[test]
 #[cfg_attr(miri, ignore = "asks the kernel")]
 fn a_hole_is_no_memory() {
     const PAGE: usize = 0x1_0000;
-    // SAFETY: new memory, of which a part is given back again.
+    // SAFETY: this maps new memory, and unmaps a part of it.
     let start = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -128,12 +128,12 @@ fn a_hole_is_no_memory() {
     assert_eq!(thread::mapped_from(above, end), Some(above));
     assert_eq!(thread::mapped_from(above + 9, end - 9), Some(above));
     assert_eq!(thread::mapped_from(0, 1), None);
-    // SAFETY: what is left of it.
+    // SAFETY: this unmaps the rest of that memory, which nothing uses any more.
     unsafe { libc::munmap(std::ptr::without_provenance_mut(start), 4 * PAGE) };
 }
 
-/// Where the thread library tells of much more than there is, which is so of a main thread, a stack there (of a
-/// coroutine) has nothing between it and the thread's own.
+/// For a main thread, the thread library reports a larger stack than there is. A coroutine's stack may then lie within the
+/// reported range, with unmapped memory between it and the thread's own stack.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "asks the kernel")]
@@ -141,11 +141,11 @@ fn nothing_is_read_between_another_stack_and_the_thread_s() {
     const SIZE: usize = 0x4_0000;
     let (_, high) = known_stack();
     let seen = STACK.get();
-    // SAFETY: new memory, the upper half of which is given back.
+    // SAFETY: this maps new memory, and unmaps its upper half.
     let start = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // Below all stacks, if that is free.
+        // An address below all stacks, if it is free.
         let wish = std::ptr::without_provenance_mut(0x2000_0000);
         let start = libc::mmap(wish, SIZE, protection, flags, -1, 0);
         assert_ne!(start, libc::MAP_FAILED);
@@ -159,20 +159,20 @@ fn nothing_is_read_between_another_stack_and_the_thread_s() {
     for stack in [there, there + SIZE / 2 - 16, there + SIZE / 2] {
         assert!(!see(stack));
         for frame in [stack, there + SIZE / 2] {
-            // Read, the second would be a fault.
+            // A read at the second address would be a fault.
             assert_eq!(follow(Registers { stack, frame }, &mut [0; 4]), None);
         }
     }
     assert_eq!(STACK.get().low, seen.low);
-    // SAFETY: the half that is left.
+    // SAFETY: this unmaps the other half, which nothing uses any more.
     unsafe { libc::munmap(start, SIZE / 2) };
 }
 
-/// Runs the function on a stack of its own, which is nobody's.
+/// Runs the function on this stack, which belongs to no thread.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn on_another_stack(stack: &mut [u64], run: extern "C" fn()) {
-    // SAFETY: both contexts are written before they are read, and live until the function, which has a stack that nobody
-    // else uses, has come back here.
+    // SAFETY: both contexts are written before they are read, and live until the function has returned here. Nothing else uses
+    // the function's stack.
     unsafe {
         let mut back = std::mem::zeroed::<libc::ucontext_t>();
         let mut there = std::mem::zeroed::<libc::ucontext_t>();
@@ -185,7 +185,7 @@ fn on_another_stack(stack: &mut [u64], run: extern "C" fn()) {
     }
 }
 
-/// What the walks find from where this is called.
+/// The results of the walks from one position.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
@@ -210,9 +210,9 @@ impl Found {
         Self::look();
     }
 
-    /// From here.
+    /// Walks from the caller's position.
     fn here() -> Self {
-        // The first time may be by unwinding.
+        // The first walk may use the unwinder.
         Self::look();
         Self::look();
         FOUND.take()
@@ -224,7 +224,7 @@ thread_local! {
     static FOUND: Cell<Found> = Cell::default();
 }
 
-/// A coroutine's stack, in memory of its own and within the thread's stack.
+/// Walks on a coroutine's stack, in separate memory and within the thread's stack.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[cfg_attr(miri, ignore = "miri has no stack")]
@@ -239,7 +239,7 @@ fn a_coroutine_is_unwound() {
         for _ in 0..3 {
             on_another_stack(stack, Found::look);
             let found = FOUND.take();
-            // It has its own outermost frame, which on the thread's stack may be learnt like another.
+            // The coroutine has its own outermost frame. Within the thread's stack it may be learnt like any other.
             assert!(found.unwound.len() < here.unwound.len());
             if let Some(found) = found.by_frame_pointers {
                 assert!(is_own && root != STACK.get().root, "{found:x?}");
@@ -265,7 +265,7 @@ fn a_probe_on_a_strange_stack_changes_nothing() {
     }
     let walk = Walk::of_this_program();
     let has_frame_pointers = has_frame_pointers();
-    // A thread that knows nothing of its stack, and one that does.
+    // A thread that knows nothing about its stack, and one that does.
     for knows in [false, true] {
         let work = move || {
             if knows {
@@ -283,7 +283,7 @@ fn a_probe_on_a_strange_stack_changes_nothing() {
     }
 }
 
-/// Calls itself, each time with more than a page of its own.
+/// Calls itself, each time with a frame of more than a page.
 #[inline(never)]
 fn deeper(calls: usize, last: &mut dyn FnMut()) {
     let mut kept = [0_u8; 5000];
@@ -304,7 +304,7 @@ fn where_nothing_was_called_from_before_frame_pointers_are_enough() {
         return;
     }
     let work = || {
-        // By the unwinder and by frame pointers the innermost are kept.
+        // Both ways store the innermost frames.
         let [few, all] = [3, 64].map(|room| {
             let mut into = [0; 64];
             let found = return_addresses(Walk::FramePointers, &mut into[..room]);
@@ -321,7 +321,7 @@ fn where_nothing_was_called_from_before_frame_pointers_are_enough() {
                 Found::look();
                 let again = FOUND.take();
                 assert!(again.by_frame_pointers.is_some());
-                // Not the frames around the outermost, which the unwinder sees.
+                // Without the frames outside of the outermost one, which only the unwinder sees.
                 assert_eq!(found.either.len(), again.either.len());
                 // On 64-bit ARM these have frame pointers too.
                 assert!(found.unwound.len() > found.either.len() || cfg!(target_arch = "aarch64"));
@@ -345,14 +345,14 @@ fn nothing_is_learnt_of_a_stack_that_is_not_seen_to_its_end() {
     std::thread::Builder::new().stack_size(16 << 20).spawn(work).unwrap().join().unwrap();
 }
 
-/// Memory for a stack, below this thread's own and above it.
+/// Returns memory for a stack, below this thread's stack and above it.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn stacks_around() -> [&'static mut [u8]; 2] {
     const SIZE: usize = 1 << 19;
     let (low, high) = known_stack();
     let below = (1..1000).map(|away| low - away * SIZE);
     let above = (0..1000).map(|away| high.next_multiple_of(SIZE) + away * SIZE);
-    // SAFETY: new memory, in no one's place, which stays.
+    // SAFETY: this maps new memory, replaces no other mapping, and is never unmapped.
     let map = |at: usize| unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let place = std::ptr::without_provenance_mut(at);
@@ -366,7 +366,7 @@ fn stacks_around() -> [&'static mut [u8]; 2] {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[cfg_attr(miri, ignore = "miri sends no signals")]
 fn a_signal_handler_is_walked_wherever_it_runs() {
-    // Above a main thread's stack there is no room.
+    // On another thread, because there is no room above a main thread's stack.
     std::thread::spawn(|| stacks_around().into_iter().for_each(walk_in_handlers)).join().unwrap();
 }
 
@@ -374,7 +374,8 @@ fn a_signal_handler_is_walked_wherever_it_runs() {
 fn walk_in_handlers(stack: &mut [u8]) {
     let has_frame_pointers = has_frame_pointers();
     let here = Found::here();
-    // SAFETY: a handler for a signal that this thread sends itself, on a stack that lives until the former is back.
+    // SAFETY: this installs a handler for a signal that this thread sends to itself. The handler's stack lives until the former
+    // one is restored.
     unsafe {
         let mut before = std::mem::zeroed::<libc::stack_t>();
         let own = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
@@ -387,8 +388,8 @@ fn walk_in_handlers(stack: &mut [u8]) {
             for _ in 0..3 {
                 assert_eq!(libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2), 0);
                 let found = FOUND.take();
-                // The handler, what calls it, what it interrupted, and the test. By frame pointers some are hidden,
-                // but the test's callers are there.
+                // The unwinder finds the handler, its caller, the interrupted function, and the test. A walk by frame pointers
+                // may miss some of these, but finds the test's callers.
                 assert!(found.unwound.len() > here.unwound.len(), "{found:x?} {here:x?}");
                 let callers = &here.either[here.either.len() - 6..];
                 let are_there = found.either.windows(callers.len()).any(|window| window == callers);
@@ -413,10 +414,10 @@ fn what_was_found_is_what_the_unwinder_finds() {
     #[inline(never)]
     fn both(into: &mut [[usize; 64]; 2]) -> [usize; 2] {
         let mut found = [0; 2];
-        // From one call, which no compiler makes two of: it does not know how often it is made.
+        // A single call in a loop. The compiler does not know how often it runs, so it can't make two calls of it.
         for by in black_box(&[Walk::FramePointers, Walk::Unwinding][..]) {
             let at = usize::from(*by == Walk::Unwinding);
-            // Twice: the first time may be by the unwinder.
+            // Twice, because the first walk may use the unwinder.
             return_addresses(*by, &mut into[at]);
             found[at] = return_addresses(*by, &mut into[at]);
         }

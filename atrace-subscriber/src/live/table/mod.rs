@@ -1,9 +1,9 @@
 //! The table of the spans that are alive, by their ids.
 //!
-//! - It has some dozen shards, chosen by a hash of the id. Each shard's lock is held for a moment, or for as long as a
-//!   dump takes to copy that shard. No code of the program runs while it is held.
-//! - A shard keeps its memory: nothing is allocated once there was room for as many spans as are alive.
-//! - A span has room for the largest number of return addresses that are kept, and a walk writes them there directly.
+//! - It has [`SHARDS`] shards, chosen by a hash of the id. A shard's lock is held for a moment, or for as long as a dump takes
+//!   to copy that shard. No code of the program runs while it is held.
+//! - A shard keeps its memory: nothing is allocated while no more spans are alive than ever before.
+//! - Each span has room for the maximum number of return addresses, and a walk writes them there directly.
 //! - A forked child has its own shards, because a thread of its parent may hold the parent's locks.
 
 mod shard;

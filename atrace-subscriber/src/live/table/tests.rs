@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::super::description_of_a_test as described;
 use super::*;
 
-/// Ids that are in one shard.
+/// Returns ids of one shard.
 fn ids() -> impl Iterator<Item = u64> {
     (1..).filter(|id| shard_of(*id) == 5)
 }
@@ -24,7 +24,7 @@ fn room(table: &SpanTable) -> usize {
     table.shards().iter().map(|shard| shard.0.lock().unwrap().room()).sum()
 }
 
-/// Both ids of threads and numbers that are used again, in the high bits, tell shards apart, and so do small numbers.
+/// Ids that differ in a thread's id or in a generation, in the high bits, are spread over the shards. So are small numbers.
 #[test]
 fn ids_are_spread_over_the_shards() {
     for shift in [0, 5, 20, 38, 51] {
@@ -54,7 +54,7 @@ fn slots_are_used_again() {
             assert_eq!(record.description.id, ids[at]);
             assert_eq!(addresses[record.addresses.clone()], [at + 1, at + 1][..at % 3]);
         }
-        // In another order each time, and some twice.
+        // In another order each time, and with some ids twice.
         for id in ids.iter().rev().step_by(round + 1).chain(&ids) {
             table.remove(*id);
         }
@@ -87,7 +87,7 @@ fn nothing_of_a_closed_span_is_left_to_the_next() {
     table.enter(first);
     assert_eq!(all(&table).0[0].threads.len(), 1);
     table.remove(first);
-    // By frame pointers none were found: then it is not there without.
+    // A walk that fails leaves the span out of the table.
     let second_made = table.insert(described(second), |_| None).expect("it is returned");
     assert_eq!((second_made.id, all(&table).0.len()), (second, 0));
     assert!(table.insert(second_made, |_| Some(0)).is_none());
@@ -95,7 +95,7 @@ fn nothing_of_a_closed_span_is_left_to_the_next() {
     assert_eq!((records.len(), addresses.len()), (1, 0));
     assert_eq!((records[0].description.id, records[0].threads.len()), (second, 0));
     assert_eq!(table.fields(second), None);
-    // Of one that is not there nothing is to be had.
+    // A span that is not in the table has no fields.
     table.enter(first);
     table.exit(first);
     assert!(table.set_fields(first, None, "b = 2".into()), "it is not tried again");
@@ -142,7 +142,7 @@ fn threads_leave_as_often_as_they_entered() {
     }
 }
 
-/// A signal handler, or an allocator that traces, comes here while its thread is here.
+/// A signal handler, or an allocator that traces, uses the table while its thread is using it.
 #[test]
 fn who_comes_again_goes_away_again() {
     let (send, receive) = mpsc::channel();
@@ -165,7 +165,7 @@ fn who_comes_again_goes_away_again() {
         let (records, addresses) = all(&table);
         assert_eq!((records.len(), records[0].description.id, &addresses[..]), (1, first, &[7][..]));
         assert_eq!((records[0].threads.len(), &records[0].description.fields), (0, &None));
-        // And it is not kept out any more.
+        // After that the thread can use the table again.
         table.remove(first);
         send.send(all(&table).0.len()).expect("somebody waits");
     });
