@@ -1,4 +1,25 @@
 //! Sets the properties of a switch, and takes the switch back.
+//!
+//! # Order
+//!
+//! Processes read the properties again when the flags property is set, which holds the mask of tags. So a switch of patterns
+//! changes the list first, and then sets the flags to the value that they have.
+//!
+//! The list of patterns has slots (`debug.atrace.app_0` …) and a length (`debug.atrace.app_number`). A new pattern takes the
+//! first empty slot, or one after the end; the length is set after the slot. Removing a pattern empties its slot. Then the
+//! list is shortened to its last pattern. So the list is valid after each step, even if the process is killed.
+//!
+//! # Taking back
+//!
+//! A switch records its steps as [`Undo`]. They are undone in reverse order, with the properties as they are by then: a
+//! pattern is searched for again, and only the tags that this switch has changed are changed back. The flags get their old text
+//! again, if it still means the tags that are wanted.
+//!
+//! # Without a lock
+//!
+//! On Android another process may set the properties at the same time. So after it has added a pattern or changed the mask, a
+//! switch checks twice, [`PAUSE`] apart, whether the change still holds. If not, it repeats the change, up to [`ATTEMPTS`]
+//! times.
 
 use std::fmt;
 use std::time::Duration;
@@ -52,6 +73,7 @@ impl fmt::Display for Change {
     }
 }
 
+/// A step that undoes a part of a switch.
 #[derive(Debug)]
 pub(super) enum Undo {
     RemovePattern(Vec<u8>),
