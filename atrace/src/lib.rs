@@ -189,7 +189,7 @@ pub mod perfetto;
 mod producer;
 #[cfg(any(no_tracing, not(feature = "perfetto")))]
 #[path = "no_perfetto.rs"]
-#[expect(dead_code, missing_docs, reason = "it has the names of what is encoded, and nothing is")]
+#[expect(dead_code, missing_docs, reason = "has the items of `producer.rs`, of which nothing is used")]
 mod producer;
 mod refresh;
 mod scoped;

@@ -29,7 +29,7 @@ use crate::sink::choice;
 #[cfg(not(miri))]
 #[expect(
     unsafe_code,
-    reason = "the section has addresses of functions, which may ignore what they are called with"
+    reason = "the loader calls the function in this section with arguments, which a C function may ignore"
 )]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
@@ -53,7 +53,7 @@ pub extern "C" fn skip_load() {
     IS_SKIPPED.store(true, Ordering::Relaxed);
 }
 
-#[cfg_attr(miri, expect(dead_code, reason = "nothing is loaded there"))]
+#[cfg_attr(miri, expect(dead_code, reason = "miri has no loader"))]
 extern "C" fn at_load() {
     if IS_SKIPPED.load(Ordering::Relaxed) {
         return;

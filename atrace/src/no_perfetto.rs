@@ -15,12 +15,12 @@ pub(crate) const TRACK_NAME_MAX: usize = 1024;
 pub const FLOW_ROOM: usize = 10;
 pub(crate) const EXISTS: bool = false;
 
-/// Of a callsite, in this build nothing.
+/// The number of a callsite. In this build there is none.
 #[derive(Debug)]
 pub struct Number(());
 
 impl Number {
-    #[expect(clippy::new_without_default, reason = "as the other's")]
+    #[expect(clippy::new_without_default, reason = "the type in `atrace-perfetto` has no default either")]
     pub const fn new() -> Self {
         Self(())
     }
@@ -148,7 +148,7 @@ pub(crate) enum Written {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrackKey {
     kind: Type,
-    /// Of an async slice, which has a track of its own.
+    /// Whether this is the key of an async slice, which has a track of its own.
     is_of_async: bool,
     cookie: i64,
 }
@@ -207,7 +207,7 @@ impl fmt::Display for Standing {
     }
 }
 
-/// Records this process: in this build there is none.
+/// A recording of this process. In this build there is none.
 #[derive(Debug)]
 pub struct Recording(Infallible);
 
@@ -216,7 +216,7 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// None, as there is no recording.
+    /// Never returns an error, because there is no recording.
     pub fn finish(self) -> io::Result<()> {
         match self.0 {}
     }
@@ -299,7 +299,7 @@ pub(crate) fn count(_: u64, _: &str, _: u64, _: i64) -> Option<Written> {
     None
 }
 
-/// No flow.
+/// Returns no flow.
 pub fn flow_number(_: u64) -> u64 {
     0
 }

@@ -1,4 +1,7 @@
 //! libcutils as a sink: its functions write events, and its tag mask tells which tags are enabled.
+//!
+//! An old libcutils lacks functions. Events for which it has none are written to the marker, in libcutils' format, if the marker
+//! can be opened.
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;
