@@ -47,14 +47,14 @@
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
 //! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that the
-//! program sets for itself comes too late, and no event opens anything. If opening failed for lack of descriptors or
-//! memory, these try again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`], [`atrace_update_tags`],
-//! [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
+//! program sets for itself comes too late. An event opens nothing, except a marker that was closed. If opening failed for lack
+//! of descriptors or memory, these try again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`],
+//! [`atrace_update_tags`], [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
 //!
 //! On a host, a process that traces publishes its *state* for `atrace doctor`: the backend, the enabled tags and reasons of
 //! failures ([`state`] lists them). The state is one page of a memory file (`memfd_create`), whose descriptor has a high
-//! number, like the marker's. Root and the same user can read it. It is written when properties are read, never by an event.
-//! The program may close the descriptor.
+//! number, like the marker's. Root and the same user can read it. It is written when the properties were read after a switch
+//! and in a few rarer cases, without a system call. The program may close the descriptor.
 //!
 //! An old libcutils lacks some functions: the end of a slice before Android 8, instants and tracks before Android 13. Their
 //! events are written to `trace_marker`, in libcutils' format. libandroid supports only [`AtraceTag::App`], and neither

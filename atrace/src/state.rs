@@ -1,8 +1,10 @@
 //! The state page: describes this process's tracing for other processes, such as `atrace doctor`.
 //!
-//! The page is text, with one `key value` per line. It is published again after the properties were read, when writing events
-//! starts to fail, when a subscriber's filter is added or removed, and when Perfetto's sessions or the connection change. An
-//! event that changes nothing never writes it. The keys:
+//! The page is text, with one `key value` per line. It is published again after the properties were read, when events can't be
+//! written (after 1, 2, 4, 8 … failures), when a subscriber's filter is added or removed, and when Perfetto's sessions or the
+//! connection change. So an event writes it only if it is the first one after a switch, or if it fails.
+//!
+//! The keys:
 //!
 //! | key | value |
 //! |---|---|
