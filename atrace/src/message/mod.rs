@@ -102,15 +102,15 @@ impl Kind {
     }
 }
 
-/// Which bytes of a text are not replaced.
+/// Which bytes of a text are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stays {
-    /// All but control characters and `|`.
-    Text,
-    /// All but control characters: for the name of a begin.
-    Bar,
-    /// All bytes: for a text that is not part of a message.
-    All,
+enum Replacement {
+    /// Control characters and `|`.
+    ControlsAndBar,
+    /// Control characters: in the name of a begin.
+    Controls,
+    /// None: the text is not part of a message.
+    Nothing,
 }
 
 /// The positions of the texts in a message: start and end.
@@ -153,7 +153,7 @@ impl Message {
         let tail = number.map_or(0, |digits| digits.len() + 1);
         if let Some(track) = track {
             let start = self.len;
-            self.text(track, MESSAGE_MAX - BEHIND_TRACK, Stays::Text);
+            self.text(track, MESSAGE_MAX - BEHIND_TRACK, Replacement::ControlsAndBar);
             if self.len == start {
                 self.byte(b'?');
             }
@@ -162,12 +162,13 @@ impl Message {
         }
         if let Some(name) = name {
             let start = self.len;
-            let stays = if kind == Kind::Begin { Stays::Bar } else { Stays::Text };
+            let replacement =
+                if kind == Kind::Begin { Replacement::Controls } else { Replacement::ControlsAndBar };
             let limit = MESSAGE_MAX - tail;
-            let mut writer = NameWriter { first: start, limit, stays, unchecked: false, message: self };
+            let mut writer = NameWriter { first: start, limit, replacement, unchecked: false, message: self };
             name(&mut writer);
             if writer.unchecked {
-                self.check(start, stays);
+                self.check(start, replacement);
             }
             if kind != Kind::Begin {
                 self.fill_empty(start, number.is_none());
@@ -191,8 +192,8 @@ impl Message {
     /// Calls `name` to write a text that is not part of a message, and returns it. Nothing is replaced. It is cut at the
     /// length of a message.
     pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
-        let (first, limit, stays) = (NOWHERE, MESSAGE_MAX, Stays::All);
-        name(&mut NameWriter { first, limit, stays, unchecked: false, message: self });
+        let (first, limit, replacement) = (NOWHERE, MESSAGE_MAX, Replacement::Nothing);
+        name(&mut NameWriter { first, limit, replacement, unchecked: false, message: self });
         self.as_str()
     }
 
@@ -267,14 +268,14 @@ impl Message {
     /// text was not cut.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn text(&mut self, text: &str, limit: usize, stays: Stays) -> bool {
+    fn text(&mut self, text: &str, limit: usize, replacement: Replacement) -> bool {
         let room = limit.saturating_sub(self.len);
         let (text, whole) = if text.len() <= room { (text, true) } else { (cut(text, room), false) };
         let Some(place) = self.buffer.get_mut(self.len..).and_then(|rest| rest.get_mut(..text.len())) else {
             return false; // Unreachable: `limit` is within the buffer.
         };
-        if copy(text.as_bytes(), place, stays == Stays::Text) {
-            self.has_angle |= replace(text.as_bytes(), place, stays);
+        if copy(text.as_bytes(), place, replacement == Replacement::ControlsAndBar) {
+            self.has_angle |= replace(text.as_bytes(), place, replacement);
         }
         self.len += text.len();
         whole
@@ -282,15 +283,15 @@ impl Message {
 
     /// Makes the replacements in the text from `start` on, which was appended unchanged.
     #[inline(never)]
-    fn check(&mut self, start: usize, stays: Stays) {
+    fn check(&mut self, start: usize, replacement: Replacement) {
         // SAFETY: as in `bytes`; `&mut self` makes the reference exclusive.
         let message =
             unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast::<u8>(), self.len) };
         let text = message.get_mut(start..).unwrap_or_default();
-        if has_suspect(text, stays == Stays::Text) {
+        if has_suspect(text, replacement == Replacement::ControlsAndBar) {
             for byte in text {
                 self.has_angle |= *byte == b'<';
-                *byte = replaced(*byte, stays);
+                *byte = replaced(*byte, replacement);
             }
         }
     }
@@ -362,21 +363,21 @@ fn cut(text: &str, room: usize) -> &str {
 /// Writes `from` to `to` with the replacements, and returns whether there was a `<`.
 #[cold]
 #[inline(never)]
-fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], stays: Stays) -> bool {
+fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], replacement: Replacement) -> bool {
     let mut has_angle = false;
     for (&from, to) in from.iter().zip(to) {
         has_angle |= from == b'<';
-        to.write(replaced(from, stays));
+        to.write(replaced(from, replacement));
     }
     has_angle
 }
 
 /// Returns the byte, or its replacement.
 #[inline(always)]
-fn replaced(byte: u8, stays: Stays) -> u8 {
+fn replaced(byte: u8, replacement: Replacement) -> u8 {
     match byte {
-        byte if stays == Stays::All => byte,
-        b'|' if stays == Stays::Text => b'/',
+        byte if replacement == Replacement::Nothing => byte,
+        b'|' if replacement == Replacement::ControlsAndBar => b'/',
         byte if is_unsafe(byte) => b'?',
         byte => byte,
     }
@@ -394,7 +395,7 @@ pub struct NameWriter<'a> {
     first: usize,
     /// The length that the message may have after the name. It is lowered to the current length when text was cut.
     limit: usize,
-    stays: Stays,
+    replacement: Replacement,
     /// Whether text was appended that was not scanned, or was found to need a second look. A formatter writes many small
     /// pieces, and scanning each of them costs several times as much as scanning all of them at the end.
     unchecked: bool,
@@ -407,7 +408,7 @@ impl NameWriter<'_> {
     /// Appends `text`.
     #[inline(always)]
     pub fn push_str(&mut self, text: &str) {
-        if !self.message.text(text, self.limit, self.stays) {
+        if !self.message.text(text, self.limit, self.replacement) {
             self.limit = self.message.len;
         }
     }

@@ -9,7 +9,7 @@ use atrace_sys::panics::{PANICKED, is_caught};
 use atrace_sys::text::{SHORT, as_uninit, put};
 
 use super::copy::copy_short;
-use super::{MESSAGE_MAX, Message, NOWHERE, NameWriter, Stays, cut};
+use super::{MESSAGE_MAX, Message, NOWHERE, NameWriter, Replacement, cut};
 
 impl NameWriter<'_> {
     /// Appends the pieces one after the other, as [`push_str`](Self::push_str) does with each.
@@ -117,7 +117,7 @@ pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: imp
         message: &mut message,
         first: NOWHERE,
         limit: MESSAGE_MAX,
-        stays: Stays::Bar,
+        replacement: Replacement::Controls,
         unchecked: false,
     });
     then(message.as_str(), written)
