@@ -14,8 +14,9 @@
 //! - the *local word*: the serial and the enabled tags when the properties were last read;
 //! - the *foreign word*: enabled tags that somebody else maintains, libcutils or Perfetto's producer.
 //!
-//! If the serials are equal and both words have the tag's bit clear, the tag is off. [`Gate::look`] and [`Mask`] arrange
-//! the words so that one test tells both. The check is inlined into the caller; it makes no call and takes no lock.
+//! If the serials are equal, the local word is not claimed by a thread that reads the properties, and both words have the
+//! tag's bit clear, then the tag is off. [`Gate::look`] and [`Mask`] arrange the words so that a single test tells all of
+//! this. The check is inlined into the caller; it makes no call and takes no lock.
 //!
 //! In all other cases the caller leaves the fast path. If the serial has changed, or a thread is reading the properties
 //! right now, `refresh.rs` reads them again. So the first event after a switch notices it: no answer is ever stale, and

@@ -118,8 +118,8 @@ impl Gate {
     #[inline(never)]
     fn publish(&self, nothing: &'static AtomicU32, claim: u64, found: &Serial, bits: u64) -> bool {
         let Some(word) = found.word else { return false };
-        // Before the local word is set: until then the serials differ, so every event still reads the properties itself. If
-        // the reference is to the flags property already, this does nothing.
+        // Before the local word is set. This is safe: if the reference does not match the local word, every event reads the
+        // properties itself. If the reference is to the flags property already, this does nothing.
         let _ = self.serial.replace(nothing, word);
         let found = u64::from(found.value) << SERIAL_SHIFT | bits;
         // Fails if another thread has claimed the word since; what that thread finds is at least as new.

@@ -5,9 +5,9 @@
 //!
 //! # How it works
 //!
-//! All watches share one thread, which starts with the first watch and stops with the last. It sleeps in the kernel until
-//! the properties change (a futex on the serial). A change of Perfetto's sessions wakes it, too. No signal is delivered on
-//! it. `watch/notifier.rs` makes sure that each callback sees the last change, in order and never twice at once.
+//! Watches share a thread, which starts with the first watch and stops with the last. It sleeps in the kernel until the
+//! properties change (a futex on the serial). A change of Perfetto's sessions wakes it, too. No signal is delivered on it.
+//! `watch/notifier.rs` makes sure that each callback is told of the last change, in order and never twice at once.
 //!
 //! # Cost
 //!
