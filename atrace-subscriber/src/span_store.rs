@@ -1,12 +1,27 @@
-//! The span store: the text that a span's slices begin with, and its open async slice, for as long as the span lives.
+//! The span store: the fields of each span that is alive, and its open async slice.
 //!
-//! - The store consists of slots that are reused. Slots are allocated in chunks that double in size, and each slot keeps
-//!   its buffers. Nothing is allocated once there are as many slots as spans are alive at a time.
-//! - One store serves the whole process, because slices of a thread nest whichever subscriber wrote them, and cookies
-//!   must differ throughout the process.
-//! - [`slots`](crate::slots) tracks which slots are free and how many references a slot has.
-//! - No code waits for another thread: in a forked child there is none. If several threads need a chunk, each
-//!   allocates one and the first is used. If a slot stays locked, the fields are dropped.
+//! # Why
+//!
+//! A span's fields are given at its creation and by `Span::record`. But a slice with these fields begins each time the span is
+//! entered. So the fields are formatted or encoded when they are given, and stored until the span closes. Spans without fields and without an async slice
+//! are not stored: their callsite is enough (`callsites.rs`).
+//!
+//! # Layout
+//!
+//! The store consists of slots that are reused. A slot has buffers for the text and for the encoded arguments, and keeps them
+//! when its span closes. Slots are allocated in chunks, each twice as large as the one before, so no slot ever moves. Nothing
+//! is allocated while no more spans are alive than ever before and their fields fit into the buffers.
+//!
+//! A [`StoredSpan`] is the index of a slot and the generation of its span. The generation tells whether the span is still
+//! alive. `slots.rs` tracks which slots are free, the generations, and how many holders each span has.
+//!
+//! One store serves all subscribers, because the cookies of async slices must differ throughout the process.
+//!
+//! # Threads and forks
+//!
+//! Each slot has a lock for its buffers, because a span may be entered on one thread while another records fields. But no
+//! thread waits for long: in a forked child the thread that holds the lock may not exist. If a slot stays locked, the fields
+//! are left out. If several threads need a new chunk at once, each allocates one, and the first one is used.
 
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 

@@ -1,18 +1,28 @@
 //! Backtraces: the return addresses on the calling thread's stack. All unsafe code of this crate is in this folder.
 //!
-//! In a program with frame pointers, each frame begins with the address of its caller's frame, and beside it the return
-//! address: a linked list. In a program without, that register holds any number. So nothing is trusted:
+//! # Two ways
+//!
+//! The unwinder reads tables of the program to find each caller. It always works, but takes long. With *frame pointers* there
+//! is a faster way: each frame begins with the address of its caller's frame, followed by the return address, and a register
+//! points to the youngest frame. So the frames are a linked list. In code without frame pointers the register holds any
+//! number.
+//!
+//! # Checks
+//!
+//! No link is trusted:
 //!
 //! - Each frame must lie above the one before and within the thread's stack, as the thread library reports it (asked
 //!   once per thread). The library may report more than there is: for a main thread, the size that its stack may grow to.
 //!   So the kernel is asked whether there is memory from the lowest stack pointer up.
 //! - The walk must end at the thread's outermost frame. That frame is learnt when a walk on this thread agrees with the
 //!   unwinder, address by address, up to the frames of the C library that starts threads.
-//! - A walk that ends anywhere else (code without frame pointers, a coroutine's stack, the first time on a thread)
-//!   is discarded. The unwinder repeats it, and the next walk may be compared with the unwinder's result.
+//! - A walk that ends anywhere else is discarded, and the unwinder is used. This happens in code without frame pointers, on a
+//!   coroutine's stack, and the first time on a thread. The unwinder's result may teach the outermost frame for the next walk.
 //!
-//! Two things can't be seen: a function without frame pointers that leaves their register alone hides its caller,
-//! and a signal handler hides the function that the signal interrupted.
+//! # Limits
+//!
+//! A function that has no frame pointer, but leaves the register unchanged, hides its caller. A signal handler hides the
+//! function that the signal interrupted.
 #![allow(unsafe_code, reason = "reads the stack")]
 
 mod frames;
