@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atrace_perfetto::foreign::Foreign;
 use atrace_perfetto::proto::Writer;
@@ -86,7 +86,13 @@ impl Producer {
             arguments.number(1, page).bytes(3, b"a \x1b[31mtest").number(6, 1);
         });
         self.request = 2;
-        assert!(self.socket.send(frame.unwrap(), Some(file.as_raw_fd())));
+        // A user may only have so many descriptors in flight (ETOOMANYREFS), and other attacks of this user may run
+        // beside this one.
+        let (frame, begun) = (frame.unwrap(), Instant::now());
+        while !self.socket.send(frame, Some(file.as_raw_fd())) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the memory can't be sent");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Registers the data source, and waits until the service has started it.
