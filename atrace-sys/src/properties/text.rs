@@ -103,12 +103,14 @@ impl Value {
     /// [`ErrorKind::BadValue`] for more than [`VALUE_MAX`] bytes, or a NUL among them.
     pub fn new(value: &[u8]) -> Result<Self, Error> {
         if value.len() > VALUE_MAX {
-            let text = format_args!(
-                "a property's value holds at most {VALUE_MAX} bytes, this one has {}; to name a long program path, use \
+            return Err(Error::new(
+                ErrorKind::BadValue,
+                &format_args!(
+                    "a property's value holds at most {VALUE_MAX} bytes, this one has {}; to name a long program path, use \
                  a pattern such as *name",
-                value.len()
-            );
-            return Err(Error::new(ErrorKind::BadValue, &text));
+                    value.len()
+                ),
+            ));
         }
         if value.contains(&0) {
             return Err(Error::new(ErrorKind::BadValue, &"a property's value can't contain a NUL byte"));

@@ -47,11 +47,10 @@ impl Location {
     pub(super) fn create(&self, directory: &File) -> Result<(), Failure> {
         let size = size_of::<Area>() as u64;
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < size) {
-            let text = format_args!(
+            return Err(self.error(ErrorKind::Io, &format_args!(
                 "can't create the property store: this process may not write files of {size} bytes (ulimit -f); create \
                  it from another one"
-            );
-            return Err(self.error(ErrorKind::Io, &text).into());
+            )).into());
         }
         let made = at::open_unnamed(directory).and_then(|file| {
             self.fill(&file)?;

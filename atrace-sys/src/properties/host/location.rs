@@ -99,8 +99,11 @@ impl Location {
     #[cold]
     #[inline(never)]
     pub(super) fn foreign(&self, path: &Path, what: &dyn fmt::Display, advice: &str) -> Error {
-        let message = format_args!("{what}, so it is not used as a property store; {advice}");
-        Error::new(ErrorKind::Foreign, &message).at(path)
+        Error::new(
+            ErrorKind::Foreign,
+            &format_args!("{what}, so it is not used as a property store; {advice}"),
+        )
+        .at(path)
     }
 
     #[cold]

@@ -24,11 +24,10 @@ impl Location {
                     Some(pid) => format!("process {pid}"),
                     None => "another process".to_owned(),
                 };
-                let text = format_args!(
+                self.error(ErrorKind::Busy, &format_args!(
                     "{holder} holds the lock of the property store and does not release it; continue or end it if it \
                      was stopped"
-                );
-                self.error(ErrorKind::Busy, &text)
+                ))
             }
             _ => error,
         })?;

@@ -72,15 +72,23 @@ impl Location {
         if let Owner::User(uid) = self.owner {
             flags |= libc::O_NOFOLLOW;
             if asker != uid && asker != 0 {
-                let what = format_args!("this file is for user {uid} and root, and user {asker} asks for it");
-                return Err(self.foreign(&self.path, &what, "ask as one of them").into());
+                return Err(self
+                    .foreign(
+                        &self.path,
+                        &format_args!("this file is for user {uid} and root, and user {asker} asks for it"),
+                        "ask as one of them",
+                    )
+                    .into());
             }
             if asker == uid && !is_known_by_number(uid) {
-                let what = format_args!(
-                    "here {uid} is the number of every user whom this namespace of users does not map"
-                );
                 return Err(self
-                    .foreign(&self.path, &what, "map this user, or name a store with ATRACE_PROPERTIES")
+                    .foreign(
+                        &self.path,
+                        &format_args!(
+                            "here {uid} is the number of every user whom this namespace of users does not map"
+                        ),
+                        "map this user, or name a store with ATRACE_PROPERTIES",
+                    )
                     .into());
             }
         }
@@ -130,8 +138,11 @@ impl Location {
 
     /// Handles a user's directory that belongs to another user.
     fn adopt(&self, path: &Path, data: &Metadata, uid: u32, asker: u32) -> Result<(), Failure> {
-        let what = format_args!("this directory is for user {uid} and belongs to user {}", data.uid());
-        let error = self.foreign(path, &what, "remove it, or name another store with ATRACE_PROPERTIES");
+        let error = self.foreign(
+            path,
+            &format_args!("this directory is for user {uid} and belongs to user {}", data.uid()),
+            "remove it, or name another store with ATRACE_PROPERTIES",
+        );
         match (data.uid(), asker) {
             // Root was killed, or is at work, between creating the directory and giving it away. The parent directory
             // is sticky, so nobody else can have put a directory of root there.
@@ -184,8 +195,9 @@ impl Location {
             }
         }
         if data.size() != size_of::<Area>() as u64 {
-            let fault = format_args!("it has {} bytes instead of {}", data.size(), size_of::<Area>());
-            return Err(self.damaged(&fault).into());
+            return Err(self
+                .damaged(&format_args!("it has {} bytes instead of {}", data.size(), size_of::<Area>()))
+                .into());
         }
         Ok(Some((file, Identity::of(&data))))
     }
