@@ -98,7 +98,7 @@ fn slot(index: u32) -> Option<&'static Slot> {
     CHUNK.get(chunk)?.get()?.get(at)
 }
 
-/// Returns a slot, and allocates its chunk if necessary.
+/// Returns a slot, and allocates the block of slots that contains it if necessary.
 fn make_slot(index: u32) -> Option<&'static Slot> {
     let (chunk, at) = parts::locate(index as usize, FIRST_CHUNK);
     let make = || (0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect();

@@ -117,8 +117,8 @@ fn place() -> (&'static Own, bool) {
     (own, !std::ptr::eq(own, &UNWIPED) || clear_at_fork())
 }
 
-/// Registers a fork handler that clears `UNWIPED` in children; returns false if that fails. Registering it twice is
-/// harmless.
+/// Registers a fork handler that zeroes the memory `UNWIPED` in children, as the kernel does with pages that it wipes.
+/// Returns false if that fails. Registering it twice is harmless.
 fn clear_at_fork() -> bool {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     extern "C" fn clear() {

@@ -295,7 +295,7 @@ impl Slice {
         Self { origin: None, _not_send: PhantomData }
     }
 
-    /// Returns the slice of a begin that this backend wrote, if any did.
+    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end either.
     #[inline(always)]
     pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
         Self { origin: written.and_then(|written| SliceOrigin::now(written, tag)), _not_send: PhantomData }
@@ -400,7 +400,7 @@ impl TrackSlice {
         Self::by(backend.and_then(|backend| backend.write_str(tag, kind, Some(track_name), Some(name))), tag)
     }
 
-    /// Returns the slice of a begin that this backend wrote, if any did.
+    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end either.
     ///
     /// Sessions are counted after the begin was written. So a session that begins in between may get an end without a begin,
     /// but never a begin without its end.

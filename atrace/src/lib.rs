@@ -69,7 +69,7 @@
 //! tag is enabled for ATrace as well, its events go to ATrace, unless the property `debug.atrace.prefer_sdk` has the tag's
 //! bit. No event goes to both. [`perfetto::record_to`] records the process into a file, without a service.
 //!
-//! The same functions write events to either backend. [`atrace_is_tag_enabled`] and watches consider both, and
+//! The same functions write events to ATrace's backends and to Perfetto's. [`atrace_is_tag_enabled`] and watches consider both, and
 //! [`atrace_set_tracing_enabled`] switches both off.
 //!
 //! For Perfetto, the bytes of names are not replaced, and an event is cut at a few KiB. An end is dropped if its begin was not
@@ -86,8 +86,8 @@
 //! closes descriptors which it did not open, and then opens files of its own, gets the lowest numbers, so it does not get
 //! this one.
 //!
-//! If the marker was closed, the next event opens it again and is not lost. If another file has got the number meanwhile,
-//! events are written into that file until the library notices:
+//! If the marker was closed, the next event opens it again and is not lost. If the program has opened another
+//! file meanwhile, and the file got the number of the descriptor, events are written into that file until the library notices:
 //!
 //! - at a thread's first event and each 256th after that. So at most 255 events of a thread go astray (on Android, 256 of
 //!   a stack), and as many of a forked child;

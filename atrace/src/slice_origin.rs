@@ -15,7 +15,8 @@ use atrace_sys::fork::{Generation, generation};
 use crate::AtraceTag;
 use crate::producer::Written;
 
-/// The origin of a slice whose begin was written.
+/// Where the begin of a slice was written: the process, the backend and, for Perfetto's, the tags. The end goes the same
+/// way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SliceOrigin(NonZeroU64);
 

@@ -30,8 +30,8 @@ use crate::gate;
 use crate::sink::{choice, first};
 use crate::status::status;
 
-/// The serial and the tags that were last read from the gate, for use while the gate is claimed. `NotReady` does not fit into
-/// the tags' half, so [`PARKED`] stands for it.
+/// The serial and the tags that were last read from the gate, for use while the gate is claimed. The half for the tags
+/// has no bit for `NotReady`, so [`PARKED`] stands for it.
 static LAST: AtomicU64 = AtomicU64::new(0);
 const PARKED: u64 = 1 << 31;
 

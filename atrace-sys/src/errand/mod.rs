@@ -7,10 +7,10 @@
 //!
 //! # How
 //!
-//! The child is forked, irrevocably becomes the user, and answers with bytes through a pipe. It has a copy of its
-//! maker's memory and nothing else: no descriptor except the pipe, no capability, no terminal, no environment. It
-//! can't be traced and leaves no core file. Whatever happens to it, its maker gets a result within the time that it
-//! has set, and parses the answer as untrusted [bytes](Words).
+//! The child is forked, irrevocably becomes the user, and answers with bytes through a pipe. The child has a
+//! copy of its parent's memory and nothing else: no descriptor except the pipe, no capability, no terminal, no
+//! environment. The child can't be traced and leaves no core file. Whatever happens to the child, the parent gets a
+//! result within the time that the parent has set, and parses the answer as untrusted [bytes](Words).
 //!
 //! The child executes no program: there is no program that every user can read, and the user could trace one that was
 //! executed.
@@ -156,7 +156,7 @@ impl Errand {
         }
     }
 
-    /// Kills and reaps the child. Returns the signal that had ended it before, or 0.
+    /// Kills and reaps the child. If a signal had already ended the child, returns that signal; otherwise returns 0.
     ///
     /// Does not wait forever: a child that is blocked in the user's file system can't be killed, and is left to init.
     fn end(&mut self) -> i32 {

@@ -9,8 +9,8 @@ const AGAIN: u64 = 1;
 ///
 /// A thread that comes during a turn does not work. Instead, the thread that has the turn does the work once more. So
 /// the last run of the work sees everything that any thread did before it came. The work may itself come here, as may
-/// a signal handler in the middle of it; then it is also done once more. A forked child takes over the turn of a
-/// parent's thread.
+/// a signal handler in the middle of it; then it is also done once more. A turn that a thread of the parent had when a
+/// child was forked is free in the child.
 ///
 /// # Examples
 ///

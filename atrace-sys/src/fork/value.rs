@@ -99,7 +99,8 @@ impl Turn {
         Self(std::sync::atomic::AtomicU64::new(0))
     }
 
-    /// Does the work. If another thread of this process is doing it, that thread does it once more instead.
+    /// Does the work. If another thread of this process is in the middle of it, this thread returns at once, and the other
+    /// thread does the work once more.
     pub fn run(&self, mut work: impl FnMut()) {
         self.run_as(generation().number(), &mut work);
     }

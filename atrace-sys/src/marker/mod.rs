@@ -133,7 +133,7 @@ impl Marker {
     ///
     /// # Errors
     ///
-    /// Returns the reason for each path, and what would give access.
+    /// Returns an error that says for each path why it could not be opened, and what would give access.
     pub fn open() -> Result<Self, MarkerError> {
         let mut reasons = String::new();
         for path in MARKER_PATHS {

@@ -228,8 +228,8 @@ mod tests {
     use super::persist;
     use std::cell::RefCell;
 
-    /// Simulates a descriptor that returns `answers` one after the other, and that is found to be `found` one after
-    /// the other. Returns the result, and the descriptors that were written to.
+    /// Simulates writing: each write returns the next of `answers`, and each search for a descriptor the next of
+    /// `found`. Returns the result, and the descriptors that were written to.
     fn play(first: isize, found: &[Option<i32>], answers: &[isize]) -> (Result<(), i32>, Vec<i32>) {
         let (mut found, answers) = (found.iter(), RefCell::new(answers.iter()));
         let tried = RefCell::new(Vec::new());

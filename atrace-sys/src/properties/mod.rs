@@ -330,9 +330,9 @@ impl Properties {
 
     /// [`wait`](Self::wait), which also returns `None` once `stop` is set.
     ///
-    /// Set `stop`, then call [`wake`](Self::wake). The waiting thread then returns at once. Only if it was just about
-    /// to sleep does it miss the wake; then it returns at the next one or within ten seconds, on Android within half
-    /// a minute.
+    /// Set `stop`, then call [`wake`](Self::wake). The waiting thread then returns at once. But
+    /// a thread that was just about to sleep misses the wake. It then returns at the next wake or within ten seconds, on
+    /// Android within half a minute.
     ///
     /// # Errors
     ///

@@ -23,9 +23,9 @@
 //! # The serial's word
 //!
 //! The reference `serial` changes at most twice: to the serial of the whole store, and, once the flags property exists, to
-//! that of the property. The first thread that finds the property claims a second time, and sets the reference under this
-//! claim. Threads that claimed before, and perhaps found no property, can't publish any more; threads that claim later
-//! find the property.
+//! that of the property. The first thread that finds the property takes a second claim of the gate, and sets the reference `serial`
+//! while it holds that claim. Threads whose claim is older, and which perhaps found no property, can't publish any more.
+//! Threads that claim later find the property.
 //!
 //! An event whose two loads fall on either side of this change compares words that do not belong together. If they happen
 //! to be equal, the event takes tracing for off although it is on. The next event does not.

@@ -50,7 +50,7 @@ pub use self::pieces::{__Text, __with_text};
 /// The longest message: libcutils' buffer of 1024 bytes less its NUL.
 pub(crate) const MESSAGE_MAX: usize = 1023;
 
-/// Bytes that stay free after a track: a bar, one character of a name, a bar, and the longest cookie (`-2147483648`).
+/// Bytes that stay free after a track: a `|`, one character of a name, a `|`, and the longest cookie (`-2147483648`).
 const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
 /// The kind of a message, with the number at its end.

@@ -323,7 +323,8 @@ pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
 mod tests {
     use super::*;
 
-    /// Returns the arguments that `encode` encodes, as text: the name and value of each, and the number of a flow.
+    /// Calls `encode`, and decodes what it wrote. Returns the name and the value of each argument as texts; a flow has its
+    /// number as its value.
     fn read(encode: impl FnOnce(&mut Encoder)) -> Vec<(String, String)> {
         use crate::proto::{Reader, Value};
 

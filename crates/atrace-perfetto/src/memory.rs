@@ -215,7 +215,8 @@ impl Arena {
         }
     }
 
-    /// Returns the size of the whole mapping: the pages and the private data.
+    /// Returns the size of the whole mapping: the shared pages, and behind them this process's own data about the chunks,
+    /// which is not shared.
     const fn size(pages: u32) -> usize {
         pages as usize * (PAGE + CHUNKS_MAX as usize * size_of::<Private>())
     }

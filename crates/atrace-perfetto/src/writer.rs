@@ -184,7 +184,8 @@ impl Writer {
     }
 
     /// Returns whether nothing has to be written before the event, except perhaps the description of its track. The
-    /// room is not checked. With `HAS_ONE` the event must also name a single category, unless it is an end.
+    /// room is not checked. With `HAS_ONE` (one category) it also returns false for an event with several categories; an
+    /// end has none.
     #[inline(always)]
     fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
         if self.epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {

@@ -36,7 +36,8 @@ pub(super) struct Registers {
     pub(super) frame: usize,
 }
 
-/// The checked address of a frame: two words that may be read.
+/// The address of a frame, which starts with two words: the address of the caller's frame, and the return address. It was
+/// checked that both words may be read.
 #[derive(Debug)]
 pub(super) struct FrameAddress(usize);
 
@@ -49,7 +50,8 @@ impl FrameAddress {
 
 /// The size of a frame's two words.
 const FRAME: usize = 2 * size_of::<usize>();
-/// The maximum number of the C library's frames outside of a thread's outermost frame. They need not have frame pointers.
+/// The C library starts a thread in a few functions of its own, which need not have frame pointers. This is the maximum
+/// number of their frames above the outermost frame that has a frame pointer.
 pub(super) const OUTER: usize = 4;
 /// How many frames a walk follows after its buffer is full, to check that it ends at the outermost frame.
 const FURTHER: usize = 512;

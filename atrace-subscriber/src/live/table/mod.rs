@@ -103,7 +103,8 @@ impl SpanTable {
         self.shards()[shard_of(id)].lock()
     }
 
-    /// Adds a span. `walk` writes its return addresses into the table and returns their number. If `walk` returns `None`, the
+    /// Adds a span. `walk` writes the return addresses of the place where the span was made into the table, and returns how many
+    /// there are. If `walk` returns `None`, the
     /// span is not added but returned.
     pub(super) fn insert(
         &self,

@@ -6,7 +6,8 @@
 //! # Algorithm
 //!
 //! Each entry is a double-buffered seqlock. It has two values and a serial. The lowest bit of the serial selects the
-//! current value; the other 31 bits are the area serial that the last writer took, which is never 0. A writer holds
+//! current value. The other 31 bits count the changes of the whole store: each writer takes the next number, which is
+//! never 0. A writer holds
 //! the lock of the file. It fills the value that is not current, and then stores the serial. So there is a current
 //! value at every moment, even if the writer is killed. A reader loads the serial, the value, and the serial again;
 //! if it has changed, it tries again.

@@ -81,7 +81,7 @@ pub fn examine(pid: u32) -> Report {
 }
 
 /// Examines what a program would find if this user started it now, in the environment of the calling process. `argv0`
-/// is the program's name; without it, any pattern counts.
+/// is the program's name. Without a name, every pattern counts as one that matches the program.
 pub fn examine_program(argv0: Option<&str>) -> Report {
     let mut facts = look::own();
     facts.name = argv0.map(|name| name.as_bytes().to_vec());

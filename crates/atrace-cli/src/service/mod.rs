@@ -75,7 +75,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The fault for an error while memory was mapped or created.
+    /// Returns the reason for ending a connection whose memory could not be mapped or created.
     fn memory(error: std::io::Error) -> Self {
         Self::Memory(error.raw_os_error().unwrap_or_default())
     }

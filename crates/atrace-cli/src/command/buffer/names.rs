@@ -34,7 +34,7 @@ impl Names {
         Ok(Self(Some(instance)))
     }
 
-    /// Returns the directory of the buffer, which [`begin`](Self::begin) takes.
+    /// Returns the directory of the buffer: the argument of [`begin`](Self::begin).
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.0.as_ref().map(Instance::path)
     }

@@ -51,8 +51,8 @@ pub(crate) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Creates the directory. Also removes those that killed commands of this process's user, and of `user`, have
-    /// left.
+    /// Creates the directory. Also removes directories of commands that were killed, if they belong to this process's
+    /// user or to `user`.
     pub(crate) fn make(user: Option<&Caller>) -> Result<Self> {
         let caller = user.map(|user| User { uid: user.uid, gid: user.gid });
         let sweeps = [Some(User::present()), caller].into_iter().flatten().map(|owner| {

@@ -153,7 +153,7 @@ impl Tree {
         found.is_some()
     }
 
-    /// Returns a message about processes that closed the marker although they used or had it.
+    /// Returns a message about the processes that used ATrace, or had the marker open, and then closed it.
     pub(crate) fn lost(&self) -> Option<String> {
         self.closed(|seen| seen.uses_atrace || seen.had_marker)
     }

@@ -96,8 +96,8 @@ fn ended(why: impl Display) -> Failure {
     Failure::new(format!("the service ended the recording: {why}; what came after that is lost"))
 }
 
-/// Returns the patterns that no producer's name matches, which mean programs that trace by ATrace, and the stores to
-/// switch them on in.
+/// Returns the patterns that match no producer's name: those of programs that trace by ATrace. Also returns the property
+/// stores in which these patterns are to be switched on.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         let pattern = CString::new(pattern.as_str()).unwrap_or_default();
